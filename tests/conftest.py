@@ -1,0 +1,28 @@
+"""Owns what every test gets: no way to skip unnoticed, databases, and a home of its own."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+pytest_plugins = ["tests.require", "tests.postgres_fixtures"]
+# the shipped contract suites say what they compared, like the tests here
+pytest.register_assert_rewrite("holdfast.testing")
+
+# Examples are judged by their result; how long one takes depends on what else the machine does.
+settings.register_profile("holdfast", deadline=None)
+settings.load_profile("holdfast")
+
+HARNESS_VARIABLES = {"HOLDFAST_REQUIRE", "HOLDFAST_TEST_POSTGRES_URL"}
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty home directory: no test reads or writes the store and settings of the person who runs it."""
+    home = tmp_path_factory.mktemp("home")
+    for name in set(os.environ) - HARNESS_VARIABLES:
+        if name.startswith(("HOLDFAST_", "XDG_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(home))
+    return home
