@@ -1,0 +1,1 @@
+"""Owns the rules of durable sessions as pure values and functions: no I/O, no clock, no logging."""

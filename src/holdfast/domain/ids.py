@@ -1,0 +1,55 @@
+"""Owns the shapes of ids: how they are made, and which ones are accepted."""
+
+from __future__ import annotations
+
+import re
+from typing import NewType
+
+from holdfast.clock import Instant, to_datetime
+from holdfast.errors import InvalidInput
+
+SessionId = NewType("SessionId", str)
+ConversationId = NewType("ConversationId", str)
+RuntimeId = NewType("RuntimeId", str)
+ProviderSessionId = NewType("ProviderSessionId", str)
+Workspace = NewType("Workspace", str)
+
+MAX_ID = 128
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]*\Z")
+_PROVIDER = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
+
+
+def make_session_id(at: Instant, entropy: bytes) -> SessionId:
+    """``agent-20260108-180530-abc12345``: UTC time and 8 hex digits of the given randomness."""
+    date, _, time = to_datetime(at).isoformat()[:19].partition("T")
+    return SessionId(f"agent-{date.replace('-', '')}-{time.replace(':', '')}-{entropy[:4].hex()}")
+
+
+def conversation_of(session_id: SessionId) -> ConversationId:
+    """The id of the conversation that is made together with a session; no two sessions get the same."""
+    if session_id.startswith("agent-"):
+        return ConversationId("conv-" + session_id.removeprefix("agent-"))
+    return ConversationId("conversation-" + session_id)
+
+
+def check_id(field: str, text: object) -> str:
+    """An id is a word, never a path: letters, digits and ``. _ : @ + = -``, at most 128 characters."""
+    if not isinstance(text, str):
+        raise InvalidInput(field, f"must be text, not {type(text).__name__}")
+    if not text:
+        raise InvalidInput(field, "must not be empty")
+    if len(text) > MAX_ID:
+        raise InvalidInput(field, f"is {len(text)} characters long; the limit is {MAX_ID}")
+    if not _ID.match(text) or ".." in text:
+        raise InvalidInput(field, f"{text[:40]!r} is not an id (letters, digits and . _ : @ + = -)")
+    return text
+
+
+def check_provider(text: object) -> str:
+    if not isinstance(text, str) or not _PROVIDER.match(text):
+        raise InvalidInput("provider", f"{str(text)[:40]!r} is not a provider's name, such as claude")
+    return text
+
+
+def check_workspace(text: object) -> Workspace:
+    return Workspace(check_id("workspace", text))

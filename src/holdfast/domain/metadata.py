@@ -1,0 +1,83 @@
+"""Owns what a session's metadata may be: a JSON object of bounded size, merged key by key."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from types import NoneType
+
+from holdfast.domain.redaction import Json, encode_redacted
+from holdfast.domain.text import check_text
+from holdfast.errors import InvalidInput
+
+MAX_METADATA = 256 * 1024
+MAX_DEPTH = 100  #: far below where the readers of JSON give up, which depends on who reads
+_SCALARS = {str, int, float, bool, NoneType}
+
+Metadata = dict[str, Json]
+
+# json.dumps makes an encoder for each call
+_encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
+# an escaped NUL, but not the harmless text backslash-u-0-0-0-0
+_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
+
+
+def parse_metadata(text: str) -> Metadata:
+    """Metadata given as JSON text, as on the command line."""
+    check_text("metadata", text)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidInput("metadata", f"is not valid JSON: {exc}") from exc
+    encode_metadata(value)
+    return dict(value)
+
+
+def encode_metadata(value: Mapping[str, Json]) -> str:
+    """Redacted JSON text, ready to be written; refuses what could not be read back."""
+    if not isinstance(value, Mapping):
+        raise InvalidInput("metadata", f"must be a JSON object, not {_kind(value)}")
+    try:
+        text = encode_redacted(dict(value), _encode)
+    except (TypeError, ValueError, RecursionError) as exc:
+        raise InvalidInput("metadata", f"cannot be written as JSON: {exc}") from exc
+    if not _is_flat(value):
+        _check_shape(value)
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
+    if size > MAX_METADATA:
+        raise InvalidInput("metadata", f"is {size} bytes as JSON; the limit is {MAX_METADATA}")
+    if "\\u0000" in text and _NUL.search(text):
+        raise InvalidInput("metadata", "contains a NUL byte")
+    return check_text("metadata", text)
+
+
+def merge_metadata(current: Metadata, patch: Metadata) -> Metadata:
+    """Shallow: a key of the patch replaces the whole value of that key."""
+    return {**current, **patch}
+
+
+def _is_flat(value: Mapping[str, Json]) -> bool:
+    """The usual case, seen at a glance: texts as keys, and nothing nested."""
+    return set(map(type, value)) <= {str} and set(map(type, value.values())) <= _SCALARS
+
+
+def _check_shape(value: Mapping[str, Json]) -> None:
+    """Python would write a number as a key, and read back a text."""
+    below: list[tuple[object, int]] = [(value, 1)]
+    while below:
+        item, depth = below.pop()
+        if depth > MAX_DEPTH:
+            raise InvalidInput("metadata", f"is nested deeper than {MAX_DEPTH} levels")
+        if isinstance(item, Mapping):
+            for key in item:
+                if not isinstance(key, str):
+                    raise InvalidInput("metadata", f"has a key that is not text but {type(key).__name__}")
+            item = tuple(item.values())
+        if isinstance(item, list | tuple):
+            below.extend([(child, depth + 1) for child in item if isinstance(child, Mapping | list | tuple)])
+
+
+def _kind(value: object) -> str:
+    names = {list: "a list", str: "a string", bool: "true or false", int: "a number", float: "a number"}
+    return "null" if value is None else names.get(type(value), type(value).__name__)

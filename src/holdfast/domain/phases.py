@@ -1,0 +1,108 @@
+"""Owns the phases of a session and whether its work may go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from holdfast.clock import SECOND, Instant
+from holdfast.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from holdfast.domain.policy import ContinuePolicy
+    from holdfast.domain.sessions import Session
+
+
+class Phase(StrEnum):
+    INITIALIZING = "initializing"
+    INVESTIGATING = "investigating"
+    PLANNING = "planning"
+    APPROVAL = "approval"
+    EXECUTING = "executing"
+    VALIDATING = "validating"
+    COMPLETED = "completed"  #: final
+    FAILED = "failed"  #: final
+    ABANDONED = "abandoned"  #: final
+
+    @property
+    def is_final(self) -> bool:
+        return self in FINAL_PHASES
+
+
+FINAL_PHASES = frozenset({Phase.COMPLETED, Phase.FAILED, Phase.ABANDONED})
+
+
+def parse_phase(text: object) -> Phase:
+    try:
+        return Phase(str(text))
+    except ValueError:
+        known = ", ".join(Phase)
+        raise InvalidInput("phase", f"{str(text)[:40]!r} is not a phase (one of {known})") from None
+
+
+def parse_outcome(text: object) -> Phase:
+    """The final phase a session is closed with."""
+    phase = Phase(str(text)) if str(text) in Phase.__members__.values() else None
+    if phase is None or not phase.is_final:
+        known = ", ".join(p for p in Phase if p.is_final)
+        raise InvalidInput("outcome", f"{str(text)[:40]!r} is not an outcome (one of {known})")
+    return phase
+
+
+class MayContinue(StrEnum):
+    """Why a session may, or may not, go on."""
+
+    YES = "session_resumable"
+    FINAL = "session_final"  #: its phase is final: fork it
+    NOT_READY = "not_resume_ready"  #: the last phase change cleared ``resume_ready``
+    PHASE = "phase_not_resumable"
+    TOO_OLD = "too_old"  #: idle for the limit or longer
+    ERRORS = "too_many_errors"  #: since the last success
+    NOT_FOUND = "no_existing_session"
+    UNREADABLE = "session_unreadable"  #: its row cannot be understood
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalWindow:
+    """An approval that is open, or was answered at ``answered_at`` and not yet acted on."""
+
+    answered_at: Instant | None = None
+
+
+def is_resumable_phase(phase: Phase, policy: ContinuePolicy, *, delegated: bool) -> bool:
+    if phase.is_final:
+        return False
+    return not delegated or phase in policy.resumable_phases
+
+
+def may_continue(
+    session: Session, policy: ContinuePolicy, now: Instant, approval: ApprovalWindow | None = None
+) -> MayContinue:
+    """The first criterion that fails, in the order in which a person would fix them."""
+    if session.phase.is_final:
+        return MayContinue.FINAL
+    if not is_resumable_phase(session.phase, policy, delegated=session.is_delegated):
+        return MayContinue.PHASE
+    if not session.resume_ready:
+        return MayContinue.NOT_READY
+    if session.error_count >= policy.max_errors:
+        return MayContinue.ERRORS
+    if _idle_too_long(session, policy, now, approval):
+        return MayContinue.TOO_OLD
+    return MayContinue.YES
+
+
+def _idle_too_long(
+    session: Session, policy: ContinuePolicy, now: Instant, approval: ApprovalWindow | None
+) -> bool:
+    limit = policy.max_idle_seconds
+    if limit is None or not session.is_delegated:
+        return False
+    last = session.updated_at
+    if approval is not None:
+        if approval.answered_at is None:
+            return False
+        last = max(last, approval.answered_at)
+    # exactly the limit is too long
+    return now - last >= limit * SECOND

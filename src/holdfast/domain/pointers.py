@@ -1,0 +1,101 @@
+"""Owns pointers: where a provider can pick up, with everything that is only valid together."""
+
+from __future__ import annotations
+
+from holdfast.clock import Instant
+from holdfast.domain.conversations import SeenTurns
+from holdfast.domain.ids import ProviderSessionId, RuntimeId, SessionId
+from holdfast.domain.records import record
+from holdfast.domain.usage import ContextUse, Usage
+
+
+@record
+class Rights:
+    """The launch profile that decides what an agent may do."""
+
+    permission_mode: str | None = None
+    allowed_tools: frozenset[str] = frozenset()
+    extra_dirs: frozenset[str] = frozenset()
+    extra_args: tuple[str, ...] = ()
+
+    def within(self, recorded: Rights) -> bool:
+        """Equal, or literally a subset: nothing here was not there."""
+        return (
+            self.permission_mode == recorded.permission_mode
+            and self.allowed_tools <= recorded.allowed_tools
+            and self.extra_dirs <= recorded.extra_dirs
+            # an argument may restrict as well as widen: only the same ones are known to be safe
+            and self.extra_args == recorded.extra_args
+        )
+
+
+NO_RIGHTS = Rights()
+
+
+@record
+class TranscriptMark:
+    """The provider's session file as it was: size and digest of everything up to there."""
+
+    path: str
+    size: int
+    digest: str
+
+
+@record
+class Pointer:
+    """Per (session, provider), always written whole. A field that is None was never recorded."""
+
+    session_id: SessionId
+    provider: str
+    provider_session_id: ProviderSessionId
+    runtime_id: RuntimeId | None
+    work_dir: str | None
+    model: str | None
+    epoch: int | None  #: the history revision that was current at its claim
+    generation: int | None
+    seen: SeenTurns | None
+    rights: Rights | None
+    transcript: TranscriptMark | None
+    context: ContextUse | None
+    version: str | None
+    updated_at: Instant
+    #: belongs to the session this one was forked from; the child's first launch forks it natively
+    is_fork_source: bool = False
+
+
+@record
+class ProviderSession:
+    """What is known about a provider's own session across all its turns."""
+
+    errors: int = 0  #: since its last success
+    failed_resumes: int = 0  #: in a row
+    retired: str | None = None  #: why it must never be used again
+    held_by: str | None = None  #: the session whose live lease is writing to it
+
+
+@record
+class ProviderSessionTotals:
+    """One provider session that a session used, with everything it cost there."""
+
+    provider: str
+    id: ProviderSessionId
+    forked_from: str | None
+    retired: str | None
+    last_seen_at: Instant
+    usage: Usage
+
+
+def choose_pointer(
+    stored: Pointer | None, newest_attempt: Pointer | None, claiming: RuntimeId
+) -> Pointer | None:
+    """The pointer to judge for a claiming runtime.
+
+    A stored pointer of this runtime is taken. One with no runtime, or another one, may be stale:
+    then the newest attempt speaks for itself, with its own runtime, under all guards. It also does
+    when nothing is stored: its work dir outlives the provider session.
+    """
+    if stored is not None and stored.runtime_id == claiming:
+        return stored
+    if newest_attempt is not None and newest_attempt.runtime_id == claiming:
+        return newest_attempt
+    return newest_attempt if stored is None else stored

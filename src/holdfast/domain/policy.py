@@ -1,0 +1,179 @@
+"""Owns every rule that a user may configure, and its default.
+
+The configuration keys are derived from these dataclasses: a new field is a new key. A value outside its
+range raises ``InvalidRule``, so a policy that exists is a valid one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Literal
+
+from holdfast.domain.phases import Phase
+
+#: The phases a rule may name.
+OPEN_PHASES = tuple(phase.value for phase in Phase if not phase.is_final)
+
+# Bounds that keep every instant and every wait computed from a policy inside 64 bits.
+MAX_COUNT = 1_000_000
+MAX_SECONDS = 100 * 365 * 24 * 3600.0
+MAX_LOCK_TRIES = 100
+MAX_LOCK_BACKOFF = 10.0
+
+
+class InvalidRule(ValueError):
+    """A rule is outside its range; ``keys`` are the fields to look at, ``problem`` says why."""
+
+    def __init__(self, problem: str, *keys: str) -> None:
+        super().__init__(f"{' and '.join(keys)} {problem}")
+        self.keys = keys
+        self.problem = problem
+
+
+@dataclass(frozen=True, slots=True)
+class ContinuePolicy:
+    """May the work of a session go on? A conversation's may in every open phase, however idle it was."""
+
+    #: phases in which a delegated session goes on
+    resumable_phases: frozenset[str] = frozenset({"approval", "investigating", "planning"})
+    #: a delegated session goes on only if its last activity is more recent than this; None: always
+    max_idle_seconds: float | None = 1800.0
+    #: with this many errors since the last success, a session does not go on
+    max_errors: int = 3
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "resumable_phases", frozenset(self.resumable_phases))
+        if not self.resumable_phases <= set(OPEN_PHASES):
+            raise InvalidRule(f"may only hold {', '.join(OPEN_PHASES)}", "resumable_phases")
+        _above_zero("max_idle_seconds", self.max_idle_seconds, MAX_SECONDS)
+        _between("max_errors", self.max_errors, 1, MAX_COUNT)
+
+
+@dataclass(frozen=True, slots=True)
+class ResumePolicy:
+    """How does it go on: when may the provider's own session be resumed?"""
+
+    #: resume the provider's own session at all
+    native_resume: bool = True
+    #: the same for one agent; wins over the provider's
+    agents: Mapping[str, bool] = field(default_factory=dict, hash=False)
+    #: the same for one provider; wins over ``native_resume``
+    providers: Mapping[str, bool] = field(default_factory=dict, hash=False)
+    #: on: another model than the recorded one starts fresh
+    same_model: bool = False
+    #: on: another version of the provider than the recorded one starts fresh
+    same_version: bool = False
+    #: what to do when a person went on by hand in the provider's session
+    transcript_ahead: Literal["resume", "fresh"] = "resume"
+    #: with this many errors since its last success, a provider session is not resumed
+    max_provider_session_errors: int = 3
+    #: this many failed resumes in a row retire a provider session, whatever the error says
+    max_failed_resumes: int = 2
+    #: share of the context window from which a person is warned
+    context_warn: float = 0.70
+    #: share of the context window from which the next turn starts fresh, with a packet
+    context_refresh: float = 0.80
+    #: share of the context window that no turn may pass
+    context_critical: float = 0.95
+    #: on: one provider session across the calls of a session; off: a new one for each call
+    session_persistence: bool = True
+
+    def __post_init__(self) -> None:
+        # Own copies: what the caller does to its dictionaries later must not change a rule.
+        object.__setattr__(self, "agents", dict(self.agents))
+        object.__setattr__(self, "providers", dict(self.providers))
+        _between("max_provider_session_errors", self.max_provider_session_errors, 1, MAX_COUNT)
+        _between("max_failed_resumes", self.max_failed_resumes, 1, MAX_COUNT)
+        shares = {
+            "context_warn": self.context_warn,
+            "context_refresh": self.context_refresh,
+            "context_critical": self.context_critical,
+        }
+        for key, share in shares.items():
+            _above_zero(key, share, 1)
+        _rising(shares)
+
+    def native_resume_for(self, agent: str, provider: str) -> bool:
+        """The most specific rule wins: agent, then provider, then the global one."""
+        return self.agents.get(agent, self.providers.get(provider, self.native_resume))
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePolicy:
+    """Leases, retries, and waiting for a provider session that someone else holds."""
+
+    #: how long a worker holds a turn without renewing
+    lease_seconds: float = 60.0
+    #: how often it renews
+    heartbeat_seconds: float = 15.0
+    #: how long it keeps its agent running while the store cannot be reached
+    grace_seconds: float = 120.0
+    #: process runs a turn may take
+    max_attempts: int = 3
+    #: wait before a turn is tried again after a transient failure
+    retry_delay_seconds: float = 5.0
+    #: tries to get a provider session that is locked
+    lock_tries: int = 5
+    #: wait after the first of them
+    lock_delay_seconds: float = 2.0
+    #: each further wait is this many times the one before
+    lock_backoff: float = 1.5
+    #: the same error this many times in a session: it waits for a person
+    same_error_limit: int = 3
+
+    def __post_init__(self) -> None:
+        _above_zero("lease_seconds", self.lease_seconds, MAX_SECONDS)
+        _above_zero("heartbeat_seconds", self.heartbeat_seconds, MAX_SECONDS)
+        _rising({"heartbeat_seconds": self.heartbeat_seconds, "lease_seconds": self.lease_seconds})
+        _between("grace_seconds", self.grace_seconds, 0, MAX_SECONDS)
+        _between("max_attempts", self.max_attempts, 1, MAX_COUNT)
+        _between("retry_delay_seconds", self.retry_delay_seconds, 0, MAX_SECONDS)
+        _between("lock_tries", self.lock_tries, 1, MAX_LOCK_TRIES)
+        _between("lock_delay_seconds", self.lock_delay_seconds, 0, MAX_SECONDS)
+        _between("lock_backoff", self.lock_backoff, 1, MAX_LOCK_BACKOFF)
+        if self.lock_delay_seconds * self.lock_backoff**self.lock_tries > MAX_SECONDS:
+            raise InvalidRule("make the wait too long", "lock_delay_seconds", "lock_backoff", "lock_tries")
+        _between("same_error_limit", self.same_error_limit, 1, MAX_COUNT)
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """What cleanup may take away."""
+
+    #: idle sessions older than this become abandoned; final ones older than this are deleted
+    max_age_hours: float = 24.0
+
+    def __post_init__(self) -> None:
+        _between("max_age_hours", self.max_age_hours, 0, MAX_SECONDS / 3600)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """All rules; each field is a table of the configuration file (``continue_`` is ``[continue]``)."""
+
+    continue_: ContinuePolicy = field(default_factory=ContinuePolicy)
+    resume: ResumePolicy = field(default_factory=ResumePolicy)
+    queue: QueuePolicy = field(default_factory=QueuePolicy)
+    retention: RetentionPolicy = field(default_factory=RetentionPolicy)
+
+
+# The comparisons are written so that NaN fails them.
+
+
+def _between(key: str, value: float, low: float, high: float) -> None:
+    if not low <= value <= high:
+        raise InvalidRule(f"must be between {low:.12g} and {high:.12g}", key)
+
+
+def _above_zero(key: str, value: float | None, high: float) -> None:
+    """None passes: the rule is off."""
+    if value is not None and not 0 < value <= high:
+        raise InvalidRule(f"must be above 0 and at most {high:.12g}", key)
+
+
+def _rising(values: Mapping[str, float]) -> None:
+    for (low, smaller), (high, larger) in pairwise(values.items()):
+        if not smaller < larger:
+            raise InvalidRule(f"must rise: {low} is {smaller:g}, {high} is {larger:g}", low, high)

@@ -1,0 +1,76 @@
+"""Owns the decision: can a provider's own session go on, and if not, why.
+
+``decide_resume`` is total: any input gives a decision. It runs at claim with what the database
+knows, and again at launch with what only the worker's machine can see; ``decide_at_launch`` makes
+sure that the second run only ever weakens the first. Every guard is evaluated each time, so that a
+decision explains itself; the strongest outcome wins, and within a rank the order of ``GUARDS``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.domain.decisions import (
+    Decision,
+    Facts,
+    Fork,
+    Fresh,
+    Outcome,
+    Refuse,
+    Resume,
+    ResumeRequest,
+    Verdict,
+    Wait,
+    outcome_of,
+)
+from holdfast.domain.guards import GUARDS, Case
+from holdfast.domain.pointers import Pointer
+from holdfast.domain.policy import ResumePolicy
+
+
+def decide_resume(
+    pointer: Pointer | None, request: ResumeRequest, facts: Facts, policy: ResumePolicy
+) -> Decision:
+    """One value decides both whether the provider's session is resumed and what is sent."""
+    wanted = request.provider_session_id
+    if wanted is not None and pointer is not None and pointer.provider_session_id != wanted:
+        pointer = None
+    case = Case(pointer, request, facts, policy, explicit=wanted is not None and pointer is not None)
+    verdicts = tuple([guard(case) for guard in GUARDS])
+    worst = max(verdicts, key=_strength)
+    return _decision(case, worst, verdicts)
+
+
+def decide_at_launch(
+    claimed: Decision, pointer: Pointer | None, request: ResumeRequest, facts: Facts, policy: ResumePolicy
+) -> Decision:
+    """The same question with the machine's own facts: the answer only ever weakens the claim's.
+
+    A claim that still stands carries the verdicts of the launch: they have seen more.
+    """
+    launched = decide_resume(pointer, request, facts, policy)
+    if outcome_of(launched) > outcome_of(claimed):
+        return launched
+    if isinstance(claimed, Resume | Fork) and isinstance(launched, Resume | Fork):
+        return replace(claimed, verdicts=launched.verdicts)
+    return claimed
+
+
+def _strength(verdict: Verdict) -> int:
+    # max() keeps the first of equals, which is the order of the guards
+    return verdict.outcome
+
+
+def _decision(case: Case, worst: Verdict, verdicts: tuple[Verdict, ...]) -> Decision:
+    if worst.outcome is Outcome.REFUSE:
+        return Refuse(worst.reason, verdicts)
+    if worst.outcome is Outcome.WAIT:
+        return Wait(worst.reason, verdicts)
+    if worst.outcome is Outcome.FRESH or case.pointer is None:
+        return Fresh(worst.reason, verdicts, case.request.provider_session_id)
+    pointer = case.pointer
+    seen = pointer.seen
+    catch_up = seen.missing_up_to(case.facts.seq - 1) if seen is not None else ()
+    if pointer.is_fork_source:
+        return Fork(pointer.provider_session_id, catch_up, verdicts)
+    return Resume(pointer.provider_session_id, catch_up, verdicts)

@@ -1,0 +1,47 @@
+"""Owns what a runtime is, and the fingerprint that tells one from another."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import lru_cache
+
+from holdfast.domain.ids import RuntimeId
+from holdfast.domain.records import record
+
+
+@record
+class Capabilities:
+    """What the probed binary can do, as far as it matters for resuming."""
+
+    can_resume: bool = True
+    can_fork: bool = False
+    can_fork_at_turn: bool = False  #: at an earlier turn than the last
+    chooses_id: bool = False  #: the caller may choose the provider session id
+    append_only_transcript: bool = False  #: so that an altered prefix proves an edit
+    reports_context: bool = False  #: says how full the context window is
+
+
+@record
+class Runtime:
+    """Where an agent can run. The version is recorded and not part of the fingerprint."""
+
+    machine: str
+    provider: str
+    distribution: str
+    home: str
+    capabilities: Capabilities = Capabilities()
+    version: str | None = None
+
+    @property
+    def id(self) -> RuntimeId:
+        """Equal exactly for runtimes that can pick up each other's sessions."""
+        return _fingerprint(self.machine, self.provider, self.distribution, self.home, self.capabilities)
+
+
+@lru_cache(maxsize=256)
+def _fingerprint(machine: str, provider: str, distribution: str, home: str, can: Capabilities) -> RuntimeId:
+    resuming = (can.can_resume, can.can_fork, can.can_fork_at_turn, can.chooses_id)
+    identity = (machine, provider, distribution, home, resuming)
+    digest = hashlib.sha256(json.dumps(identity).encode()).hexdigest()
+    return RuntimeId(f"rt-{digest[:24]}")

@@ -1,0 +1,126 @@
+"""Owns what a session is, and its public state document."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from enum import StrEnum
+
+from holdfast.clock import Instant, seconds_between, to_iso
+from holdfast.domain.ids import ConversationId, SessionId
+from holdfast.domain.metadata import Metadata
+from holdfast.domain.phases import Phase
+from holdfast.domain.records import record
+from holdfast.domain.usage import NO_USAGE, Usage
+
+
+class SessionKind(StrEnum):
+    DELEGATED = "delegated"  #: made by ``create`` or a hook; resumable phases and the idle limit apply
+    CONVERSATION = "conversation"  #: made by ``run``; open until it is finalized
+
+
+@record
+class SessionError:
+    message: str
+    at: Instant
+
+
+@record
+class PhaseChange:
+    from_phase: str
+    to_phase: str
+    at: Instant
+
+
+@record
+class Session:
+    id: SessionId
+    conversation_id: ConversationId
+    agent: str
+    kind: SessionKind
+    purpose: str
+    name: str | None
+    provider: str | None
+    phase: Phase
+    resume_ready: bool  #: recomputed whenever the phase changes
+    metadata: Metadata
+    error_count: int  #: since the last success
+    last_error: SessionError | None
+    created_at: Instant
+    updated_at: Instant
+    finalized_at: Instant | None
+    summary: str | None
+    parent_session_id: SessionId | None
+    usage: Usage = NO_USAGE
+
+    @property
+    def is_delegated(self) -> bool:
+        return self.kind is SessionKind.DELEGATED
+
+    @property
+    def duration_seconds(self) -> float | None:
+        if self.finalized_at is None:
+            return None
+        return seconds_between(self.created_at, self.finalized_at)
+
+
+@record
+class NewSession:
+    """What a caller decides about a session; everything else starts at its default."""
+
+    id: SessionId
+    agent: str
+    purpose: str = ""
+    kind: SessionKind = SessionKind.DELEGATED
+    metadata: Metadata = field(default_factory=dict)
+    name: str | None = None
+    provider: str | None = None
+    conversation_id: ConversationId | None = None  #: join this conversation instead of beginning one
+
+
+@record
+class SessionUpdate:
+    """One change; only what is given changes. ``expected_phase`` makes it compare-and-set."""
+
+    phase: Phase | None = None
+    metadata: Metadata | None = None  #: merged
+    error: str | None = None
+    expected_phase: Phase | None = None
+
+
+@record
+class SessionFilter:
+    active_only: bool = False
+    agent: str | None = None
+    since: Instant | None = None  #: created at or after
+    until: Instant | None = None  #: created before
+
+
+@record
+class SessionPage:
+    sessions: tuple[Session, ...]
+    unreadable: Mapping[str, str]  #: id -> why its row cannot be understood
+    next_cursor: str | None
+
+
+def state_document(session: Session, history: tuple[PhaseChange, ...]) -> dict[str, object]:
+    """The session as a plain JSON object: every field of the published state schema."""
+    error = session.last_error
+    return {
+        "agent_id": session.id,
+        "agent_name": session.agent,
+        "purpose": session.purpose,
+        "created_at": to_iso(session.created_at),
+        "last_updated": to_iso(session.updated_at),
+        "phase": session.phase.value,
+        "metadata": session.metadata,
+        "resume_ready": session.resume_ready,
+        "history": [
+            {"from_phase": c.from_phase, "to_phase": c.to_phase, "timestamp": to_iso(c.at)} for c in history
+        ],
+        "error_count": session.error_count,
+        "last_error": None if error is None else {"message": error.message, "timestamp": to_iso(error.at)},
+        "finalized_at": None if session.finalized_at is None else to_iso(session.finalized_at),
+        "duration_seconds": session.duration_seconds,
+        "summary": session.summary,
+    }

@@ -1,0 +1,282 @@
+"""Owns turns, attempts, events and leases: the queue and the record of what ran."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from enum import StrEnum
+
+from holdfast.clock import Instant
+from holdfast.domain.conversations import SeenTurns
+from holdfast.domain.decisions import Decision, Refuse
+from holdfast.domain.failures import Failure
+from holdfast.domain.ids import ConversationId, ProviderSessionId, RuntimeId, SessionId
+from holdfast.domain.phases import Phase
+from holdfast.domain.pointers import Pointer, Rights, TranscriptMark
+from holdfast.domain.records import record
+from holdfast.domain.redaction import Json
+from holdfast.domain.runtimes import Runtime
+from holdfast.domain.usage import NO_CALL_YET, Usage, UsageReport
+
+
+class TurnStatus(StrEnum):
+    QUEUED = "queued"
+    CLAIMED = "claimed"  #: leased, nothing launched yet
+    RUNNING = "running"
+    WAITING = "waiting"  #: for an approval; no lease, no process
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+    @property
+    def is_open(self) -> bool:
+        return self not in (TurnStatus.DONE, TurnStatus.FAILED, TurnStatus.CANCELLED)
+
+
+class AttemptStatus(StrEnum):
+    OPEN = "open"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    INTERRUPTED = "interrupted"  #: its lease expired while it was open
+    FELL_BACK = "fell_back"  #: the provider refused the session; a fresh attempt followed
+    PUT_BACK = "put_back"  #: the turn went back into the queue; does not count as a try
+
+
+class AttemptCause(StrEnum):
+    """Why an attempt exists: the lineage of a turn's attempts."""
+
+    FIRST = "first"
+    RETRY = "retry"  #: after an infrastructure failure
+    RECOVERY = "recovery"  #: after its worker vanished
+    FALLBACK = "fallback"  #: after a refused resume
+
+
+class EventKind(StrEnum):
+    TEXT = "text"
+    TOOL_CALL = "tool_call"
+    TOOL_RESULT = "tool_result"
+    USAGE = "usage"
+    NOTICE = "notice"
+
+
+@record
+class TurnRequest:
+    """How a turn is to be run; recorded with it."""
+
+    work_dir: str | None = None
+    model: str | None = None
+    rights: Rights | None = None  #: None: those of the first launch again
+    force_fresh: bool = False
+    provider_session_id: ProviderSessionId | None = None  #: explicit: beats configuration, never replaced
+    allow_wider_rights: bool = False
+
+
+@record
+class NewTurn:
+    prompt: str
+    provider: str
+    request: TurnRequest = field(default_factory=TurnRequest)
+    priority: int = 0  #: orders sessions; never turns within one
+    not_before: Instant | None = None
+    runtime_id: RuntimeId | None = None  #: only this runtime may run it
+    foreground: bool = False  #: run by a person's own command: never run again by itself
+    max_attempts: int = 3
+    key: str | None = None  #: enqueueing again with the same key returns the same turn
+
+
+@record
+class Turn:
+    conversation_id: ConversationId
+    seq: int
+    session_id: SessionId
+    provider: str
+    status: TurnStatus
+    prompt: str
+    response: str | None
+    request: TurnRequest
+    priority: int
+    not_before: Instant | None
+    runtime_id: RuntimeId | None
+    foreground: bool
+    retry_of: int | None  #: the turn that this one repeats
+    attempts: int
+    max_attempts: int
+    generation: int
+    dropped: int | None  #: the revision that took it out of the history
+    failure: Failure | None
+    cancel_requested: bool
+    created_at: Instant
+    ended_at: Instant | None
+    tries: int = 0  #: the attempts that count against ``max_attempts``
+    next_cause: AttemptCause = AttemptCause.FIRST  #: of the attempt that comes next
+
+
+@record
+class Lease:
+    """The right to write to one turn; ``fence`` proves it."""
+
+    session_id: SessionId
+    conversation_id: ConversationId
+    seq: int
+    attempt: int
+    fence: int
+    owner: str
+    expires_at: Instant
+
+
+@record
+class ClaimRequest:
+    """``key`` identifies the call: a repetition after a lost reply gets the same claim again."""
+
+    runtime: Runtime
+    owner: str
+    key: str
+    lease_seconds: float
+    session_id: SessionId | None = None  #: only this session
+
+
+@record
+class Claim:
+    lease: Lease
+    turn: Turn
+    decision: Decision
+    pointer: Pointer | None
+    cause: AttemptCause
+    epoch: int
+    generation: int
+    covers: SeenTurns  #: what the agent will have seen once this turn was sent
+
+
+@record
+class Refusal:
+    """A turn that a guard refused: it has ended as failed, and there is no lease."""
+
+    turn: Turn
+    decision: Refuse
+
+
+@record
+class ProcessMark:
+    """Identifies a launched process group for good, across reuse of process ids."""
+
+    machine: str
+    boot_id: str
+    pgid: int
+    started_at: int  #: clock ticks since boot
+
+
+@record
+class Launch:
+    """What is known when the process starts; ``decision`` may only weaken the claim's."""
+
+    decision: Decision
+    process: ProcessMark | None = None
+    provider_session_id: ProviderSessionId | None = None  #: minted by us before the launch
+    work_dir: str | None = None
+    model: str | None = None
+    rights: Rights | None = None
+
+
+@record
+class Event:
+    """``number`` counts from 1 within the attempt and identifies the event."""
+
+    number: int
+    kind: EventKind
+    data: Mapping[str, Json]
+    at: Instant
+
+
+@record
+class TurnEnd:
+    """Everything that an attempt's end changes, applied as one."""
+
+    status: TurnStatus
+    response: str | None = None
+    failure: Failure | None = None
+    provider_session_id: ProviderSessionId | None = None  #: as the provider returned it
+    resumable: bool = True  #: the provider's store really holds the session
+    transcript: TranscriptMark | None = None
+    usage: UsageReport = field(default_factory=UsageReport)
+    retry_at: Instant | None = None  #: the same turn again, while attempts are left
+    phase: Phase | None = None
+
+
+@record
+class Attempt:
+    conversation_id: ConversationId
+    seq: int
+    number: int
+    session_id: SessionId
+    provider: str
+    runtime_id: RuntimeId | None
+    owner: str
+    fence: int
+    cause: AttemptCause
+    status: AttemptStatus
+    decision: Mapping[str, Json]
+    provider_session_id: ProviderSessionId | None
+    work_dir: str | None
+    model: str | None
+    epoch: int
+    seen: SeenTurns
+    process: ProcessMark | None
+    started_at: Instant
+    ended_at: Instant | None
+    failure: Failure | None
+    usage: Usage
+    version: str | None
+    rights: Rights | None
+    transcript: TranscriptMark | None
+    generation: int
+    forked_from: ProviderSessionId | None
+
+    def pointer(self) -> Pointer | None:
+        """What this attempt alone says about where its provider session can be picked up."""
+        if not self.provider_session_id:
+            return None
+        return Pointer(
+            self.session_id,
+            self.provider,
+            self.provider_session_id,
+            self.runtime_id,
+            self.work_dir,
+            self.model,
+            self.epoch,
+            self.generation,
+            self.seen,
+            self.rights,
+            self.transcript,
+            None if self.status is AttemptStatus.DONE else NO_CALL_YET,
+            self.version,
+            self.started_at,
+        )
+
+
+@record
+class Heartbeat:
+    """The renewed lease, and whether someone wants the turn to stop."""
+
+    lease: Lease
+    cancel_requested: bool
+
+
+@record
+class LateReport:
+    """What a worker still reported after it had lost its lease: evidence, never applied."""
+
+    seq: int
+    fence: int
+    verb: str
+    report: Mapping[str, Json]
+    at: Instant
+
+
+@record
+class Orphan:
+    """An open attempt whose lease has expired."""
+
+    lease: Lease
+    process: ProcessMark | None
+    foreground: bool

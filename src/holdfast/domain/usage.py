@@ -1,0 +1,103 @@
+"""Owns tokens and money: deltas from what providers report, and how full a context window is."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.domain.policy import ResumePolicy
+
+from holdfast.domain.records import record
+
+
+@record
+class Usage:
+    input_tokens: int = 0
+    cached_input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float = 0.0
+
+    def __add__(self, other: Usage) -> Usage:
+        return Usage(
+            self.input_tokens + other.input_tokens,
+            self.cached_input_tokens + other.cached_input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.cost_usd + other.cost_usd,
+        )
+
+
+NO_USAGE = Usage()
+
+
+@record
+class ContextUse:
+    """The prompt size of a provider session's last call, and the window it must fit into."""
+
+    tokens: int
+    window: int
+
+
+#: a provider session of which no call has ended yet, so that nothing could be counted
+NO_CALL_YET = ContextUse(0, 0)
+
+
+@record
+class UsageReport:
+    """What a provider said at the end of an attempt.
+
+    ``cumulative`` counts since the provider session began (Claude's cost, Codex' tokens);
+    otherwise the figures are this attempt's alone.
+    """
+
+    usage: Usage = NO_USAGE
+    cumulative: bool = False
+    context: ContextUse | None = None
+
+
+def usage_delta(reported: Usage, baseline: Usage) -> Usage:
+    """This attempt's share of cumulative figures.
+
+    A counter that went down was reset by the provider: then all of it is new.
+    """
+
+    return Usage(
+        _delta(reported.input_tokens, baseline.input_tokens),
+        _delta(reported.cached_input_tokens, baseline.cached_input_tokens),
+        _delta(reported.output_tokens, baseline.output_tokens),
+        reported.cost_usd - baseline.cost_usd
+        if reported.cost_usd >= baseline.cost_usd
+        else reported.cost_usd,
+    )
+
+
+def _delta(reported: int, baseline: int) -> int:
+    return reported - baseline if reported >= baseline else reported
+
+
+class ContextState(StrEnum):
+    OK = "ok"
+    WARN = "warn"  #: 70 % by default
+    REFRESH = "refresh"  #: 80 %: the next turn starts fresh with a packet
+    CRITICAL = "critical"  #: 95 %: nothing may be sent any more
+
+
+def context_state(use: ContextUse, policy: ResumePolicy, extra_tokens: int = 0) -> ContextState:
+    """``extra_tokens`` is the prompt that is about to be added. A window that is not known is never full."""
+    if use.window <= 0:
+        return ContextState.OK
+    filled = min(max(use.tokens + extra_tokens, 0), use.window)
+    share = filled / use.window
+    if share >= policy.context_critical:
+        return ContextState.CRITICAL
+    if share >= policy.context_refresh:
+        return ContextState.REFRESH
+    if share >= policy.context_warn:
+        return ContextState.WARN
+    return ContextState.OK
+
+
+def estimate_tokens(text: str) -> int:
+    """A cautious guess: one token for each three bytes of UTF-8, rounded up."""
+    size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
+    return -(-size // 3)

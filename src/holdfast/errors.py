@@ -1,0 +1,194 @@
+"""Owns every error Holdfast raises on purpose.
+
+    HoldfastError                 exit  code
+    ├── InvalidInput                 2  invalid_input      a value the caller gave is not acceptable
+    ├── ConfigError                  2  config_error       a configuration file or variable is wrong
+    ├── NotFound                     3  not_found          no such session, turn, conversation, runtime
+    ├── AmbiguousId                  3  ambiguous_id       a prefix or name that fits several sessions
+    ├── Conflict                     4  conflict           someone else changed it first
+    │   ├── PhaseConflict            4  phase_conflict     the phase is not the expected one
+    │   └── SessionClosed            4  session_closed     the phase is final: fork it
+    ├── Refused                      4  refused            a guard said no
+    ├── Busy                         4  busy               another live writer holds it
+    ├── LeaseLost                   75  lease_lost         the fencing token is stale; nothing was written
+    └── StoreError                   1  store_error        the store itself
+        ├── StoreUnavailable         1  store_unavailable  cannot be opened, reached, written
+        ├── StoreCorrupt             1  store_corrupt      not a Holdfast database, or damaged
+        ├── SchemaTooNew             1  schema_too_new     made by a newer Holdfast
+        └── UnreadableSession        1  session_unreadable one row cannot be understood
+
+Every error carries its data as attributes and in ``details``, so that nobody has to read the text.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class HoldfastError(Exception):
+    """Base of the tree; ``exit_code`` is what the command ends with."""
+
+    code: ClassVar[str] = "error"
+    exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, **details: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.details = details
+
+
+class InvalidInput(HoldfastError):
+    """A value is not acceptable; ``field`` says which one."""
+
+    code = "invalid_input"
+    exit_code = 2
+
+    def __init__(self, field: str, problem: str, **details: object) -> None:
+        super().__init__(f"{field}: {problem}", field=field, **details)
+        self.field = field
+        self.problem = problem
+
+
+class ConfigError(HoldfastError):
+    """A configuration source is wrong; ``where`` names the file or the variable."""
+
+    code = "config_error"
+    exit_code = 2
+
+    def __init__(self, where: str, problem: str, **details: object) -> None:
+        super().__init__(f"{where}: {problem}", where=where, **details)
+        self.where = where
+        self.problem = problem
+
+
+class NotFound(HoldfastError):
+    code = "not_found"
+    exit_code = 3
+
+    def __init__(self, kind: str, id: str, **details: object) -> None:
+        super().__init__(f"no such {kind}: {id}", kind=kind, id=id, **details)
+        self.kind = kind
+        self.id = id
+
+
+class AmbiguousId(HoldfastError):
+    """``candidates`` holds some of the ids that fit, newest first."""
+
+    code = "ambiguous_id"
+    exit_code = 3
+
+    def __init__(self, given: str, candidates: tuple[str, ...]) -> None:
+        shown = ", ".join(candidates)
+        super().__init__(f"{given!r} fits several sessions: {shown}", given=given, candidates=candidates)
+        self.given = given
+        self.candidates = candidates
+
+
+class Conflict(HoldfastError):
+    code = "conflict"
+    exit_code = 4
+
+
+class PhaseConflict(Conflict):
+    code = "phase_conflict"
+
+    def __init__(self, session_id: str, expected: str, actual: str) -> None:
+        super().__init__(
+            f"session {session_id} is in phase {actual}, not {expected}",
+            session_id=session_id,
+            expected=expected,
+            actual=actual,
+        )
+        self.session_id = session_id
+        self.expected = expected
+        self.actual = actual
+
+
+class SessionClosed(Conflict):
+    code = "session_closed"
+
+    def __init__(self, session_id: str, phase: str) -> None:
+        super().__init__(
+            f"session {session_id} is {phase}; its work can go on in a fork: holdfast fork {session_id}",
+            session_id=session_id,
+            phase=phase,
+        )
+        self.session_id = session_id
+        self.phase = phase
+
+
+class Refused(HoldfastError):
+    """A guard said no; ``reason`` is its code."""
+
+    code = "refused"
+    exit_code = 4
+
+    def __init__(self, reason: str, message: str, **details: object) -> None:
+        super().__init__(message, reason=reason, **details)
+        self.reason = reason
+
+
+class Busy(HoldfastError):
+    """Another live writer holds ``what``; ``holder`` and ``until`` say who and for how long."""
+
+    code = "busy"
+    exit_code = 4
+
+    def __init__(self, what: str, holder: str | None = None, until: str | None = None) -> None:
+        by = f" by {holder}" if holder else ""
+        when = f" until {until}" if until else ""
+        super().__init__(f"{what} is held{by}{when}", what=what, holder=holder, until=until)
+        self.what = what
+        self.holder = holder
+        self.until = until
+
+
+class LeaseLost(HoldfastError):
+    """The fencing token is stale: nothing was changed."""
+
+    code = "lease_lost"
+    exit_code = 75
+
+    def __init__(self, session_id: str, seq: int, fence: int) -> None:
+        super().__init__(
+            f"the lease on turn {seq} of {session_id} was lost (fencing token {fence} is stale)",
+            session_id=session_id,
+            seq=seq,
+            fence=fence,
+        )
+        self.session_id = session_id
+        self.seq = seq
+        self.fence = fence
+
+
+class StoreError(HoldfastError):
+    """``where`` is the file or the address, without any password."""
+
+    code = "store_error"
+
+    def __init__(self, where: str, problem: str, **details: object) -> None:
+        super().__init__(f"{where}: {problem}", where=where, **details)
+        self.where = where
+        self.problem = problem
+
+
+class StoreUnavailable(StoreError):
+    code = "store_unavailable"
+
+
+class StoreCorrupt(StoreError):
+    code = "store_corrupt"
+
+
+class SchemaTooNew(StoreError):
+    code = "schema_too_new"
+
+
+class UnreadableSession(StoreError):
+    """One session's row cannot be understood; the others are not affected."""
+
+    code = "session_unreadable"
+
+    def __init__(self, where: str, session_id: str, problem: str) -> None:
+        super().__init__(where, f"session {session_id} cannot be read: {problem}", session_id=session_id)
+        self.session_id = session_id
