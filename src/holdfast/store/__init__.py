@@ -1,0 +1,1 @@
+"""Owns durability: rows, transactions, dialects. No providers, no policy."""

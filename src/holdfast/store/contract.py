@@ -1,0 +1,324 @@
+"""Owns the Store contract: every verb, none optional; these docstrings are its specification.
+
+For all verbs: one call is one transaction, and a call that raises has changed nothing. Everything
+happens in the workspace that the store was opened for; what is in another one does not exist.
+``NotFound`` is raised for an id that does not exist; a verb that only lists what belongs to it lists nothing. Instants are the store's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from holdfast.clock import Instant
+from holdfast.domain.conversations import Conversation, HistoryTurn
+from holdfast.domain.decisions import Decision
+from holdfast.domain.failures import Failure
+from holdfast.domain.ids import ProviderSessionId, RuntimeId, SessionId
+from holdfast.domain.phases import Phase
+from holdfast.domain.pointers import Pointer, ProviderSessionTotals, TranscriptMark
+from holdfast.domain.retention import CleanupReport
+from holdfast.domain.runtimes import Runtime
+from holdfast.domain.sessions import (
+    NewSession,
+    PhaseChange,
+    Session,
+    SessionFilter,
+    SessionPage,
+    SessionUpdate,
+)
+from holdfast.domain.turns import (
+    Attempt,
+    Claim,
+    ClaimRequest,
+    Event,
+    Heartbeat,
+    LateReport,
+    Launch,
+    Lease,
+    NewTurn,
+    Orphan,
+    Refusal,
+    Turn,
+    TurnEnd,
+    TurnRequest,
+)
+from holdfast.domain.usage import Usage
+
+
+class Store(Protocol):
+    """Safe to use from several threads and, for what lies behind it, from several processes."""
+
+    # --- sessions ---
+
+    def create_session(self, new: NewSession) -> Session:
+        """Begin a session, and its conversation unless one is named.
+
+        Idempotent by ``new.id``. Conflict: the id is another session's, the name is taken, or the
+        agent already has an open session in that conversation.
+        """
+        ...
+
+    def get_session(self, session_id: str) -> Session:
+        """UnreadableSession for a row that cannot be understood; such a row affects no other verb."""
+        ...
+
+    def find_session(self, given: str) -> SessionId:
+        """By id, by name, or by the unique beginning of an id, in that order. AmbiguousId for several."""
+        ...
+
+    def phase_history(self, session_id: str) -> tuple[PhaseChange, ...]:
+        """Oldest first; empty for an unknown session."""
+        ...
+
+    def update_session(self, session_id: str, change: SessionUpdate) -> Session:
+        """Change what is given, and nothing else; the session counts as active now.
+
+        Any phase may follow any open one; the change is recorded in the history. SessionClosed once
+        the phase is final. PhaseConflict if the phase is not ``expected_phase``. Metadata is merged
+        key by key; InvalidInput if the result is too large. An error raises the error count by one.
+        """
+        ...
+
+    def finalize_session(self, session_id: str, outcome: Phase, summary: str | None) -> Session:
+        """Close for good: turns that wait are cancelled, one that runs is asked to stop.
+
+        SessionClosed if it is closed already: a session is never finalized twice.
+        """
+        ...
+
+    def list_sessions(self, wanted: SessionFilter, limit: int, cursor: str | None = None) -> SessionPage:
+        """Newest first, ``limit`` rows a page. A row that cannot be understood is named, not raised."""
+        ...
+
+    def children(self, session_id: str) -> tuple[Session, ...]:
+        """The sessions that were forked from this one, oldest first."""
+        ...
+
+    def rename_session(self, session_id: str, name: str | None) -> Session:
+        """Names are unique: Conflict if another session has it."""
+        ...
+
+    def remove_session(self, session_id: str) -> None:
+        """Delete it and its conversation. Busy while it is leased; Conflict while forks or others need it."""
+        ...
+
+    def clean_up(self, cutoff: Instant, *, dry_run: bool = False) -> CleanupReport:
+        """Abandon what has been idle since before ``cutoff``, delete what has been final since before it.
+
+        Leased sessions and those with waiting turns are not idle. What a remaining fork reads through
+        to stays. A retired provider session id is remembered for good.
+        """
+        ...
+
+    # --- conversations ---
+
+    def get_conversation(self, conversation_id: str) -> Conversation: ...
+
+    def history(
+        self, conversation_id: str, *, first: int = 1, last: int | None = None, limit: int | None = None
+    ) -> tuple[HistoryTurn, ...]:
+        """The current history, oldest first; with ``limit``, its newest turns. Reads through forks."""
+        ...
+
+    def edit_turn(
+        self, session_id: str, seq: int, *, prompt: str | None = None, response: str | None = None
+    ) -> HistoryTurn:
+        """Add a revision; later turns stay. SessionClosed. Every pointer that has seen the turn stops being resumable.
+
+        An open turn's prompt can be edited; what already runs keeps the old one, and is noticed later.
+        """
+        ...
+
+    def truncate(self, session_id: str, keep: int) -> Conversation:
+        """Take every turn after ``keep`` out of the history; waiting ones are cancelled.
+
+        Conflict while one of them runs. Rows and sequence numbers stay taken.
+        """
+        ...
+
+    def retry_turn(self, session_id: str, seq: int, *, prompt: str | None = None) -> Turn:
+        """Truncate before ``seq`` and enqueue its prompt again, as a new turn with ``retry_of``."""
+        ...
+
+    def new_generation(self, session_id: str) -> Conversation:
+        """Begin again with an empty history; no pointer from before is resumable."""
+        ...
+
+    def fork(
+        self, session_id: str, child_id: SessionId, *, at: int | None = None, name: str | None = None
+    ) -> Session:
+        """A new session on a new conversation that begins with this history up to ``at``.
+
+        In constant time, whatever lies behind it. The parent is not changed, and its later changes
+        are invisible to the child. By default everything before the first open turn. Idempotent by
+        ``child_id``. Conflict if ``at`` is not settled yet.
+        """
+        ...
+
+    # --- the queue ---
+
+    def enqueue_turn(self, session_id: str, new: NewTurn) -> Turn:
+        """Idempotent by ``new.key``. SessionClosed if the session is final."""
+        ...
+
+    def record_turn(self, session_id: str, new: NewTurn, response: str | None, usage: Usage) -> Turn:
+        """A turn that has already happened. Idempotent by ``new.key``; counts as a success."""
+        ...
+
+    def get_turn(self, conversation_id: str, seq: int) -> Turn: ...
+
+    def turns(self, session_id: str, *, after: int = 0, limit: int = 1000) -> tuple[Turn, ...]:
+        """This session's own turns in order, dropped ones included."""
+        ...
+
+    def claim_turn(self, request: ClaimRequest) -> Claim | None:
+        """Take the best head turn that this runtime can run, decide how, and open the attempt.
+
+        Two claims never get the same turn. Turns of one session run one at a time and in order;
+        priority orders sessions. A head that must wait, for a time or for another writer of its
+        provider session, is passed over and takes no lease. A head that a guard refuses ends as
+        failed. The decision is made in the same transaction, from the claiming runtime. Idempotent by
+        ``request.key`` while the attempt is open: the answer to a lost reply is the same claim.
+        """
+        ...
+
+    def start_turn(self, session_id: str, new: NewTurn, request: ClaimRequest) -> Claim | Refusal:
+        """Enqueue a turn and claim it at once. Busy if the session has open turns: nothing is changed.
+
+        Idempotent by ``request.key`` like a claim. Conflict if ``new.key`` is another turn's already.
+        """
+        ...
+
+    def heartbeat(self, lease: Lease, seconds: float) -> Heartbeat:
+        """Renew from now on; an expired lease too, if nobody took it or its provider session. Else LeaseLost."""
+        ...
+
+    def launch(self, lease: Lease, launched: Launch) -> None:
+        """Record what is about to start: the turn runs. LeaseLost."""
+        ...
+
+    def record_events(self, lease: Lease, events: Sequence[Event]) -> None:
+        """Atomic. Idempotent by ``event.number``. LeaseLost: nothing is written then."""
+        ...
+
+    def pin(
+        self, lease: Lease, provider_session_id: ProviderSessionId, transcript: TranscriptMark | None = None
+    ) -> None:
+        """The provider's store holds this session: point to it. Idempotent.
+
+        Conflict if the attempt runs another one. After the lease is lost only an empty slot of the
+        session's newest attempt is filled, and no pointer moves; LeaseLost otherwise.
+        """
+        ...
+
+    def fall_back(self, lease: Lease, failure: Failure, key: str) -> Claim:
+        """The provider refused the session it was asked to resume: retire it, go on fresh.
+
+        A new attempt of the same try, under a new fencing token. Conflict if nothing was resumed.
+        """
+        ...
+
+    def put_back(self, lease: Lease, not_before: Instant | None = None) -> Turn:
+        """Return a turn to the queue; this does not count as a try. LeaseLost.
+
+        One that was asked to stop is cancelled instead, and one that a person started ends as failed.
+        """
+        ...
+
+    def finish_turn(self, lease: Lease, end: TurnEnd) -> Turn:
+        """Turn end, response, usage, pointer, retirement, counters, retry and queue, as one.
+
+        Idempotent. LeaseLost if the token is stale: the report is kept apart as evidence, and
+        nothing else changes. An empty id never replaces a pointer; a retired one never becomes one.
+        A provider session that its provider did not save is retired. Another id after a failed resume
+        is a rejection: the session that was asked for answers for it, and no pointer moves.
+        """
+        ...
+
+    def cancel_turn(self, session_id: str, seq: int) -> Turn:
+        """At once for a waiting turn; a running one is asked to stop. Conflict if it has ended otherwise."""
+        ...
+
+    def orphans(self, limit: int = 100) -> tuple[Orphan, ...]:
+        """Open attempts whose lease has expired, the oldest first."""
+        ...
+
+    def recover(self, orphan: Orphan) -> Turn:
+        """End an orphan's attempt as interrupted; the turn runs again unless a person started it.
+
+        Whoever calls has made sure that its process is gone. Conflict if it is no orphan any more.
+        """
+        ...
+
+    # --- the record ---
+
+    def attempts(self, conversation_id: str, seq: int) -> tuple[Attempt, ...]: ...
+
+    def newest_attempt(self, session_id: str) -> Attempt | None:
+        """The attempt that decides how a session is judged: the last one, not the last good one."""
+        ...
+
+    def events(
+        self, conversation_id: str, seq: int, *, after: tuple[int, int] = (0, 0), limit: int = 1000
+    ) -> tuple[tuple[int, Event], ...]:
+        """Pairs of attempt number and event, in order, after a given pair."""
+        ...
+
+    def late_reports(self, conversation_id: str) -> tuple[LateReport, ...]: ...
+
+    # --- pointers, runtimes ---
+
+    def explain(
+        self, session_id: str, provider: str, request: TurnRequest, runtime: Runtime | None = None
+    ) -> Decision:
+        """What a claim of this session's next turn would decide now. Changes nothing."""
+        ...
+
+    def pointer(self, session_id: str, provider: str) -> Pointer | None:
+        """A missing runtime is filled in from the attempt that produced this very provider session."""
+        ...
+
+    def pointers(self, session_id: str) -> tuple[Pointer, ...]: ...
+
+    def set_pointer(self, pointer: Pointer) -> None:
+        """Written whole. Refused if the id is retired, InvalidInput if it is empty.
+
+        The runtime, if any, must be registered.
+        """
+        ...
+
+    def clear_pointer(self, session_id: str, provider: str, expected: ProviderSessionId) -> bool:
+        """Only if it still names ``expected``. The newest attempt may go on speaking for it; ``retire`` is for good."""
+        ...
+
+    def retire(
+        self, session_id: str, provider: str, provider_session_id: ProviderSessionId, why: str
+    ) -> None:
+        """Never use this provider session again. Idempotent; the first reason stays."""
+        ...
+
+    def provider_sessions(self, session_id: str) -> tuple[ProviderSessionTotals, ...]:
+        """Every provider session that this session used, with what it cost, oldest first."""
+        ...
+
+    def register_runtime(self, runtime: Runtime) -> RuntimeId: ...
+
+    def runtimes(self) -> tuple[Runtime, ...]: ...
+
+    # --- the store itself ---
+
+    def now(self) -> Instant:
+        """The store's own time."""
+        ...
+
+    def bytes_used(self) -> int: ...
+
+    @property
+    def where(self) -> str:
+        """The file or the address, without any password."""
+        ...
+
+    def close(self) -> None:
+        """Idempotent."""
+        ...

@@ -1,0 +1,64 @@
+"""Owns what the SQL of the store runs on: a driver gives transactions, one engine each.
+
+The store's SQL is written once, in the dialect both engines share, with ``:name`` parameters,
+``FOR UPDATE`` where a row is read in order to be changed, and ``INDEXED BY`` where SQLite, which
+knows nothing about the data, would choose badly. A driver translates or drops what its engine does
+not say, and turns its engine's errors into Holdfast's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol
+
+from holdfast.clock import Instant
+
+Row = tuple[Any, ...]
+Params = dict[str, object]
+
+
+class Transaction(Protocol):
+    """One open transaction. ``now`` is the store's own time at its beginning."""
+
+    @property
+    def now(self) -> Instant: ...
+
+    def one(self, sql: str, params: Params) -> Row | None:
+        """The first row, or None."""
+        ...
+
+    def all(self, sql: str, params: Params) -> list[Row]: ...
+
+    def run(self, sql: str, params: Params) -> int:
+        """Execute; how many rows were changed."""
+        ...
+
+    def run_many(self, sql: str, rows: Sequence[Params]) -> None: ...
+
+
+class Driver(Protocol):
+    """Safe to use from several threads; each transaction has a connection of its own."""
+
+    @property
+    def where(self) -> str:
+        """The file or the address, fit for people: never with a password."""
+        ...
+
+    def now(self) -> Instant:
+        """The store's own time, outside any transaction."""
+        ...
+
+    def write(self) -> AbstractContextManager[Transaction]:
+        """Commits on a normal exit, durably; rolls back on any exception."""
+        ...
+
+    def read(self) -> AbstractContextManager[Transaction]:
+        """One consistent view; nothing can be written."""
+        ...
+
+    def bytes_used(self) -> int: ...
+
+    def close(self) -> None:
+        """Idempotent."""
+        ...

@@ -1,0 +1,167 @@
+"""Owns the schema's version: brings a store up to date, once, whoever comes first.
+
+Migrations are plain SQL files, ``NNNN_words.sql``, one folder for each engine. What was applied is
+recorded with a checksum. A store made by a newer Holdfast is refused, and a SQLite file with data
+is copied before it is changed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.errors import SchemaTooNew, StoreCorrupt
+from holdfast.store.driver import Transaction
+from holdfast.store.sqlite import APPLICATION_ID
+
+if TYPE_CHECKING:
+    from holdfast.store.postgres import PostgresDriver
+    from holdfast.store.sqlite import SqliteDriver
+
+_LEDGER = """
+CREATE TABLE IF NOT EXISTS schema_migrations (
+    version     INTEGER PRIMARY KEY,
+    name        TEXT    NOT NULL,
+    checksum    TEXT    NOT NULL,
+    applied_at  BIGINT  NOT NULL
+)"""
+_APPLIED = "SELECT version, name, checksum FROM schema_migrations ORDER BY version"
+_MARKS = "SELECT user_version, application_id FROM pragma_user_version, pragma_application_id"
+_RECORD = "INSERT INTO schema_migrations VALUES (:version, :name, :checksum, :now)"
+#: any number will do, as long as it stays the same: who holds it is migrating
+_ADVISORY_LOCK = 4_850_113_207
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    version: int
+    name: str
+    sql: str
+
+    @property
+    def checksum(self) -> str:
+        return hashlib.sha256(self.sql.encode()).hexdigest()
+
+    @property
+    def statements(self) -> list[str]:
+        return [part for part in self.sql.split(";\n") if part.strip()]
+
+
+@cache
+def migrations(engine: str) -> tuple[Migration, ...]:
+    folder = resources.files("holdfast.store") / "migrations" / engine
+    found = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda e: e.name)
+    return tuple(
+        Migration(int(entry.name[:4]), entry.name.removesuffix(".sql"), entry.read_text("utf-8"))
+        for entry in found
+    )
+
+
+def migrate_sqlite(driver: SqliteDriver) -> None:
+    """Safe when many processes start at once. One statement when there is nothing to do."""
+    known = _newest("sqlite")
+    with driver.read() as tx:
+        version = _user_version(tx, driver.where)
+    _refuse_newer(driver.where, version, known)
+    if version == known:
+        return
+    if version > 0 and driver.path is not None:
+        _back_up(driver, driver.path, version)
+    with driver.write() as tx:
+        _user_version(tx, driver.where)
+        _apply_missing(tx, "sqlite", driver.where)
+        tx.run(f"PRAGMA user_version = {known}", {})
+        tx.run(f"PRAGMA application_id = {APPLICATION_ID}", {})
+
+
+def migrate_postgres(driver: PostgresDriver) -> None:
+    """Safe when many processes start at once."""
+    with driver.write() as tx:
+        table = tx.one("SELECT to_regclass('schema_migrations')", {})
+        if table is not None and table[0] is not None:
+            row = tx.one("SELECT COALESCE(MAX(version), 0) FROM schema_migrations", {})
+            version = int(row[0]) if row else 0
+            _refuse_newer(driver.where, version, _newest("postgres"))
+            if version == _newest("postgres"):
+                return
+        tx.run(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})", {})
+        _apply_missing(tx, "postgres", driver.where)
+
+
+def _apply_missing(tx: Transaction, engine: str, where: str) -> None:
+    tx.run(_LEDGER, {})
+    applied = {int(version): (name, checksum) for version, name, checksum in tx.all(_APPLIED, {})}
+    _refuse_newer(where, max(applied, default=0), _newest(engine))
+    for migration in migrations(engine):
+        if migration.version in applied:
+            name, checksum = applied[migration.version]
+            if checksum != migration.checksum:
+                raise StoreCorrupt(where, f"migration {name} is not the one this Holdfast knows")
+            continue
+        for statement in migration.statements:
+            tx.run(statement, {})
+        tx.run(
+            _RECORD,
+            {
+                "version": migration.version,
+                "name": migration.name,
+                "checksum": migration.checksum,
+                "now": tx.now,
+            },
+        )
+
+
+def _newest(engine: str) -> int:
+    return migrations(engine)[-1].version
+
+
+def _user_version(tx: Transaction, where: str) -> int:
+    """Of a SQLite file; 0 for one that is new. What is some other program's is refused."""
+    version, application = tx.one(_MARKS, {}) or (0, 0)
+    if application == APPLICATION_ID:
+        return int(version)
+    table = tx.one("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 1", {})
+    if table is not None:
+        raise StoreCorrupt(where, f"it is a database of another program (it has a table {table[0]!r})")
+    return 0
+
+
+def _refuse_newer(where: str, version: int, known: int) -> None:
+    if version > known:
+        raise SchemaTooNew(
+            where,
+            f"its schema is version {version}, made by a newer Holdfast; this one knows {known}",
+            found=version,
+            known=known,
+        )
+
+
+def _back_up(driver: SqliteDriver, path: Path, version: int) -> None:
+    """A whole, synced copy beside the file; written under another name first, so it is never half.
+
+    If another process has migrated the file meanwhile, that one has made the backup: this one is too late.
+    """
+    target = Path(f"{path}.v{version}.backup")
+    partial = Path(f"{target}.{os.getpid()}.partial")
+    os.close(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    try:
+        copy = sqlite3.connect(partial)
+        try:
+            with driver.raw() as source:
+                source.backup(copy)
+            (copied,) = copy.execute("PRAGMA user_version").fetchone()
+        finally:
+            copy.close()
+        if copied != version:
+            return
+        with partial.open("rb+") as file:
+            os.fsync(file.fileno())
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)

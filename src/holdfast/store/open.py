@@ -1,0 +1,78 @@
+"""Owns the way from a URL to a store; each engine is imported only when it is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Literal
+
+from holdfast.clock import Clock, system_clock
+from holdfast.domain.ids import check_workspace
+from holdfast.domain.policy import Policy
+from holdfast.errors import ConfigError
+from holdfast.store.contract import Store
+
+Durability = Literal["full", "normal"]
+
+_POSTGRES = ("postgresql://", "postgres://")
+
+
+def open_store(
+    url: str,
+    *,
+    workspace: str = "default",
+    clock: Clock | None = None,
+    durability: Durability = "full",
+    policy: Policy | None = None,
+) -> Store:
+    """``sqlite:///path``, ``sqlite:///:memory:`` or ``postgresql://…``; the schema is brought up to date.
+
+    ``clock`` None is the engine's own time: the host's for SQLite, the server's for PostgreSQL.
+    """
+    space = check_workspace(workspace)
+    from holdfast.store.sql_store import SqlStore
+
+    if url.startswith("sqlite:"):
+        from holdfast.store.migrate import migrate_sqlite
+        from holdfast.store.sqlite import SqliteDriver
+
+        driver = SqliteDriver(sqlite_path(url), clock or system_clock, durability=durability)
+        try:
+            migrate_sqlite(driver)
+        except BaseException:
+            driver.close()
+            raise
+        return SqlStore(driver, space, policy or Policy())
+    if url.startswith(_POSTGRES):
+        return _open_postgres(url, space, clock, policy or Policy())
+    scheme = url.partition(":")[0]
+    raise ConfigError("url", f"{scheme[:40]!r} is not a store (sqlite:///path or postgresql://host/database)")
+
+
+def sqlite_path(url: str) -> Path | None:
+    """None is a database in memory. As in other tools, a fourth slash makes the path absolute."""
+    rest = url.removeprefix("sqlite:")
+    if not rest.startswith("///"):
+        raise ConfigError("url", f"{url[:80]!r}: write sqlite:///relative/path or sqlite:////absolute/path")
+    path = rest.removeprefix("///")
+    if path in ("", ":memory:"):
+        return None
+    if "\x00" in path:
+        raise ConfigError("url", "the path contains a NUL byte")
+    return Path(path).expanduser()
+
+
+def _open_postgres(url: str, workspace: str, clock: Clock | None, policy: Policy) -> Store:
+    try:
+        from holdfast.store.postgres import PostgresDriver
+    except ImportError as exc:
+        raise ConfigError("url", "PostgreSQL needs an extra: pip install 'holdfast[postgres]'") from exc
+    from holdfast.store.migrate import migrate_postgres
+    from holdfast.store.sql_store import SqlStore
+
+    driver = PostgresDriver(url, clock)
+    try:
+        migrate_postgres(driver)
+    except BaseException:
+        driver.close()
+        raise
+    return SqlStore(driver, check_workspace(workspace), policy)

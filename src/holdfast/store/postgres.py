@@ -1,0 +1,178 @@
+"""Owns PostgreSQL: the pool, transactions with the server's time, and its errors."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, cast
+
+import psycopg
+from psycopg import conninfo, errors
+from psycopg_pool import ConnectionPool, PoolTimeout
+
+from holdfast.clock import Clock, Instant
+from holdfast.errors import Conflict, HoldfastError, StoreCorrupt, StoreError, StoreUnavailable
+from holdfast.store.driver import Params, Row
+
+CONNECT_SECONDS = 10
+POOL_SIZE = 8
+
+# BEGIN and the clock travel together: the server's time costs no extra round trip
+_NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+_BEGIN_WRITE = f"BEGIN; {_NOW}"
+_BEGIN_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_NOW}"
+
+_PARAMETER = re.compile(r":([a-z_]+)")
+_INDEX_HINT = re.compile(r" INDEXED BY \w+")
+_STATEMENTS: dict[str, Any] = {}
+
+Connection = psycopg.Connection[Row]
+
+
+def _translate(sql: str) -> Any:
+    """``:name`` is ``%(name)s`` here, and the planner needs no hints.
+
+    Keys never change, so rows are locked FOR NO KEY UPDATE. A full lock would also keep out the foreign
+    key checks of rows that refer to it, and two who lock in the same order could still deadlock: the
+    second change of a session within one transaction makes PostgreSQL look up its conversation again.
+    """
+    known = _STATEMENTS.get(sql)
+    if known is None:
+        plain = _INDEX_HINT.sub("", sql).replace("FOR UPDATE", "FOR NO KEY UPDATE")
+        known = _PARAMETER.sub(r"%(\1)s", plain.replace("%", "%%")).encode()
+        _STATEMENTS[sql] = known
+    return known
+
+
+class PostgresTransaction:
+    __slots__ = ("_cursor", "now")
+
+    def __init__(self, cursor: psycopg.Cursor[Row], now: Instant) -> None:
+        self._cursor = cursor
+        self.now = now
+
+    def one(self, sql: str, params: Params) -> Row | None:
+        return self._cursor.execute(_translate(sql), params).fetchone()
+
+    def all(self, sql: str, params: Params) -> list[Row]:
+        return self._cursor.execute(_translate(sql), params).fetchall()
+
+    def run(self, sql: str, params: Params) -> int:
+        return self._cursor.execute(_translate(sql), params).rowcount
+
+    def run_many(self, sql: str, rows: Sequence[Params]) -> None:
+        self._cursor.executemany(_translate(sql), rows)
+
+
+class PostgresDriver:
+    """``clock`` None: the server's own time, so that workers with wrong clocks agree."""
+
+    def __init__(self, url: str, clock: Clock | None = None) -> None:
+        self._clock = clock
+        self._where = _address(url)
+        with self._errors():
+            # a direct connection first: unlike the pool, it says why it fails
+            psycopg.connect(url, connect_timeout=CONNECT_SECONDS).close()
+            self._pool: ConnectionPool[Connection] = ConnectionPool(
+                url,
+                min_size=1,
+                max_size=POOL_SIZE,
+                timeout=CONNECT_SECONDS,
+                kwargs={"autocommit": True, "connect_timeout": CONNECT_SECONDS},
+                open=True,
+            )
+
+    @property
+    def where(self) -> str:
+        return self._where
+
+    def now(self) -> Instant:
+        with self.read() as tx:
+            return tx.now
+
+    @contextmanager
+    def write(self) -> Iterator[PostgresTransaction]:
+        with self._transaction(_BEGIN_WRITE) as tx:
+            yield tx
+
+    @contextmanager
+    def read(self) -> Iterator[PostgresTransaction]:
+        with self._transaction(_BEGIN_READ) as tx:
+            yield tx
+
+    def bytes_used(self) -> int:
+        with self.read() as tx:
+            row = tx.one("SELECT pg_database_size(current_database())", {})
+        return int(row[0]) if row else 0
+
+    def close(self) -> None:
+        self._pool.close()
+
+    @contextmanager
+    def _transaction(self, begin: str) -> Iterator[PostgresTransaction]:
+        with self._errors():
+            connection, cursor, now = self._begin(begin)
+            try:
+                yield PostgresTransaction(cursor, self._clock() if self._clock else now)
+                cursor.execute("COMMIT")
+            except BaseException:
+                if not connection.closed:
+                    connection.rollback()
+                raise
+            finally:
+                self._pool.putconn(connection)
+
+    def _begin(self, begin: str) -> tuple[Connection, psycopg.Cursor[Row], Instant]:
+        """A connection from before a restart of the server fails here, where trying again is safe."""
+        for last_try in (False, True):
+            connection = self._pool.getconn()
+            cursor = connection.cursor()
+            try:
+                cursor.execute(cast("Any", begin))
+                cursor.nextset()
+                row = cursor.fetchone()
+            except psycopg.OperationalError:
+                self._pool.putconn(connection)
+                if last_try:
+                    raise
+                self._pool.check()
+                continue
+            return connection, cursor, Instant(int(row[0]) if row else 0)
+        raise AssertionError("unreachable: the second try returns or raises")
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except HoldfastError:
+            raise
+        except (psycopg.Error, PoolTimeout) as exc:
+            raise translate_error(self._where, exc) from exc
+
+
+def translate_error(where: str, error: Exception) -> HoldfastError:
+    text = " ".join(str(error).split())
+    if isinstance(error, errors.UniqueViolation):
+        # every verb looks before it writes: what it meets only then was written in the meantime
+        return Conflict("someone else was faster", engine=text)
+    if isinstance(error, errors.DiskFull):
+        return StoreUnavailable(where, "the disk is full", engine=text)
+    if isinstance(error, errors.ReadOnlySqlTransaction):
+        return StoreUnavailable(where, "it is read-only", engine=text)
+    if isinstance(error, errors.UndefinedTable | errors.UndefinedColumn):
+        return StoreCorrupt(where, f"it is not a Holdfast database: {text}")
+    if isinstance(error, psycopg.OperationalError | PoolTimeout):
+        return StoreUnavailable(where, f"cannot be reached: {text}")
+    return StoreError(where, f"PostgreSQL: {text}")
+
+
+def _address(url: str) -> str:
+    """Host, port and database of a connection string, without user and password."""
+    try:
+        parts = conninfo.conninfo_to_dict(url)
+    except psycopg.ProgrammingError as exc:
+        raise StoreUnavailable("postgresql", "the connection string cannot be understood") from exc
+    host = parts.get("host") or parts.get("hostaddr") or "localhost"
+    port = f":{parts['port']}" if parts.get("port") else ""
+    return f"postgresql://{host}{port}/{parts.get('dbname') or ''}"

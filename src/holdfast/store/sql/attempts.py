@@ -1,0 +1,264 @@
+"""Owns the rows of attempts and events: what ran, with which decision, and what happened in it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from holdfast.domain.conversations import Conversation, SeenTurns
+from holdfast.domain.decisions import Decision, Fork, Resume, decision_kind
+from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, TranscriptMark
+from holdfast.domain.redaction import encode_redacted
+from holdfast.domain.turns import (
+    Attempt,
+    AttemptCause,
+    AttemptStatus,
+    Event,
+    EventKind,
+    Launch,
+    Lease,
+    Turn,
+    TurnStatus,
+)
+from holdfast.domain.usage import NO_CALL_YET, Usage
+from holdfast.errors import Conflict, LeaseLost, NotFound
+from holdfast.store.driver import Row
+from holdfast.store.sql import codec, leases, pointers, provider_sessions
+from holdfast.store.sql.scope import Scope
+
+COLUMNS = """conversation_id, seq, number, session_id, provider, runtime_id, owner, fence, cause, status,
+    decision, reason, evidence, provider_session_id, work_dir, model, epoch, seen, process, started_at,
+    ended_at, failure_class, error, input_tokens, cached_input_tokens, output_tokens, cost_usd, version,
+    rights, transcript, generation, forked_from"""
+KEY = "workspace = :ws AND conversation_id = :id AND seq = :seq AND number = :number"
+
+GET = f"SELECT {COLUMNS} FROM attempts WHERE {KEY}"
+OF_TURN = f"""
+SELECT {COLUMNS} FROM attempts
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq ORDER BY number"""
+NEWEST = f"""
+SELECT {COLUMNS} FROM attempts WHERE workspace = :ws AND session_id = :session_id
+ORDER BY fence DESC LIMIT 1"""
+NEWEST_WITH_PROVIDER = f"""
+SELECT {COLUMNS} FROM attempts
+WHERE workspace = :ws AND session_id = :session_id AND provider = :provider AND fence < :before
+ORDER BY fence DESC LIMIT 1"""
+INSERT = """
+INSERT INTO attempts (workspace, conversation_id, seq, number, session_id, provider, runtime_id, version,
+    owner, claim_key, fence, cause, status, decision, reason, evidence, provider_session_id, forked_from,
+    work_dir, model, rights, epoch, generation, seen, started_at)
+VALUES (:ws, :conversation_id, :seq, :number, :session_id, :provider, :runtime_id, :version,
+    :owner, :claim_key, :fence, :cause, 'open', :decision, :reason, :evidence, :provider_session_id,
+    :forked_from, :work_dir, :model, :rights, :epoch, :generation, :seen, :now)"""
+CLAIMED = """
+UPDATE turns SET status = 'claimed', attempts = :number, tries = tries + 1
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
+BY_CLAIM_KEY = f"""
+SELECT {COLUMNS} FROM attempts WHERE workspace = :ws AND claim_key = :key AND status = 'open'"""
+LAUNCH = f"""
+UPDATE attempts SET decision = :decision, reason = :reason, evidence = :evidence,
+    provider_session_id = :provider_session_id, forked_from = :forked_from, work_dir = :work_dir,
+    model = :model, rights = :rights, process = :process
+WHERE {KEY}"""
+RUNNING = """
+UPDATE turns SET status = 'running' WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
+PIN = f"UPDATE attempts SET provider_session_id = :provider_session_id, transcript = :transcript WHERE {KEY}"
+ADD_EVENT = """
+INSERT INTO events (workspace, conversation_id, seq, attempt, number, kind, at, data)
+VALUES (:ws, :id, :seq, :attempt, :number, :kind, :at, :data) ON CONFLICT DO NOTHING"""
+EVENTS = """
+SELECT attempt, number, kind, at, data FROM events
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq
+    AND (attempt > :attempt OR (attempt = :attempt AND number > :after))
+ORDER BY attempt, number LIMIT :limit"""
+END = f"""
+UPDATE attempts SET status = :status, ended_at = :now, failure_class = :failure_class, error = :error,
+    provider_session_id = :provider_session_id, transcript = :transcript, input_tokens = :input,
+    cached_input_tokens = :cached, output_tokens = :output, cost_usd = :cost
+WHERE {KEY}"""
+INTERRUPT = (
+    f"UPDATE attempts SET status = :status, ended_at = :now, failure_class = :failure_class WHERE {KEY}"
+)
+
+
+def read_attempt(row: Row) -> Attempt:
+    failure = None if row[21] is None else Failure(FailureClass(row[21]), row[22] or "")
+    return Attempt(
+        row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], AttemptCause(row[8]),
+        AttemptStatus(row[9]),
+        {"kind": row[10], "reason": row[11], "evidence": codec.load(row[12])},
+        row[13], row[14], row[15], row[16], SeenTurns.parse(row[17]), codec.decode_process(row[18]),
+        row[19], row[20], failure, Usage(*row[23:27]), row[27], codec.decode_rights(row[28]),
+        codec.decode_transcript(row[29]), row[30], row[31],
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Opening:
+    """Everything that is known when an attempt begins."""
+
+    lease: Lease
+    turn: Turn
+    conversation: Conversation
+    decision: Decision
+    pointer: Pointer | None
+    covers: SeenTurns
+    runtime_id: str | None
+    version: str | None
+    key: str
+
+
+def open_attempt(s: Scope, opening: Opening) -> AttemptCause:
+    turn = opening.turn
+    insert(s, opening, turn.next_cause)
+    s.run(CLAIMED, id=turn.conversation_id, seq=turn.seq, number=opening.lease.attempt)
+    return turn.next_cause
+
+
+def insert(s: Scope, opening: Opening, cause: AttemptCause) -> None:
+    lease, turn, decision = opening.lease, opening.turn, opening.decision
+    resumed = decision.provider_session_id if isinstance(decision, Resume) else None
+    forked_from = decision.provider_session_id if isinstance(decision, Fork) else None
+    work_dir, model, rights = _profile(opening)
+    s.run(
+        INSERT, conversation_id=turn.conversation_id, seq=turn.seq, number=lease.attempt,
+        session_id=turn.session_id, provider=turn.provider, runtime_id=opening.runtime_id,
+        version=opening.version, owner=lease.owner, claim_key=opening.key, fence=lease.fence,
+        cause=cause.value, decision=decision_kind(decision), reason=decision.reason.value,
+        evidence=codec.encode_evidence(decision), provider_session_id=resumed, forked_from=forked_from,
+        work_dir=work_dir, model=model, rights=codec.encode_rights(rights),
+        epoch=opening.conversation.revision,
+        generation=opening.conversation.generation, seen=str(opening.covers), now=s.now,
+    )  # fmt: skip
+
+
+def _profile(opening: Opening) -> tuple[str | None, str | None, Rights | None]:
+    """Work dir, model and rights: what the turn asks for, else what its pointer recorded.
+
+    The work dir outlives a provider session that cannot be resumed. Rights stay those of the first
+    launch, so that one narrower turn does not shut out the next.
+    """
+    request, pointer = opening.turn.request, opening.pointer
+    if pointer is None:
+        return request.work_dir, request.model, request.rights or NO_RIGHTS
+    work_dir, rights = request.work_dir or pointer.work_dir, request.rights or pointer.rights
+    if not isinstance(opening.decision, Resume | Fork):
+        return work_dir, request.model, rights
+    return work_dir, request.model or pointer.model, rights if request.allow_wider_rights else pointer.rights
+
+
+def as_claimed(turn: Turn) -> Turn:
+    return replace(turn, status=TurnStatus.CLAIMED, attempts=turn.attempts + 1, tries=turn.tries + 1)
+
+
+def open_claim(s: Scope, key: str) -> Attempt | None:
+    """The open attempt that a claim with this key made."""
+    row = s.one(BY_CLAIM_KEY, key=key)
+    return None if row is None else read_attempt(row)
+
+
+def get(s: Scope, lease: Lease) -> Attempt:
+    row = s.one(GET, id=lease.conversation_id, seq=lease.seq, number=lease.attempt)
+    if row is None:
+        raise NotFound("attempt", f"{lease.seq}.{lease.attempt}", conversation_id=lease.conversation_id)
+    return read_attempt(row)
+
+
+def of_turn(s: Scope, conversation_id: str, seq: int) -> tuple[Attempt, ...]:
+    return tuple(read_attempt(row) for row in s.all(OF_TURN, id=conversation_id, seq=seq))
+
+
+def newest(s: Scope, session_id: str) -> Attempt | None:
+    row = s.one(NEWEST, session_id=session_id)
+    return None if row is None else read_attempt(row)
+
+
+def newest_pointer(s: Scope, session_id: str, provider: str, before_fence: int) -> Pointer | None:
+    """What the newest attempt with a provider itself says it could be resumed from."""
+    row = s.one(NEWEST_WITH_PROVIDER, session_id=session_id, provider=provider, before=before_fence)
+    return None if row is None else read_attempt(row).pointer()
+
+
+def launch(s: Scope, lease: Lease, launched: Launch) -> None:
+    """Before the process starts: the final decision, and the id where we chose it ourselves."""
+    leases.require(s, lease)
+    attempt = get(s, lease)
+    decision = launched.decision
+    chosen = launched.provider_session_id
+    resumed = decision.provider_session_id if isinstance(decision, Resume) else None
+    forked_from = decision.provider_session_id if isinstance(decision, Fork) else None
+    s.run(
+        LAUNCH, id=lease.conversation_id, seq=lease.seq, number=lease.attempt,
+        decision=decision_kind(decision), reason=decision.reason.value,
+        evidence=codec.encode_evidence(decision), provider_session_id=chosen or resumed,
+        forked_from=forked_from, work_dir=launched.work_dir or attempt.work_dir,
+        model=launched.model or attempt.model,
+        rights=codec.encode_rights(launched.rights or attempt.rights),
+        process=codec.encode_process(launched.process),
+    )  # fmt: skip
+    s.run(RUNNING, id=lease.conversation_id, seq=lease.seq)
+    if chosen is not None:
+        provider_sessions.hold(s, attempt.provider, chosen, lease.session_id, lease.fence, forked_from)
+        if forked_from is not None:
+            provider_sessions.inherit_account(s, attempt.provider, chosen, forked_from)
+
+
+def pin(
+    s: Scope, lease: Lease, provider_session_id: ProviderSessionId, transcript: TranscriptMark | None
+) -> None:
+    """The provider's store holds the session: from now on it can be picked up.
+
+    After the lease is lost, only the empty slot of the session's newest attempt is filled; nothing
+    that is newer, and no pointer, is touched.
+    """
+    held = leases.is_held(s, lease)
+    attempt = get(s, lease)
+    if attempt.fence != lease.fence:
+        raise LeaseLost(lease.session_id, lease.seq, lease.fence)
+    known = attempt.provider_session_id
+    if known and known != provider_session_id:
+        raise Conflict(
+            f"this attempt already runs {attempt.provider} session {known}", provider_session_id=known
+        )
+    if not held:
+        latest = newest(s, lease.session_id)
+        if known or latest is None or latest.fence != lease.fence:
+            raise LeaseLost(lease.session_id, lease.seq, lease.fence)
+    s.run(
+        PIN, id=lease.conversation_id, seq=lease.seq, number=lease.attempt,
+        provider_session_id=provider_session_id, transcript=codec.encode_transcript(transcript),
+    )  # fmt: skip
+    if held:
+        provider_sessions.hold(
+            s, attempt.provider, provider_session_id, lease.session_id, lease.fence, attempt.forked_from
+        )
+        if attempt.forked_from is not None:
+            provider_sessions.inherit_account(s, attempt.provider, provider_session_id, attempt.forked_from)
+        pinned = replace(attempt, provider_session_id=provider_session_id, transcript=transcript).pointer()
+        retired = provider_sessions.state(s, attempt.provider, provider_session_id).retired
+        if pinned is not None and retired is None:
+            pointers.move(s, replace(pinned, context=NO_CALL_YET, updated_at=s.now))
+
+
+def add_events(s: Scope, lease: Lease, events: Sequence[Event]) -> None:
+    leases.require(s, lease)
+    s.run_many(
+        ADD_EVENT,
+        [
+            {
+                "id": lease.conversation_id, "seq": lease.seq, "attempt": lease.attempt,
+                "number": event.number, "kind": event.kind.value, "at": event.at,
+                "data": encode_redacted(dict(event.data), codec.dump),
+            }
+            for event in events
+        ],
+    )  # fmt: skip
+
+
+def events(
+    s: Scope, conversation_id: str, seq: int, after: tuple[int, int], limit: int
+) -> tuple[tuple[int, Event], ...]:
+    rows = s.all(EVENTS, id=conversation_id, seq=seq, attempt=after[0], after=after[1], limit=limit)
+    return tuple((row[0], Event(row[1], EventKind(row[2]), codec.load(row[4]), row[3])) for row in rows)

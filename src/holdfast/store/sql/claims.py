@@ -1,0 +1,308 @@
+"""Owns the claim: pick a head turn, decide, take the lease and open the attempt, in one transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.clock import after, to_iso
+from holdfast.domain.conversations import Conversation, HistoryChange, SeenTurns
+from holdfast.domain.decisions import (
+    NOT_OBSERVABLE,
+    Decision,
+    Facts,
+    Fresh,
+    Refuse,
+    Resume,
+    ResumeRequest,
+    Wait,
+)
+from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.ids import SessionId
+from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, choose_pointer
+from holdfast.domain.resume import decide_resume
+from holdfast.domain.runtimes import Runtime
+from holdfast.domain.sessions import Session
+from holdfast.domain.turns import Claim, ClaimRequest, Lease, NewTurn, Refusal, Turn, TurnRequest, TurnStatus
+from holdfast.domain.usage import estimate_tokens
+from holdfast.errors import Busy, Conflict, InvalidInput, NotFound, UnreadableSession
+from holdfast.store.sql import (
+    attempts,
+    codec,
+    history,
+    pointers,
+    provider_sessions,
+    runtimes,
+    sessions,
+    turns,
+)
+from holdfast.store.sql.scope import Scope
+from holdfast.store.sql.session_rows import COLUMNS, read_session
+
+WAKE = """
+UPDATE sessions SET ready_at = wake_at, wake_at = NULL
+WHERE workspace = :ws AND id IN (
+    SELECT id FROM sessions WHERE workspace = :ws AND wake_at IS NOT NULL AND wake_at <= :now
+    FOR UPDATE SKIP LOCKED)"""
+PICK = """
+SELECT id, head_priority, ready_at FROM sessions
+WHERE workspace = :ws AND head_provider = :provider AND head_runtime_id = :runtime_id
+    AND ready_at IS NOT NULL
+ORDER BY head_priority DESC, ready_at LIMIT 1 FOR UPDATE SKIP LOCKED"""
+PICK_SESSION = """
+SELECT id, head_priority, ready_at FROM sessions
+WHERE workspace = :ws AND id = :session_id AND head_provider = :provider
+    AND head_runtime_id = :runtime_id AND ready_at IS NOT NULL FOR UPDATE SKIP LOCKED"""
+HEAD_OF = (
+    "SELECT head_seq, fence, lease_owner, lease_expires_at FROM sessions WHERE workspace = :ws AND id = :id"
+)
+WITH_HEAD = f"SELECT {COLUMNS}, head_seq, fence FROM sessions WHERE workspace = :ws AND id = :id"
+TAKE_LEASE = """
+UPDATE sessions SET fence = :fence, lease_owner = :owner, lease_expires_at = :expires_at,
+    ready_at = NULL, wake_at = NULL, updated_at = :now
+WHERE workspace = :ws AND id = :id"""
+POSTPONE = "UPDATE sessions SET ready_at = NULL, wake_at = :wake_at WHERE workspace = :ws AND id = :id"
+
+#: heads that cannot run now are passed over, but a claim looks at no more than this many
+MAX_CANDIDATES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    decision: Decision
+    pointer: Pointer | None
+    covers: SeenTurns
+    holder: provider_sessions.Holder
+
+
+def claim(s: Scope, request: ClaimRequest) -> Claim | None:
+    known = _redeliver(s, request)
+    if known is not None:
+        return known
+    s.run(WAKE, now=s.now)
+    runtime_id = runtimes.register(s, request.runtime, refresh=False)
+    for _ in range(MAX_CANDIDATES):
+        picked = _pick(s, request, runtime_id)
+        if picked is None:
+            return None
+        claimed = _claim_head(s, request, picked)
+        if claimed is not None:
+            return claimed
+    return None
+
+
+def start(s: Scope, session_id: str, new: NewTurn, request: ClaimRequest) -> Claim | Refusal:
+    """A turn that is claimed as it is put in. A session with other work under way is Busy: nothing changes."""
+    if new.provider != request.runtime.provider:
+        raise InvalidInput("provider", f"{new.provider} does not run on a {request.runtime.provider} runtime")
+    known = _redeliver(s, request)
+    if known is not None:
+        return known
+    conversation = turns.lock_both(s, session_id)
+    session = sessions.get(s, session_id)
+    head = s.one(HEAD_OF, id=session_id)
+    if head is None:
+        raise NotFound("session", session_id)
+    if head[0] is not None:
+        until = None if head[3] is None else to_iso(head[3])
+        raise Busy(f"session {session_id} (turn {head[0]})", head[2], until)
+    if turns.known(s, conversation, session_id, new) is not None:
+        raise Conflict(f"the turn with the key {new.key} is there already", key=new.key)
+    runtimes.register(s, request.runtime, refresh=False)
+    turn = turns.put(s, conversation, session.id, new)
+    judged = judge(s, session, conversation, turn, request.runtime)
+    if isinstance(judged.decision, Wait):
+        raise Busy(f"the {new.provider} session of {session_id}")
+    if isinstance(judged.decision, Refuse):
+        return _refuse(s, turn, judged.decision)
+    claimed = _take(s, request, head[1] + 1, conversation, turn, judged)
+    if claimed is None:
+        raise Busy(f"the {new.provider} session of {session_id}")
+    return claimed
+
+
+def _redeliver(s: Scope, request: ClaimRequest) -> Claim | None:
+    """The claim whose reply was lost: the same call gets the same lease, never a second one."""
+    attempt = attempts.open_claim(s, request.key)
+    if attempt is None:
+        return None
+    turn = turns.get(s, attempt.conversation_id, attempt.seq)
+    held = s.one(turns.LEASE, session_id=attempt.session_id)
+    lease = Lease(
+        attempt.session_id, attempt.conversation_id, attempt.seq, attempt.number, attempt.fence,
+        attempt.owner, held[2] if held and held[2] is not None else s.now,
+    )  # fmt: skip
+    pointer = find_pointer(s, attempt.session_id, turn, request.runtime, attempt.fence)
+    seen = pointer.seen if pointer else None
+    decision = codec.decode_decision(
+        attempt.decision,
+        attempt.provider_session_id or attempt.forked_from or turn.request.provider_session_id,
+        seen.missing_up_to(turn.seq - 1) if seen is not None else (),
+    )  # fmt: skip
+    return Claim(
+        lease, turn, decision, pointer, attempt.cause, attempt.epoch, attempt.generation, attempt.seen
+    )
+
+
+def _pick(s: Scope, request: ClaimRequest, runtime_id: str) -> str | None:
+    """The best of the heads pinned to this runtime and of those that anyone may run."""
+    found = []
+    for pin in (runtime_id, ""):
+        if request.session_id is None:
+            row = s.one(PICK, provider=request.runtime.provider, runtime_id=pin)
+        else:
+            row = s.one(
+                PICK_SESSION, provider=request.runtime.provider, runtime_id=pin,
+                session_id=request.session_id,
+            )  # fmt: skip
+        if row is not None:
+            found.append(row)
+    if not found:
+        return None
+    best = min(found, key=lambda row: (-row[1], row[2]))
+    return str(best[0])
+
+
+def _claim_head(s: Scope, request: ClaimRequest, session_id: str) -> Claim | None:
+    """None: this head cannot run now, and is out of the way."""
+    row = s.one(WITH_HEAD, id=session_id)
+    if row is None:
+        return None
+    try:
+        session = read_session(row[:-2], s.where)
+    except UnreadableSession:
+        # it may be mended one day; until then it holds up nobody else
+        _postpone(s, session_id)
+        return None
+    turn = turns.get(s, session.conversation_id, row[-2])
+    conversation = history.get(s, session.conversation_id)
+    judged = judge(s, session, conversation, turn, request.runtime)
+    match judged.decision:
+        case Wait():
+            _postpone(s, session.id)
+            return None
+        case Refuse():
+            _refuse(s, turn, judged.decision)
+            return None
+        case _:
+            claimed = _take(s, request, row[-1] + 1, conversation, turn, judged)
+            if claimed is None:
+                _postpone(s, session.id)
+            return claimed
+
+
+def _postpone(s: Scope, session_id: str) -> None:
+    s.run(POSTPONE, id=session_id, wake_at=after(s.now, s.policy.queue.lock_delay_seconds))
+
+
+def _take(
+    s: Scope, request: ClaimRequest, fence: int, conversation: Conversation, turn: Turn, judged: Judged
+) -> Claim | None:
+    """None: someone else took the provider session since it was judged."""
+    lease = Lease(
+        turn.session_id, turn.conversation_id, turn.seq, turn.attempts + 1, fence, request.owner,
+        after(s.now, request.lease_seconds),
+    )  # fmt: skip
+    decision = judged.decision
+    named = decision.provider_session_id if isinstance(decision, Resume | Fresh) else None
+    if named is not None and not provider_sessions.take(s, turn.provider, named, lease, judged.holder):
+        return None
+    runtime = request.runtime
+    opening = attempts.Opening(
+        lease, turn, conversation, decision, judged.pointer, judged.covers, runtime.id, runtime.version,
+        request.key,
+    )  # fmt: skip
+    cause = attempts.open_attempt(s, opening)
+    s.run(
+        TAKE_LEASE, id=turn.session_id, fence=lease.fence, owner=lease.owner, expires_at=lease.expires_at,
+        now=s.now,
+    )  # fmt: skip
+    return Claim(
+        lease, attempts.as_claimed(turn), decision, judged.pointer, cause, conversation.revision,
+        conversation.generation, judged.covers,
+    )  # fmt: skip
+
+
+def _refuse(s: Scope, turn: Turn, decision: Refuse) -> Refusal:
+    evidence = next((v.evidence for v in decision.verdicts if v.reason is decision.reason), "")
+    failure = Failure(FailureClass.REFUSED, f"{decision.reason}: {evidence}")
+    turns.end(s, turn, TurnStatus.FAILED, failure)
+    turns.promote_head(s, turn.conversation_id, turn.session_id)
+    return Refusal(turns.get(s, turn.conversation_id, turn.seq), decision)
+
+
+def judge(
+    s: Scope,
+    session: Session,
+    conversation: Conversation,
+    turn: Turn,
+    runtime: Runtime | None,
+) -> Judged:
+    """What the database knows, put to ``decide_resume``. Without a runtime its facts cannot be seen."""
+    pointer = find_pointer(s, session.id, turn, runtime)
+    wanted = turn.request.provider_session_id
+    target = wanted or (pointer.provider_session_id if pointer else None)
+    state, holder = (
+        provider_sessions.look(s, turn.provider, target, besides=session.id)
+        if target
+        else (None, provider_sessions.NOBODY)
+    )
+    facts = Facts(
+        native_resume=s.policy.resume.native_resume_for(session.agent, turn.provider),
+        capabilities=runtime.capabilities if runtime else NOT_OBSERVABLE,
+        generation=conversation.generation,
+        runtime_id=runtime.id if runtime else NOT_OBSERVABLE,
+        version=runtime.version if runtime else NOT_OBSERVABLE,
+        changes=_changes(s, conversation, pointer),
+        provider_session=state,
+        seq=turn.seq,
+        fork_seq=conversation.fork_point.seq if conversation.fork_point else None,
+    )
+    request = ResumeRequest(
+        force_fresh=turn.request.force_fresh,
+        model=turn.request.model or NOT_OBSERVABLE,
+        rights=_asked_rights(turn, pointer),
+        allow_wider_rights=turn.request.allow_wider_rights,
+        prompt_tokens=estimate_tokens(turn.prompt),
+        provider_session_id=wanted,
+    )
+    decision = decide_resume(pointer, request, facts, s.policy.resume)
+    covers = SeenTurns.up_to(turn.seq, without=turns.open_before(s, conversation.id, turn.seq))
+    return Judged(decision, pointer, covers, holder)
+
+
+def _asked_rights(turn: Turn, pointer: Pointer | None) -> Rights | None:
+    """A turn that says nothing runs with what was recorded."""
+    if turn.request.rights is not None:
+        return turn.request.rights
+    return pointer.rights if pointer is not None else NO_RIGHTS
+
+
+def explain(
+    s: Scope, session_id: str, provider: str, request: TurnRequest, runtime: Runtime | None
+) -> Decision:
+    """The decision on a turn that does not exist yet."""
+    session = sessions.get(s, session_id)
+    conversation = history.get(s, session.conversation_id)
+    turn = Turn(
+        conversation.id, conversation.next_seq, session.id, provider, TurnStatus.QUEUED, "", None, request,
+        0, None, None, False, None, 0, 1, conversation.generation, None, None, False, s.now, None,
+    )  # fmt: skip
+    return judge(s, session, conversation, turn, runtime).decision
+
+
+def find_pointer(
+    s: Scope, session_id: SessionId, turn: Turn, runtime: Runtime | None, before_fence: int = 2**62
+) -> Pointer | None:
+    stored = pointers.get(s, session_id, turn.provider)
+    if runtime is None or (stored is not None and stored.runtime_id == runtime.id):
+        return stored
+    newest = attempts.newest_pointer(s, session_id, turn.provider, before_fence)
+    return choose_pointer(stored, newest, runtime.id)
+
+
+def _changes(
+    s: Scope, conversation: Conversation, pointer: Pointer | None
+) -> tuple[HistoryChange, ...] | None:
+    if pointer is None or pointer.epoch is None:
+        return None
+    return history.changes_since(s, conversation, pointer.epoch)

@@ -1,0 +1,162 @@
+"""Owns how the small value objects of a row are written as JSON text, and read back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.domain.decisions import (
+    Decision,
+    Fork,
+    Fresh,
+    Outcome,
+    Reason,
+    Refuse,
+    Resume,
+    Standing,
+    Verdict,
+    Wait,
+)
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import NO_RIGHTS, Rights, TranscriptMark
+from holdfast.domain.redaction import redact_text
+from holdfast.domain.runtimes import Capabilities
+from holdfast.domain.turns import ProcessMark, TurnRequest
+
+_CAPABILITIES = (
+    "can_resume",
+    "can_fork",
+    "can_fork_at_turn",
+    "chooses_id",
+    "append_only_transcript",
+    "reports_context",
+)
+
+
+# json.dumps and json.loads make a coder for each call
+_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+_decode = json.JSONDecoder().decode
+
+
+def dump(value: object) -> str:
+    return _encode(value)
+
+
+def load(text: str) -> Any:
+    return _decode(text)
+
+
+def encode_rights(rights: Rights | None) -> str | None:
+    if rights is None:
+        return None
+    if rights == NO_RIGHTS:
+        return "{}"
+    return dump(
+        {
+            "mode": rights.permission_mode,
+            "tools": sorted(rights.allowed_tools),
+            "dirs": sorted(rights.extra_dirs),
+            "args": list(rights.extra_args),
+        }
+    )
+
+
+def decode_rights(text: str | None) -> Rights | None:
+    if text is None:
+        return None
+    if text == "{}":
+        return NO_RIGHTS
+    value = load(text)
+    return Rights(value["mode"], frozenset(value["tools"]), frozenset(value["dirs"]), tuple(value["args"]))
+
+
+def encode_request(request: TurnRequest) -> str:
+    """Only what differs from the default, so that a plain turn costs two bytes."""
+    value: dict[str, object] = {}
+    if request.work_dir is not None:
+        value["work_dir"] = request.work_dir
+    if request.model is not None:
+        value["model"] = request.model
+    if request.rights is not None:
+        value["rights"] = encode_rights(request.rights)
+    if request.force_fresh:
+        value["force_fresh"] = True
+    if request.provider_session_id is not None:
+        value["provider_session_id"] = request.provider_session_id
+    if request.allow_wider_rights:
+        value["allow_wider_rights"] = True
+    return dump(value) if value else "{}"
+
+
+def decode_request(text: str) -> TurnRequest:
+    if text == "{}":
+        return TurnRequest()
+    value = load(text)
+    explicit = value.get("provider_session_id")
+    return TurnRequest(
+        work_dir=value.get("work_dir"),
+        model=value.get("model"),
+        rights=decode_rights(value.get("rights")),
+        force_fresh=value.get("force_fresh", False),
+        provider_session_id=None if explicit is None else ProviderSessionId(explicit),
+        allow_wider_rights=value.get("allow_wider_rights", False),
+    )
+
+
+def encode_transcript(mark: TranscriptMark | None) -> str | None:
+    return None if mark is None else dump([mark.path, mark.size, mark.digest])
+
+
+def decode_transcript(text: str | None) -> TranscriptMark | None:
+    return None if text is None else TranscriptMark(*load(text))
+
+
+def encode_process(mark: ProcessMark | None) -> str | None:
+    return None if mark is None else dump([mark.machine, mark.boot_id, mark.pgid, mark.started_at])
+
+
+def decode_process(text: str | None) -> ProcessMark | None:
+    return None if text is None else ProcessMark(*load(text))
+
+
+def encode_capabilities(capabilities: Capabilities) -> str:
+    return dump([name for name in _CAPABILITIES if getattr(capabilities, name)])
+
+
+def decode_capabilities(text: str) -> Capabilities:
+    held = set(load(text))
+    return Capabilities(**{name: name in held for name in _CAPABILITIES})
+
+
+def encode_evidence(decision: Decision) -> str:
+    """The verdicts that did not simply pass."""
+    rows: list[Any] = [
+        [v.reason.value, v.standing.value, v.outcome.name.lower(), redact_text(v.evidence)]
+        for v in decision.verdicts
+        if v.outcome is not Outcome.RESUME or (v.standing is Standing.PASSED and v.evidence)
+    ]
+    return dump(rows) if rows else "[]"
+
+
+def decode_decision(
+    stored: Mapping[str, Any], provider_session_id: str | None, catch_up: tuple[tuple[int, int], ...]
+) -> Decision:
+    """A stored decision; of its verdicts, those that were kept."""
+    kind, reason = stored["kind"], Reason(stored["reason"])
+    verdicts = tuple(
+        Verdict(Reason(code), Standing(standing), Outcome[outcome.upper()], text)
+        for code, standing, outcome, text in stored["evidence"]
+    )
+    session_id = ProviderSessionId(provider_session_id or "")
+    match kind:
+        case "resume":
+            return Resume(session_id, catch_up, verdicts, reason)
+        case "fork":
+            return Fork(session_id, catch_up, verdicts, reason)
+        case "fresh":
+            return Fresh(reason, verdicts, session_id or None)
+        case "wait":
+            return Wait(reason, verdicts)
+        case _:
+            return Refuse(reason, verdicts)

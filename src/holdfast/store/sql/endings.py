@@ -1,0 +1,315 @@
+"""Owns the ways in which an attempt ends: finished, fallen back, put back, recovered.
+
+Each is one transaction that leaves the record, the pointer, the counters and the queue in agreement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from holdfast.clock import Instant
+from holdfast.domain.decisions import Fresh, Outcome, Reason, Standing, Verdict
+from holdfast.domain.failures import BLAMES_SESSION, NOT_AN_ERROR, RETIRES, Failure, FailureClass
+from holdfast.domain.phases import is_resumable_phase
+from holdfast.domain.pointers import ProviderSession
+from holdfast.domain.redaction import Json, redact_text
+from holdfast.domain.sessions import Session
+from holdfast.domain.text import clean_text
+from holdfast.domain.turns import (
+    Attempt,
+    AttemptCause,
+    AttemptStatus,
+    Claim,
+    Lease,
+    Orphan,
+    Turn,
+    TurnEnd,
+    TurnStatus,
+)
+from holdfast.domain.usage import NO_USAGE, Usage, UsageReport, usage_delta
+from holdfast.errors import Conflict, LeaseLost
+from holdfast.store.sql import attempts, codec, history, leases, pointers, provider_sessions, sessions, turns
+from holdfast.store.sql.scope import Scope
+from holdfast.store.sql.session_rows import COLUMNS, read_session
+
+LOCK_WITH_LEASE = f"""
+SELECT {COLUMNS}, fence, lease_expires_at FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"""
+SETTLE_SESSION = """
+UPDATE sessions SET error_count = :error_count, last_error = :last_error, last_error_at = :last_error_at,
+    phase = :phase, resume_ready = :resume_ready, updated_at = :now,
+    lease_owner = NULL, lease_expires_at = NULL,
+    input_tokens = input_tokens + :input, cached_input_tokens = cached_input_tokens + :cached,
+    output_tokens = output_tokens + :output, cost_usd = cost_usd + :cost
+WHERE workspace = :ws AND id = :id"""
+CLOSE = "UPDATE sessions SET finalized_at = :now WHERE workspace = :ws AND id = :id"
+# a fallback is the same try of the same turn: numbered, but not counted
+NUMBER_ATTEMPT = """
+UPDATE turns SET status = 'claimed', attempts = :number
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
+TAKE_FENCE = "UPDATE sessions SET fence = :fence WHERE workspace = :ws AND id = :id"
+
+_ATTEMPT_STATUS = {
+    TurnStatus.DONE: AttemptStatus.DONE,
+    TurnStatus.FAILED: AttemptStatus.FAILED,
+    TurnStatus.CANCELLED: AttemptStatus.CANCELLED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """The lease was lost: the report was kept as evidence and nothing else was changed."""
+
+    lease: Lease
+
+    def error(self) -> LeaseLost:
+        return LeaseLost(self.lease.session_id, self.lease.seq, self.lease.fence)
+
+
+def finish(s: Scope, lease: Lease, end: TurnEnd) -> Turn | Late:
+    if end.status not in _ATTEMPT_STATUS:
+        raise Conflict(f"a turn cannot end as {end.status}", status=end.status)
+    locked = s.one(LOCK_WITH_LEASE, id=lease.session_id)
+    held = locked is not None and leases.proves(lease, locked[-2], locked[-1])
+    attempt = attempts.get(s, lease)
+    if locked is None or attempt.fence != lease.fence or not held:
+        repeated = attempt.fence == lease.fence and attempt.status is _ATTEMPT_STATUS[end.status]
+        if repeated:
+            return turns.get(s, lease.conversation_id, lease.seq)
+        leases.keep_late(s, lease, "finish", _evidence(end))
+        return Late(lease)
+    end = _about_the_resumed(attempt, end)
+    attempt = replace(attempt, provider_session_id=end.provider_session_id or attempt.provider_session_id)
+    used = _settle_provider_session(s, attempt, end)
+    _end_attempt(s, attempt, end, used)
+    turn = _end_turn(s, lease, end)
+    _settle_session(s, read_session(locked[:-2], s.where), end, used)
+    turns.promote_head(s, lease.conversation_id, lease.session_id)
+    return turn
+
+
+def _about_the_resumed(attempt: Attempt, end: TurnEnd) -> TurnEnd:
+    """Another id on a failed resume is a rejection: the session that was asked for is to blame, not that one."""
+    other = end.provider_session_id and end.provider_session_id != attempt.provider_session_id
+    if not other or end.status is TurnStatus.DONE or attempt.decision["kind"] != "resume":
+        return end
+    usage = UsageReport(_used(end.usage, NO_USAGE))
+    return replace(end, provider_session_id=None, transcript=None, usage=usage)
+
+
+def _evidence(end: TurnEnd) -> dict[str, Json]:
+    failure = end.failure
+    return {
+        "status": end.status.value,
+        "response": None if end.response is None else clean_text(end.response),
+        "failure": None if failure is None else [failure.failure_class.value, clean_text(failure.message)],
+        "provider_session_id": end.provider_session_id,
+    }
+
+
+def _end_attempt(s: Scope, attempt: Attempt, end: TurnEnd, used: Usage) -> None:
+    failure = end.failure
+    s.run(
+        attempts.END, id=attempt.conversation_id, seq=attempt.seq, number=attempt.number,
+        status=_ATTEMPT_STATUS[end.status].value, now=s.now,
+        failure_class=failure.failure_class.value if failure else None,
+        error=redact_text(clean_text(failure.message)) if failure else None,
+        provider_session_id=attempt.provider_session_id,
+        transcript=codec.encode_transcript(end.transcript or attempt.transcript), input=used.input_tokens,
+        cached=used.cached_input_tokens, output=used.output_tokens, cost=used.cost_usd,
+    )  # fmt: skip
+
+
+def _end_turn(s: Scope, lease: Lease, end: TurnEnd) -> Turn:
+    """The turn as it is afterwards."""
+    turn = turns.get(s, lease.conversation_id, lease.seq)
+    if end.status is TurnStatus.FAILED and end.retry_at is not None and _may_retry(turn):
+        # what runs again has no answer yet
+        turns.requeue(s, turn.conversation_id, turn.seq, end.retry_at, AttemptCause.RETRY, turn.tries)
+        return replace(turn, status=TurnStatus.QUEUED, not_before=end.retry_at, next_cause=AttemptCause.RETRY)
+    response = turn.response
+    if end.response is not None:
+        response = clean_text(end.response)
+        revision = history.get(s, lease.conversation_id).revision
+        history.add_text(s, lease.conversation_id, lease.seq, revision, prompt=None, response=response)
+    failure = end.failure
+    if failure is not None:
+        failure = Failure(failure.failure_class, redact_text(clean_text(failure.message)))
+    turns.end(s, turn, end.status, failure)
+    return replace(turn, status=end.status, response=response, failure=failure, ended_at=s.now)
+
+
+def _may_retry(turn: Turn) -> bool:
+    """A person's own command is never run again by itself, nor what someone wants to stop."""
+    if turn.foreground or turn.cancel_requested or turn.dropped is not None:
+        return False
+    return turn.tries < turn.max_attempts
+
+
+def _settle_session(s: Scope, session: Session, end: TurnEnd, used: Usage) -> None:
+    """Errors count since the last success; what says nothing about the work is not counted."""
+    errors, error = session.error_count, session.last_error
+    message, at = (error.message, error.at) if error else (None, None)
+    if end.status is TurnStatus.DONE:
+        errors = 0
+    elif end.failure is not None and end.failure.failure_class not in NOT_AN_ERROR:
+        errors, message, at = errors + 1, redact_text(clean_text(end.failure.message)), s.now
+    phase, ready = session.phase, session.resume_ready
+    if end.phase is not None and not session.phase.is_final:
+        phase = end.phase
+        ready = is_resumable_phase(phase, s.policy.continue_, delegated=session.is_delegated)
+    s.run(
+        SETTLE_SESSION, id=session.id, error_count=errors, last_error=message, last_error_at=at,
+        phase=phase.value, resume_ready=ready, now=s.now, input=used.input_tokens,
+        cached=used.cached_input_tokens, output=used.output_tokens, cost=used.cost_usd,
+    )  # fmt: skip
+    if phase.is_final and session.finalized_at is None:
+        s.run(CLOSE, id=session.id, now=s.now)
+        turns.cancel_all(s, session)
+    if phase is not session.phase:
+        s.run(
+            sessions.RECORD_PHASE, id=session.id, from_phase=session.phase.value, to_phase=phase.value,
+            now=s.now,
+        )  # fmt: skip
+
+
+def _settle_provider_session(s: Scope, attempt: Attempt, end: TurnEnd) -> Usage:
+    """Pointer, retirement and counters of the provider session; what this attempt used."""
+    session_id = attempt.provider_session_id
+    if not session_id:
+        return _used(end.usage, NO_USAGE)
+    before, known = provider_sessions.account(s, attempt.provider, session_id)
+    if before is None:
+        provider_sessions.know(s, attempt.provider, session_id, attempt.session_id, attempt.forked_from)
+        before = ProviderSession()
+    if known == NO_USAGE and attempt.forked_from is not None:
+        # a fork goes on counting from where its source stood
+        _, known = provider_sessions.account(s, attempt.provider, attempt.forked_from)
+    used = _used(end.usage, known)
+    after = _judge_provider_session(before, attempt, end)
+    provider_sessions.settle(s, attempt, after, used, end.usage.usage if end.usage.cumulative else known)
+    reason = _retirement(s, after, end)
+    if reason is not None:
+        pointers.retire(s, attempt.session_id, attempt.provider, session_id, reason)
+    elif before.retired is None and _moves_pointer(s, attempt, end):
+        pointer = replace(attempt, transcript=end.transcript or attempt.transcript).pointer()
+        if pointer is not None:
+            pointers.move(s, replace(pointer, context=end.usage.context, updated_at=s.now))
+    return used
+
+
+def _used(report: UsageReport, baseline: Usage) -> Usage:
+    return usage_delta(report.usage, baseline) if report.cumulative else report.usage
+
+
+def _judge_provider_session(before: ProviderSession, attempt: Attempt, end: TurnEnd) -> ProviderSession:
+    if end.status is TurnStatus.DONE:
+        return replace(before, errors=0, failed_resumes=0)
+    if end.failure is None or end.failure.failure_class not in BLAMES_SESSION:
+        return before
+    resumed = attempt.decision["kind"] == "resume"
+    return replace(
+        before, errors=before.errors + 1, failed_resumes=before.failed_resumes + (1 if resumed else 0)
+    )
+
+
+def _retirement(s: Scope, state: ProviderSession, end: TurnEnd) -> str | None:
+    if end.failure is not None and end.failure.failure_class in RETIRES:
+        return end.failure.failure_class.value
+    if not end.resumable:
+        return "not_saved"
+    if end.status is TurnStatus.FAILED and state.failed_resumes >= s.policy.resume.max_failed_resumes:
+        return "failed_resumes"
+    return None
+
+
+def _moves_pointer(s: Scope, attempt: Attempt, end: TurnEnd) -> bool:
+    """A session that never finished a turn is only pointed at when its provider is known to hold it."""
+    if end.status is TurnStatus.DONE or end.transcript is not None:
+        return True
+    stored = pointers.get(s, attempt.session_id, attempt.provider)
+    return stored is not None and stored.provider_session_id == attempt.provider_session_id
+
+
+def fall_back(s: Scope, lease: Lease, failure: Failure, key: str) -> Claim:
+    """The provider refused the session: retire it and go on, fresh, under the same lease."""
+    leases.require(s, lease)
+    attempt = attempts.get(s, lease)
+    if attempt.decision["kind"] not in ("resume", "fork"):
+        raise Conflict(f"turn {lease.seq} did not resume a session: there is nothing to fall back from")
+    refused = attempt.provider_session_id if attempt.decision["kind"] == "resume" else None
+    s.run(
+        attempts.END, id=lease.conversation_id, seq=lease.seq, number=lease.attempt,
+        status=AttemptStatus.FELL_BACK.value, now=s.now, failure_class=failure.failure_class.value,
+        error=redact_text(clean_text(failure.message)), provider_session_id=attempt.provider_session_id,
+        transcript=codec.encode_transcript(attempt.transcript), input=0, cached=0, output=0, cost=0.0,
+    )  # fmt: skip
+    if refused:
+        pointers.retire(s, attempt.session_id, attempt.provider, refused, failure.failure_class.value)
+    else:
+        pointers.clear(s, attempt.session_id, attempt.provider, attempt.forked_from or "")
+    return _fresh_attempt(s, lease, attempt, failure, key)
+
+
+def _fresh_attempt(s: Scope, lease: Lease, attempt: Attempt, failure: Failure, key: str) -> Claim:
+    turn = turns.get(s, lease.conversation_id, lease.seq)
+    conversation = history.get(s, lease.conversation_id)
+    renewed = replace(lease, attempt=lease.attempt + 1, fence=lease.fence + 1)
+    evidence = f"the provider refused it: {failure.message}"[:300]
+    decision = Fresh(
+        Reason.RETIRED, (Verdict(Reason.RETIRED, Standing.FAILED, Outcome.FRESH, clean_text(evidence)),)
+    )
+    s.run(TAKE_FENCE, id=lease.session_id, fence=renewed.fence)
+    there = replace(turn, request=replace(turn.request, work_dir=attempt.work_dir))
+    opening = attempts.Opening(
+        renewed, there, conversation, decision, None, attempt.seen, attempt.runtime_id, attempt.version, key
+    )
+    attempts.insert(s, opening, AttemptCause.FALLBACK)
+    s.run(NUMBER_ATTEMPT, id=turn.conversation_id, seq=turn.seq, number=renewed.attempt)
+    return Claim(
+        renewed, replace(turn, status=TurnStatus.CLAIMED, attempts=renewed.attempt), decision, None,
+        AttemptCause.FALLBACK, conversation.revision, conversation.generation, attempt.seen,
+    )  # fmt: skip
+
+
+def put_back(s: Scope, lease: Lease, not_before: Instant | None) -> Turn:
+    """The turn waits again, as it did before, and this does not count as a try."""
+    leases.require(s, lease)
+    s.run(
+        attempts.INTERRUPT, id=lease.conversation_id, seq=lease.seq, number=lease.attempt,
+        status=AttemptStatus.PUT_BACK.value, now=s.now, failure_class=None,
+    )  # fmt: skip
+    turn = turns.get(s, lease.conversation_id, lease.seq)
+    if turn.cancel_requested:
+        turns.end(s, turn, TurnStatus.CANCELLED, Failure(FailureClass.CANCELLED, "cancelled"))
+    elif turn.foreground:
+        turns.end(s, turn, TurnStatus.FAILED, Failure(FailureClass.LOCKED, "it could not run at once"))
+    else:
+        cause = attempts.get(s, lease).cause
+        turns.requeue(s, turn.conversation_id, turn.seq, not_before, cause, turn.tries - 1)
+    leases.release(s, lease)
+    turns.promote_head(s, lease.conversation_id, lease.session_id)
+    return turns.get(s, lease.conversation_id, lease.seq)
+
+
+def recover(s: Scope, orphan: Orphan) -> Turn:
+    """End an attempt whose lease has expired; its turn runs again unless a person started it."""
+    lease = orphan.lease
+    row = s.one(leases.LOCK, session_id=lease.session_id)
+    if row is None or row[0] != lease.fence or row[1] is None or row[1] > s.now:
+        raise Conflict(f"turn {lease.seq} of {lease.session_id} is no orphan any more", seq=lease.seq)
+    s.run(
+        attempts.INTERRUPT, id=lease.conversation_id, seq=lease.seq, number=lease.attempt,
+        status=AttemptStatus.INTERRUPTED.value, now=s.now,
+        failure_class=FailureClass.INTERRUPTED.value,
+    )  # fmt: skip
+    leases.release(s, lease)
+    turn = turns.get(s, lease.conversation_id, lease.seq)
+    if turn.cancel_requested or turn.dropped is not None:
+        turns.end(s, turn, TurnStatus.CANCELLED, Failure(FailureClass.CANCELLED, "cancelled"))
+    elif turn.foreground or turn.tries >= turn.max_attempts:
+        why = f"its worker {lease.owner} went away"
+        turns.end(s, turn, TurnStatus.FAILED, Failure(FailureClass.INTERRUPTED, why))
+    else:
+        turns.requeue(s, turn.conversation_id, turn.seq, None, AttemptCause.RECOVERY, turn.tries)
+    turns.promote_head(s, lease.conversation_id, lease.session_id)
+    return turns.get(s, lease.conversation_id, lease.seq)

@@ -1,0 +1,287 @@
+"""Owns a conversation's history: texts, changes, forks, and reading through a chain of forks.
+
+Texts and changes are only ever added, each stamped with the conversation's revision. A fork
+remembers its parent's revision, so that it keeps reading the parent as it stood then.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.domain.conversations import ChangeKind, Conversation, ForkPoint, HistoryChange, HistoryTurn
+from holdfast.domain.ids import ConversationId
+from holdfast.domain.turns import TurnStatus
+from holdfast.errors import Conflict, InvalidInput, NotFound
+from holdfast.store.driver import Row
+from holdfast.store.sql.scope import Scope
+
+GET = """
+SELECT id, parent_id, fork_seq, fork_revision, revision, generation, next_seq, created_at
+FROM conversations WHERE workspace = :ws AND id = :id"""
+LOCK = f"{GET} FOR UPDATE"
+LOCK_OF_SESSION = """
+SELECT id, parent_id, fork_seq, fork_revision, revision, generation, next_seq, created_at
+FROM conversations WHERE workspace = :ws AND id =
+    (SELECT conversation_id FROM sessions WHERE workspace = :ws AND id = :session_id) FOR UPDATE"""
+SET_NEXT_SEQ = "UPDATE conversations SET next_seq = :next_seq WHERE workspace = :ws AND id = :id"
+SET_REVISION = """
+UPDATE conversations SET revision = :revision, generation = :generation
+WHERE workspace = :ws AND id = :id"""
+ADD_TEXT = """
+INSERT INTO messages (workspace, conversation_id, seq, role, revision, text)
+VALUES (:ws, :conversation_id, :seq, :role, :revision, :text)"""
+ADD_BOTH_TEXTS = """
+INSERT INTO messages (workspace, conversation_id, seq, role, revision, text)
+VALUES (:ws, :conversation_id, :seq, 'prompt', :revision, :prompt),
+    (:ws, :conversation_id, :seq, 'response', :revision, :response)"""
+TEXTS = """
+SELECT seq, role, revision, text FROM messages
+WHERE workspace = :ws AND conversation_id = :id AND seq >= :first AND seq <= :last AND revision <= :revision
+ORDER BY seq, role, revision"""
+ADD_CHANGE = """
+INSERT INTO history_changes (workspace, conversation_id, revision, kind, first_seq, last_seq, at)
+VALUES (:ws, :id, :revision, :kind, :first, :last, :now)"""
+CHANGES_BETWEEN = """
+SELECT revision, kind, first_seq, last_seq FROM history_changes
+WHERE workspace = :ws AND conversation_id = :id AND revision > :after AND revision <= :until
+ORDER BY revision"""
+INHERITED_CUT = """
+SELECT MIN(first_seq) FROM history_changes
+WHERE workspace = :ws AND conversation_id = :id AND kind = 'truncate' AND revision <= :revision"""
+TURNS = """
+SELECT t.seq, s.agent, t.session_id, t.status, t.created_at
+FROM turns t JOIN sessions s ON s.workspace = t.workspace AND s.id = t.session_id
+WHERE t.workspace = :ws AND t.conversation_id = :id AND t.seq >= :first AND t.seq <= :last
+    AND (t.dropped IS NULL OR t.dropped > :revision)
+ORDER BY t.seq DESC LIMIT :limit"""
+LEASED_FROM = """
+SELECT seq FROM turns INDEXED BY open_turns
+WHERE workspace = :ws AND conversation_id = :id AND seq >= :first
+    AND status IN ('queued', 'claimed', 'running', 'waiting') AND status IN ('claimed', 'running')
+LIMIT 1"""
+# their turns are about to change, so nobody may claim or end one of them meanwhile
+LOCK_SESSIONS_FROM = """
+SELECT id FROM sessions WHERE workspace = :ws AND id IN (
+    SELECT session_id FROM turns INDEXED BY open_turns
+    WHERE workspace = :ws AND conversation_id = :id AND seq >= :first
+        AND status IN ('queued', 'claimed', 'running', 'waiting'))
+ORDER BY id FOR UPDATE"""
+WAITING_SESSIONS_FROM = """
+SELECT DISTINCT session_id FROM turns INDEXED BY open_turns
+WHERE workspace = :ws AND conversation_id = :id AND seq >= :first
+    AND status IN ('queued', 'claimed', 'running', 'waiting') AND status IN ('queued', 'waiting')"""
+DROP_FROM = """
+UPDATE turns SET dropped = :revision,
+    status = CASE WHEN status IN ('queued', 'waiting') THEN 'cancelled' ELSE status END,
+    ended_at = COALESCE(ended_at, :now)
+WHERE workspace = :ws AND conversation_id = :id AND seq >= :first AND dropped IS NULL"""
+
+NEWEST_UP_TO = """
+SELECT seq FROM turns
+WHERE workspace = :ws AND conversation_id = :id AND seq <= :last
+    AND (dropped IS NULL OR dropped > :revision)
+ORDER BY seq DESC LIMIT 1"""
+FIRST_AFTER = """
+SELECT MIN(seq) FROM turns
+WHERE workspace = :ws AND conversation_id = :id AND seq > :keep AND seq <= :last
+    AND (dropped IS NULL OR dropped > :revision)"""
+
+#: past any turn there will ever be
+LAST_SEQ = 2**62
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """One conversation of a chain of forks, as far as the youngest one can see it."""
+
+    id: ConversationId
+    last: int
+    revision: int
+
+
+def get(s: Scope, conversation_id: str, *, lock: bool = False) -> Conversation:
+    row = s.one(LOCK if lock else GET, id=conversation_id)
+    if row is None:
+        raise NotFound("conversation", conversation_id)
+    return _read(row)
+
+
+def lock_of_session(s: Scope, session_id: str) -> Conversation:
+    row = s.one(LOCK_OF_SESSION, session_id=session_id)
+    if row is None:
+        raise NotFound("session", session_id)
+    return _read(row)
+
+
+def _read(row: Row) -> Conversation:
+    fork_point = None if row[1] is None else ForkPoint(row[1], row[2], row[3])
+    return Conversation(row[0], fork_point, row[4], row[5], row[6], row[7])
+
+
+def segments(s: Scope, conversation: Conversation) -> list[Segment]:
+    """Youngest first. A truncation in a fork may also cut what it inherits."""
+    chain = [Segment(conversation.id, LAST_SEQ, conversation.revision)]
+    current, last = conversation, LAST_SEQ
+    while current.fork_point is not None:
+        point = current.fork_point
+        last = min(last, point.seq)
+        cut = s.one(INHERITED_CUT, id=current.id, revision=chain[-1].revision)
+        if cut is not None and cut[0] is not None:
+            last = min(last, cut[0] - 1)
+        chain.append(Segment(point.conversation_id, last, point.revision))
+        current = get(s, point.conversation_id)
+    return chain
+
+
+def read(
+    s: Scope, conversation: Conversation, *, first: int = 1, last: int = LAST_SEQ, limit: int = LAST_SEQ
+) -> list[HistoryTurn]:
+    """The newest ``limit`` turns of the current history between two sequence numbers, oldest first."""
+    chain = segments(s, conversation)
+    rows: list[tuple[int, str, str, str, int]] = []
+    below = last
+    for segment in chain:
+        own_first = first if segment is chain[-1] else max(first, _inherited_last(chain, segment) + 1)
+        top = min(below, segment.last)
+        if len(rows) < limit and own_first <= top:
+            rows += s.all(
+                TURNS, id=segment.id, first=own_first, last=top, revision=segment.revision,
+                limit=limit - len(rows),
+            )  # fmt: skip
+        below = min(below, own_first - 1)
+    if not rows:
+        return []
+    texts = _texts(s, chain, rows[-1][0], rows[0][0])
+    return [_turn(row, texts) for row in reversed(rows)]
+
+
+def _inherited_last(chain: list[Segment], segment: Segment) -> int:
+    return chain[chain.index(segment) + 1].last
+
+
+def _texts(s: Scope, chain: list[Segment], first: int, last: int) -> dict[tuple[int, str], tuple[int, str]]:
+    """The newest text of each part; a fork's own edits lie over what it inherits."""
+    texts: dict[tuple[int, str], tuple[int, str]] = {}
+    for segment in reversed(chain):
+        top = min(last, segment.last)
+        for seq, role, revision, text in s.all(
+            TEXTS, id=segment.id, first=first, last=top, revision=segment.revision
+        ):
+            texts[seq, role] = (revision, text)
+    return texts
+
+
+def _turn(row: tuple[int, str, str, str, int], texts: dict[tuple[int, str], tuple[int, str]]) -> HistoryTurn:
+    seq, agent, session_id, status, at = row
+    asked_at, prompt = texts.get((seq, "prompt"), (0, ""))
+    answered_at, response = texts.get((seq, "response"), (0, None))
+    return HistoryTurn(
+        seq, agent, session_id, status, max(asked_at, answered_at), prompt, response, at  # type: ignore[arg-type]
+    )  # fmt: skip
+
+
+def changes_since(s: Scope, conversation: Conversation, epoch: int) -> tuple[HistoryChange, ...]:
+    """Every change that this conversation's history saw after ``epoch``, its parents' included."""
+    found: list[HistoryChange] = []
+    current, until = conversation, conversation.revision
+    while True:
+        # the usual case costs nothing: no change since
+        if until > epoch:
+            rows = s.all(CHANGES_BETWEEN, id=current.id, after=epoch, until=until)
+            found += [HistoryChange(row[0], ChangeKind(row[1]), row[2], row[3]) for row in rows]
+        point = current.fork_point
+        if point is None or point.revision <= epoch:
+            return tuple(found)
+        current, until = get(s, point.conversation_id), point.revision
+
+
+def take_seq(s: Scope, conversation: Conversation) -> int:
+    """The conversation must be locked."""
+    s.run(SET_NEXT_SEQ, id=conversation.id, next_seq=conversation.next_seq + 1)
+    return conversation.next_seq
+
+
+def add_text(
+    s: Scope, conversation_id: str, seq: int, revision: int, *, prompt: str | None, response: str | None
+) -> None:
+    if prompt is not None and response is not None:
+        s.run(
+            ADD_BOTH_TEXTS, conversation_id=conversation_id, seq=seq, revision=revision, prompt=prompt,
+            response=response,
+        )  # fmt: skip
+        return
+    for role, text in (("prompt", prompt), ("response", response)):
+        if text is not None:
+            s.run(ADD_TEXT, conversation_id=conversation_id, seq=seq, role=role, revision=revision, text=text)
+
+
+def edit(
+    s: Scope, conversation: Conversation, seq: int, prompt: str | None, response: str | None
+) -> HistoryTurn:
+    if prompt is None and response is None:
+        raise InvalidInput("edit", "give a new prompt, a new response, or both")
+    current = visible_turn(s, conversation, seq)
+    if response is not None and TurnStatus(current.status).is_open:
+        raise Conflict(f"turn {seq} is still {current.status}: it has no response to edit", seq=seq)
+    changed = _record(s, conversation, ChangeKind.EDIT, seq, seq)
+    add_text(s, conversation.id, seq, changed.revision, prompt=prompt, response=response)
+    return visible_turn(s, changed, seq)
+
+
+def truncate(s: Scope, conversation: Conversation, keep: int) -> tuple[Conversation, tuple[str, ...]]:
+    """Drop what comes after turn ``keep``; also the sessions whose queue that changed."""
+    first = first_visible_after(s, conversation, keep)
+    if first is None:
+        return conversation, ()
+    s.all(LOCK_SESSIONS_FROM, id=conversation.id, first=first)
+    leased = s.one(LEASED_FROM, id=conversation.id, first=first)
+    if leased is not None:
+        raise Conflict(f"turn {leased[0]} is running: cancel it first", seq=leased[0])
+    waiting = tuple(row[0] for row in s.all(WAITING_SESSIONS_FROM, id=conversation.id, first=first))
+    changed = _record(s, conversation, ChangeKind.TRUNCATE, first, conversation.next_seq - 1)
+    s.run(DROP_FROM, id=conversation.id, first=first, revision=changed.revision, now=s.now)
+    return changed, waiting
+
+
+def new_generation(s: Scope, conversation: Conversation) -> tuple[Conversation, tuple[str, ...]]:
+    """An empty history from here on; the old turns stay as rows."""
+    emptied, waiting = truncate(s, conversation, 0)
+    generation = conversation.generation + 1
+    s.run(SET_REVISION, id=emptied.id, revision=emptied.revision, generation=generation)
+    return get(s, conversation.id), waiting
+
+
+def visible_turn(s: Scope, conversation: Conversation, seq: int) -> HistoryTurn:
+    found = read(s, conversation, first=seq, last=seq, limit=1)
+    if not found:
+        raise NotFound("turn", str(seq), conversation_id=conversation.id)
+    return found[0]
+
+
+def newest_up_to(s: Scope, conversation: Conversation, last: int) -> int:
+    """The highest sequence number of the current history, up to ``last``; 0 if it is empty."""
+    for segment in segments(s, conversation):
+        row = s.one(NEWEST_UP_TO, id=segment.id, last=min(last, segment.last), revision=segment.revision)
+        if row is not None:
+            return int(row[0])
+    return 0
+
+
+def first_visible_after(s: Scope, conversation: Conversation, keep: int) -> int | None:
+    """The lowest sequence number above ``keep`` in the current history."""
+    lowest: int | None = None
+    for segment in segments(s, conversation):
+        row = s.one(FIRST_AFTER, id=segment.id, keep=keep, last=segment.last, revision=segment.revision)
+        if row is not None and row[0] is not None:
+            lowest = row[0] if lowest is None else min(lowest, row[0])
+    return lowest
+
+
+def _record(s: Scope, conversation: Conversation, kind: ChangeKind, first: int, last: int) -> Conversation:
+    """Append to the change log; the conversation as it is afterwards."""
+    revision = conversation.revision + 1
+    s.run(SET_REVISION, id=conversation.id, revision=revision, generation=conversation.generation)
+    s.run(
+        ADD_CHANGE, id=conversation.id, revision=revision, kind=kind.value, first=first, last=last, now=s.now
+    )
+    return get(s, conversation.id)

@@ -1,0 +1,93 @@
+"""Owns leases: who may write to a turn, proved by the fencing token in the session's row."""
+
+from __future__ import annotations
+
+from holdfast.clock import after
+from holdfast.domain.redaction import Json, redact_value
+from holdfast.domain.turns import Heartbeat, LateReport, Lease, Orphan
+from holdfast.errors import LeaseLost
+from holdfast.store.sql import codec
+from holdfast.store.sql.scope import Scope
+
+LOCK = """
+SELECT fence, lease_expires_at FROM sessions WHERE workspace = :ws AND id = :session_id FOR UPDATE"""
+# once a lease has expired, another session may have become the writer of its provider session
+RENEW = """
+UPDATE sessions SET lease_expires_at = :expires_at
+WHERE workspace = :ws AND id = :session_id AND fence = :fence AND lease_expires_at IS NOT NULL
+    AND NOT EXISTS (SELECT 1 FROM attempts a JOIN provider_sessions p ON p.workspace = a.workspace
+            AND p.provider = a.provider AND p.id = a.provider_session_id
+        WHERE a.workspace = :ws AND a.session_id = :session_id AND a.fence = :fence
+            AND (p.holder_session_id <> :session_id OR p.holder_fence <> :fence
+                OR p.holder_session_id IS NULL))"""
+WANTED_TO_STOP = """
+SELECT cancel_requested_at FROM turns WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
+RELEASE = """
+UPDATE sessions SET lease_owner = NULL, lease_expires_at = NULL, updated_at = :now
+WHERE workspace = :ws AND id = :session_id"""
+EXPIRED = """
+SELECT s.id, a.conversation_id, a.seq, a.number, s.fence, s.lease_owner, s.lease_expires_at, a.process,
+    t.foreground
+FROM sessions s INDEXED BY live_leases
+JOIN attempts a INDEXED BY newest_attempts ON a.workspace = s.workspace AND a.session_id = s.id AND a.fence = s.fence
+JOIN turns t ON t.workspace = a.workspace AND t.conversation_id = a.conversation_id AND t.seq = a.seq
+WHERE s.workspace = :ws AND s.lease_expires_at IS NOT NULL AND s.lease_expires_at <= :now
+ORDER BY s.lease_expires_at LIMIT :limit"""
+KEEP_LATE = """
+INSERT INTO late_reports (workspace, conversation_id, seq, fence, verb, report, at)
+VALUES (:ws, :id, :seq, :fence, :verb, :report, :now)"""
+LATE = """
+SELECT seq, fence, verb, report, at FROM late_reports
+WHERE workspace = :ws AND conversation_id = :id ORDER BY at, seq, fence"""
+
+
+def is_held(s: Scope, lease: Lease) -> bool:
+    """Locks the session. A lease that expired and that nobody took is still held."""
+    row = s.one(LOCK, session_id=lease.session_id)
+    return row is not None and proves(lease, row[0], row[1])
+
+
+def proves(lease: Lease, fence: int, expires_at: int | None) -> bool:
+    return fence == lease.fence and expires_at is not None
+
+
+def require(s: Scope, lease: Lease) -> None:
+    if not is_held(s, lease):
+        raise LeaseLost(lease.session_id, lease.seq, lease.fence)
+
+
+def heartbeat(s: Scope, lease: Lease, seconds: float) -> Heartbeat:
+    expires_at = after(s.now, seconds)
+    if not s.run(RENEW, session_id=lease.session_id, fence=lease.fence, expires_at=expires_at):
+        raise LeaseLost(lease.session_id, lease.seq, lease.fence)
+    row = s.one(WANTED_TO_STOP, id=lease.conversation_id, seq=lease.seq)
+    renewed = Lease(
+        lease.session_id, lease.conversation_id, lease.seq, lease.attempt, lease.fence, lease.owner,
+        expires_at,
+    )  # fmt: skip
+    return Heartbeat(renewed, cancel_requested=row is not None and row[0] is not None)
+
+
+def release(s: Scope, lease: Lease) -> None:
+    s.run(RELEASE, session_id=lease.session_id, now=s.now)
+
+
+def expired(s: Scope, limit: int) -> tuple[Orphan, ...]:
+    return tuple(
+        Orphan(Lease(*row[:7]), codec.decode_process(row[7]), bool(row[8]))
+        for row in s.all(EXPIRED, now=s.now, limit=limit)
+    )
+
+
+def keep_late(s: Scope, lease: Lease, verb: str, report: dict[str, Json]) -> None:
+    s.run(
+        KEEP_LATE, id=lease.conversation_id, seq=lease.seq, fence=lease.fence, verb=verb,
+        report=codec.dump(redact_value(report)), now=s.now,
+    )  # fmt: skip
+
+
+def late_reports(s: Scope, conversation_id: str) -> tuple[LateReport, ...]:
+    return tuple(
+        LateReport(seq, fence, verb, codec.load(report), at)
+        for seq, fence, verb, report, at in s.all(LATE, id=conversation_id)
+    )

@@ -1,0 +1,123 @@
+"""Owns the rows of pointers: where a provider can pick up, written whole."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.domain.conversations import SeenTurns
+from holdfast.domain.pointers import Pointer
+from holdfast.domain.usage import NO_CALL_YET, ContextUse
+from holdfast.store.driver import Row
+from holdfast.store.sql import codec, provider_sessions
+from holdfast.store.sql.scope import Scope
+
+COLUMNS = """session_id, provider, provider_session_id, runtime_id, work_dir, model, epoch, generation, seen,
+    rights, transcript, context_tokens, context_window, version, updated_at, is_fork_source"""
+
+GET = f"""
+SELECT {COLUMNS} FROM pointers
+WHERE workspace = :ws AND session_id = :session_id AND provider = :provider"""
+OF_SESSION = f"SELECT {COLUMNS} FROM pointers WHERE workspace = :ws AND session_id = :session_id"
+WRITE = f"""
+INSERT INTO pointers (workspace, {COLUMNS})
+VALUES (:ws, :session_id, :provider, :provider_session_id, :runtime_id, :work_dir, :model, :epoch,
+    :generation, :seen, :rights, :transcript, :context_tokens, :context_window, :version, :updated_at,
+    :is_fork_source)
+ON CONFLICT (workspace, session_id, provider) DO UPDATE SET
+    provider_session_id = excluded.provider_session_id, runtime_id = excluded.runtime_id,
+    work_dir = excluded.work_dir, model = excluded.model, epoch = excluded.epoch,
+    generation = excluded.generation, seen = excluded.seen, rights = excluded.rights,
+    transcript = excluded.transcript, context_tokens = excluded.context_tokens,
+    context_window = excluded.context_window, version = excluded.version,
+    updated_at = excluded.updated_at, is_fork_source = excluded.is_fork_source"""
+CLEAR = """
+DELETE FROM pointers
+WHERE workspace = :ws AND session_id = :session_id AND provider = :provider
+    AND provider_session_id = :provider_session_id"""
+# the runtime of an attempt that produced another session id says nothing about this one
+PRODUCER = """
+SELECT runtime_id FROM attempts
+WHERE workspace = :ws AND session_id = :session_id AND provider = :provider
+    AND provider_session_id = :provider_session_id AND runtime_id IS NOT NULL
+ORDER BY fence DESC LIMIT 1"""
+COPY_AS_FORK_SOURCE = f"""
+INSERT INTO pointers (workspace, {COLUMNS})
+SELECT workspace, :child, provider, provider_session_id, runtime_id, work_dir, model, epoch, generation,
+    seen, rights, transcript, context_tokens, context_window, version, updated_at, TRUE
+FROM pointers WHERE workspace = :ws AND session_id = :parent"""
+
+
+def read_pointer(row: Row) -> Pointer:
+    """A part that cannot be understood counts as never recorded: its guard will fail."""
+    tokens, window = row[11], row[12]
+    return Pointer(
+        row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], _seen(row[8]),
+        codec.decode_rights(row[9]), codec.decode_transcript(row[10]),
+        None if tokens is None or window is None else ContextUse(tokens, window), row[13], row[14],
+        bool(row[15]),
+    )  # fmt: skip
+
+
+def _seen(text: str | None) -> SeenTurns | None:
+    try:
+        return None if text is None else SeenTurns.parse(text)
+    except ValueError:
+        return None
+
+
+def get(s: Scope, session_id: str, provider: str) -> Pointer | None:
+    """The stored pointer; a missing runtime is filled in from the attempt that produced this very id."""
+    row = s.one(GET, session_id=session_id, provider=provider)
+    if row is None:
+        return None
+    if row[3] is None:
+        producer = s.one(PRODUCER, session_id=session_id, provider=provider, provider_session_id=row[2])
+        row = (*row[:3], producer[0] if producer else None, *row[4:])
+    return read_pointer(row)
+
+
+def of_session(s: Scope, session_id: str) -> tuple[Pointer, ...]:
+    return tuple(read_pointer(row) for row in s.all(OF_SESSION, session_id=session_id))
+
+
+def write(s: Scope, pointer: Pointer) -> None:
+    """Whole. That its id is not retired is the caller's to know."""
+    context = pointer.context
+    s.run(
+        WRITE, session_id=pointer.session_id, provider=pointer.provider,
+        provider_session_id=pointer.provider_session_id, runtime_id=pointer.runtime_id,
+        work_dir=pointer.work_dir, model=pointer.model, epoch=pointer.epoch,
+        generation=pointer.generation, seen=None if pointer.seen is None else str(pointer.seen),
+        rights=codec.encode_rights(pointer.rights), transcript=codec.encode_transcript(pointer.transcript),
+        context_tokens=context.tokens if context else None,
+        context_window=context.window if context else None, version=pointer.version,
+        updated_at=pointer.updated_at, is_fork_source=pointer.is_fork_source,
+    )  # fmt: skip
+
+
+def move(s: Scope, pointer: Pointer) -> None:
+    """Write a pointer of an attempt; what it did not see anew stays known while the id is the same."""
+    stored = s.one(GET, session_id=pointer.session_id, provider=pointer.provider)
+    if stored is not None and stored[2] == pointer.provider_session_id:
+        known = read_pointer(stored)
+        pointer = replace(
+            pointer,
+            transcript=pointer.transcript or known.transcript,
+            context=known.context if pointer.context in (None, NO_CALL_YET) else pointer.context,
+        )
+    write(s, pointer)
+
+
+def clear(s: Scope, session_id: str, provider: str, expected: str) -> bool:
+    """Only if it still names ``expected``."""
+    return bool(s.run(CLEAR, session_id=session_id, provider=provider, provider_session_id=expected))
+
+
+def copy_as_fork_source(s: Scope, parent: str, child: str) -> None:
+    s.run(COPY_AS_FORK_SOURCE, parent=parent, child=child)
+
+
+def retire(s: Scope, session_id: str, provider: str, provider_session_id: str, reason: str) -> None:
+    """For good: the first reason stays, and no pointer of this session names it any more."""
+    provider_sessions.mark_retired(s, provider, provider_session_id, session_id, reason)
+    clear(s, session_id, provider, provider_session_id)

@@ -1,0 +1,146 @@
+"""Owns the rows of provider sessions: who writes to one, what is held against it, what it has cost."""
+
+from __future__ import annotations
+
+from holdfast.domain.pointers import ProviderSession, ProviderSessionTotals
+from holdfast.domain.turns import Attempt, Lease
+from holdfast.domain.usage import NO_USAGE, Usage
+from holdfast.store.sql.scope import Scope
+
+STATE = """
+SELECT p.errors, p.failed_resumes, p.retired_reason, h.id, COALESCE(p.holder_session_id, ''),
+    COALESCE(p.holder_fence, 0)
+FROM provider_sessions p LEFT JOIN sessions h ON h.workspace = p.workspace
+    AND h.id = p.holder_session_id AND h.fence = p.holder_fence AND h.lease_expires_at > :now
+WHERE p.workspace = :ws AND p.provider = :provider AND p.id = :id"""
+HOLD = """
+INSERT INTO provider_sessions (workspace, provider, id, session_id, forked_from, first_seen_at,
+    last_seen_at, holder_session_id, holder_fence)
+VALUES (:ws, :provider, :id, :session_id, :forked_from, :now, :now, :session_id, :fence)
+ON CONFLICT (workspace, provider, id) DO UPDATE SET
+    last_seen_at = excluded.last_seen_at, holder_session_id = excluded.holder_session_id,
+    holder_fence = excluded.holder_fence"""
+TAKE = f"""{HOLD}
+WHERE COALESCE(provider_sessions.holder_session_id, '') = :seen_session
+    AND COALESCE(provider_sessions.holder_fence, 0) = :seen_fence"""
+KNOW = """
+INSERT INTO provider_sessions (workspace, provider, id, session_id, forked_from, first_seen_at, last_seen_at)
+VALUES (:ws, :provider, :id, :session_id, :forked_from, :now, :now)
+ON CONFLICT (workspace, provider, id) DO UPDATE SET last_seen_at = excluded.last_seen_at"""
+RETIRE = """
+UPDATE provider_sessions SET retired_at = COALESCE(retired_at, :now),
+    retired_reason = COALESCE(retired_reason, :reason)
+WHERE workspace = :ws AND provider = :provider AND id = :id"""
+ACCOUNT = """
+SELECT errors, failed_resumes, retired_reason, reported_input_tokens, reported_cached_input_tokens,
+    reported_output_tokens, reported_cost_usd
+FROM provider_sessions WHERE workspace = :ws AND provider = :provider AND id = :id"""
+INHERIT_ACCOUNT = """
+UPDATE provider_sessions SET (reported_input_tokens, reported_cached_input_tokens, reported_output_tokens,
+    reported_cost_usd) = (SELECT p.reported_input_tokens, p.reported_cached_input_tokens,
+        p.reported_output_tokens, p.reported_cost_usd
+    FROM provider_sessions p WHERE p.workspace = :ws AND p.provider = :provider AND p.id = :source)
+WHERE workspace = :ws AND provider = :provider AND id = :id AND reported_input_tokens = 0
+    AND EXISTS (SELECT 1 FROM provider_sessions p
+        WHERE p.workspace = :ws AND p.provider = :provider AND p.id = :source)"""
+SETTLE = """
+UPDATE provider_sessions SET errors = :errors, failed_resumes = :failed_resumes, last_seen_at = :now,
+    holder_session_id = CASE WHEN holder_fence = :fence AND holder_session_id = :session_id
+        THEN NULL ELSE holder_session_id END,
+    holder_fence = CASE WHEN holder_fence = :fence AND holder_session_id = :session_id
+        THEN NULL ELSE holder_fence END,
+    input_tokens = input_tokens + :input, cached_input_tokens = cached_input_tokens + :cached,
+    output_tokens = output_tokens + :output, cost_usd = cost_usd + :cost,
+    reported_input_tokens = :reported_input, reported_cached_input_tokens = :reported_cached,
+    reported_output_tokens = :reported_output, reported_cost_usd = :reported_cost
+WHERE workspace = :ws AND provider = :provider AND id = :id"""
+TOTALS = """
+SELECT provider, id, forked_from, retired_reason, last_seen_at, input_tokens, cached_input_tokens,
+    output_tokens, cost_usd
+FROM provider_sessions INDEXED BY provider_sessions_by_session
+WHERE workspace = :ws AND session_id = :session_id ORDER BY first_seen_at, id"""
+#: the session and the fence that held a provider session last, whether that lease still lives or not
+Holder = tuple[str, int]
+NOBODY: Holder = ("", 0)
+
+
+def state(s: Scope, provider: str, provider_session_id: str) -> ProviderSession:
+    return look(s, provider, provider_session_id, besides=None)[0]
+
+
+def look(
+    s: Scope, provider: str, provider_session_id: str, besides: str | None
+) -> tuple[ProviderSession, Holder]:
+    """``besides``: a holder that is not another one."""
+    row = s.one(STATE, provider=provider, id=provider_session_id, now=s.now)
+    if row is None:
+        return ProviderSession(), NOBODY
+    holder = None if row[3] == besides else row[3]
+    return ProviderSession(row[0], row[1], row[2], holder), (row[4], row[5])
+
+
+def take(s: Scope, provider: str, provider_session_id: str, lease: Lease, seen: Holder) -> bool:
+    """Become the one writer, unless someone else did after ``seen`` was read."""
+    return bool(
+        s.run(
+            TAKE, provider=provider, id=provider_session_id, session_id=lease.session_id,
+            fence=lease.fence, forked_from=None, now=s.now, seen_session=seen[0], seen_fence=seen[1],
+        )
+    )  # fmt: skip
+
+
+def hold(
+    s: Scope, provider: str, provider_session_id: str, session_id: str, fence: int, forked_from: str | None
+) -> None:
+    """This session's lease is now the one writer."""
+    s.run(
+        HOLD, provider=provider, id=provider_session_id, session_id=session_id, fence=fence,
+        forked_from=forked_from, now=s.now,
+    )  # fmt: skip
+
+
+def inherit_account(s: Scope, provider: str, fork: str, source: str) -> None:
+    """A native fork goes on counting from where its source stands now."""
+    s.run(INHERIT_ACCOUNT, provider=provider, id=fork, source=source)
+
+
+def know(
+    s: Scope, provider: str, provider_session_id: str, session_id: str, forked_from: str | None = None
+) -> None:
+    s.run(
+        KNOW, provider=provider, id=provider_session_id, session_id=session_id, forked_from=forked_from,
+        now=s.now,
+    )  # fmt: skip
+
+
+def account(s: Scope, provider: str, provider_session_id: str) -> tuple[ProviderSession | None, Usage]:
+    """What is held against it, and the cumulative figures that it last reported itself."""
+    row = s.one(ACCOUNT, provider=provider, id=provider_session_id)
+    if row is None:
+        return None, NO_USAGE
+    return ProviderSession(row[0], row[1], row[2]), Usage(row[3], row[4], row[5], row[6])
+
+
+def settle(s: Scope, attempt: Attempt, state: ProviderSession, used: Usage, reported: Usage) -> None:
+    """The end of an attempt, as far as its provider session is concerned; it holds it no longer."""
+    s.run(
+        SETTLE, provider=attempt.provider, id=attempt.provider_session_id, session_id=attempt.session_id,
+        fence=attempt.fence, errors=state.errors,
+        failed_resumes=state.failed_resumes, now=s.now, input=used.input_tokens,
+        cached=used.cached_input_tokens, output=used.output_tokens, cost=used.cost_usd,
+        reported_input=reported.input_tokens, reported_cached=reported.cached_input_tokens,
+        reported_output=reported.output_tokens, reported_cost=reported.cost_usd,
+    )  # fmt: skip
+
+
+def totals(s: Scope, session_id: str) -> tuple[ProviderSessionTotals, ...]:
+    return tuple(
+        ProviderSessionTotals(row[0], row[1], row[2], row[3], row[4], Usage(*row[5:9]))
+        for row in s.all(TOTALS, session_id=session_id)
+    )
+
+
+def mark_retired(s: Scope, provider: str, provider_session_id: str, session_id: str, reason: str) -> None:
+    """For good: the first reason stays."""
+    know(s, provider, provider_session_id, session_id)
+    s.run(RETIRE, provider=provider, id=provider_session_id, reason=reason, now=s.now)

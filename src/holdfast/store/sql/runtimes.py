@@ -1,0 +1,52 @@
+"""Owns the rows of runtimes."""
+
+from __future__ import annotations
+
+from holdfast.domain.ids import RuntimeId
+from holdfast.domain.runtimes import Runtime
+from holdfast.errors import NotFound
+from holdfast.store.driver import Row
+from holdfast.store.sql import codec
+from holdfast.store.sql.scope import Scope
+
+KNOW = """
+INSERT INTO runtimes (workspace, id, machine, provider, distribution, home, version, capabilities,
+    first_seen_at, last_seen_at)
+VALUES (:ws, :id, :machine, :provider, :distribution, :home, :version, :capabilities, :now, :now)
+ON CONFLICT (workspace, id) DO {action}"""
+ADD = KNOW.format(action="NOTHING")
+REGISTER = KNOW.format(
+    action="UPDATE SET version = excluded.version, capabilities = excluded.capabilities, "
+    "last_seen_at = excluded.last_seen_at"
+)
+RUNTIME = """
+SELECT machine, provider, distribution, home, capabilities, version FROM runtimes
+WHERE workspace = :ws AND id = :id"""
+RUNTIMES = """
+SELECT machine, provider, distribution, home, capabilities, version FROM runtimes
+WHERE workspace = :ws ORDER BY provider, machine, id"""
+
+
+def register(s: Scope, runtime: Runtime, *, refresh: bool) -> RuntimeId:
+    runtime_id = runtime.id
+    s.run(
+        REGISTER if refresh else ADD, id=runtime_id, machine=runtime.machine,
+        provider=runtime.provider, distribution=runtime.distribution, home=runtime.home,
+        version=runtime.version, capabilities=codec.encode_capabilities(runtime.capabilities), now=s.now,
+    )  # fmt: skip
+    return runtime_id
+
+
+def get(s: Scope, runtime_id: str) -> Runtime:
+    row = s.one(RUNTIME, id=runtime_id)
+    if row is None:
+        raise NotFound("runtime", runtime_id)
+    return _read_runtime(row)
+
+
+def all_of(s: Scope) -> tuple[Runtime, ...]:
+    return tuple(_read_runtime(row) for row in s.all(RUNTIMES))
+
+
+def _read_runtime(row: Row) -> Runtime:
+    return Runtime(row[0], row[1], row[2], row[3], codec.decode_capabilities(row[4]), row[5])

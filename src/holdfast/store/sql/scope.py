@@ -1,0 +1,39 @@
+"""Owns the pairing of a transaction with its workspace: no statement can forget the tenant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.clock import Instant
+from holdfast.domain.ids import Workspace
+from holdfast.domain.policy import Policy
+from holdfast.store.driver import Row, Transaction
+
+
+class Scope:
+    """One transaction in one workspace; every statement gets the workspace as ``:ws``."""
+
+    __slots__ = ("_tx", "now", "policy", "where", "ws")
+
+    def __init__(self, tx: Transaction, ws: Workspace, policy: Policy, where: str) -> None:
+        self._tx = tx
+        self.ws = ws
+        self.policy = policy
+        self.where = where
+        self.now: Instant = tx.now
+
+    def one(self, sql: str, /, **params: object) -> Row | None:
+        params["ws"] = self.ws
+        return self._tx.one(sql, params)
+
+    def all(self, sql: str, /, **params: object) -> list[Row]:
+        params["ws"] = self.ws
+        return self._tx.all(sql, params)
+
+    def run(self, sql: str, /, **params: object) -> int:
+        params["ws"] = self.ws
+        return self._tx.run(sql, params)
+
+    def run_many(self, sql: str, rows: Sequence[dict[str, object]], /) -> None:
+        if rows:
+            self._tx.run_many(sql, [{"ws": self.ws, **row} for row in rows])

@@ -1,0 +1,313 @@
+"""Owns the rows of sessions: their lifecycle, phases and listing."""
+
+from __future__ import annotations
+
+import math
+import re
+from contextlib import suppress
+
+from holdfast.domain.ids import ConversationId, SessionId, conversation_of
+from holdfast.domain.metadata import Metadata, encode_metadata, merge_metadata
+from holdfast.domain.phases import Phase, is_resumable_phase
+from holdfast.domain.redaction import redact_text
+from holdfast.domain.sessions import (
+    NewSession,
+    PhaseChange,
+    Session,
+    SessionError,
+    SessionFilter,
+    SessionKind,
+    SessionPage,
+    SessionUpdate,
+)
+from holdfast.errors import (
+    AmbiguousId,
+    Conflict,
+    InvalidInput,
+    NotFound,
+    PhaseConflict,
+    SessionClosed,
+    UnreadableSession,
+)
+from holdfast.store.sql.scope import Scope
+from holdfast.store.sql.session_rows import COLUMNS, read_instant, read_metadata, read_session
+
+GET = f"SELECT {COLUMNS} FROM sessions WHERE workspace = :ws AND id = :id"
+LOCK = f"{GET} FOR UPDATE"
+LOCK_WITH_HEAD = f"SELECT {COLUMNS}, head_seq FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"
+LOCK_PHASE = """
+SELECT phase, finalized_at FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"""
+INSERT_CONVERSATION = """
+INSERT INTO conversations (workspace, id, parent_id, fork_seq, fork_revision, revision, generation,
+    next_seq, created_at)
+VALUES (:ws, :id, :parent_id, :fork_seq, :fork_revision, :revision, :generation, :next_seq, :now)
+ON CONFLICT DO NOTHING"""
+LOCK_CONVERSATION = "SELECT id FROM conversations WHERE workspace = :ws AND id = :id FOR UPDATE"
+INSERT = """
+INSERT INTO sessions (workspace, id, conversation_id, agent, kind, purpose, name, provider, phase,
+    resume_ready, metadata, created_at, updated_at, parent_session_id)
+VALUES (:ws, :id, :conversation_id, :agent, :kind, :purpose, :name, :provider, :phase,
+    :resume_ready, :metadata, :now, :now, :parent_session_id)
+ON CONFLICT DO NOTHING"""
+OPEN_SESSION_OF_AGENT = """
+SELECT id FROM sessions
+WHERE workspace = :ws AND conversation_id = :conversation_id AND agent = :agent AND finalized_at IS NULL"""
+UPDATE = """
+UPDATE sessions SET phase = :phase, resume_ready = :resume_ready, metadata = :metadata,
+    error_count = :error_count, last_error = :last_error, last_error_at = :last_error_at,
+    updated_at = :now
+WHERE workspace = :ws AND id = :id"""
+# apart from UPDATE, because finalized_at is in indexes that an open session need not touch
+CLOSE = """
+UPDATE sessions SET phase = :phase, resume_ready = :resume_ready, metadata = :metadata,
+    error_count = :error_count, last_error = :last_error, last_error_at = :last_error_at,
+    updated_at = :now, finalized_at = :now, summary = :summary
+WHERE workspace = :ws AND id = :id"""
+RECORD_PHASE = """
+INSERT INTO phase_changes (workspace, session_id, number, from_phase, to_phase, at)
+SELECT :ws, :id, COALESCE(MAX(number), 0) + 1, :from_phase, :to_phase, :now
+FROM phase_changes WHERE workspace = :ws AND session_id = :id"""
+PHASES = """
+SELECT from_phase, to_phase, at FROM phase_changes
+WHERE workspace = :ws AND session_id = :id ORDER BY number"""
+RENAME = "UPDATE sessions SET name = :name, updated_at = :now WHERE workspace = :ws AND id = :id"
+BY_NAME = "SELECT id FROM sessions WHERE workspace = :ws AND name = :name"
+BY_PREFIX = """
+SELECT id FROM sessions WHERE workspace = :ws AND id >= :low AND id < :high ORDER BY id DESC LIMIT 6"""
+CHILDREN = f"""
+SELECT {COLUMNS} FROM sessions INDEXED BY sessions_by_parent
+WHERE workspace = :ws AND parent_session_id = :id ORDER BY created_at, id"""
+
+#: as far as the engines can count
+_FAR = 2**63 - 1
+_WHOLE = re.compile(r"-?[0-9]{1,19}\Z")
+#: sorts after every character an id may hold
+_AFTER_ALL = "\U0010fffd"
+
+
+def create(s: Scope, new: NewSession, *, phase: Phase = Phase.INITIALIZING) -> Session:
+    metadata = encode_metadata(new.metadata)
+    conversation_id = new.conversation_id or conversation_of(new.id)
+    if new.conversation_id is None:
+        s.run(
+            INSERT_CONVERSATION, id=conversation_id, parent_id=None, fork_seq=None, fork_revision=None,
+            revision=0, generation=0, next_seq=1, now=s.now,
+        )  # fmt: skip
+    elif s.one(LOCK_CONVERSATION, id=conversation_id) is None:
+        raise NotFound("conversation", conversation_id)
+    refuse_taken_name(s, new.id, new.name)
+    return insert(s, new, conversation_id, metadata, phase, parent=None)
+
+
+def insert(
+    s: Scope,
+    new: NewSession,
+    conversation_id: ConversationId,
+    metadata: str,
+    phase: Phase,
+    parent: SessionId | None,
+) -> Session:
+    ready = _ready(s, phase, new.kind)
+    written = s.run(
+        INSERT, id=new.id, conversation_id=conversation_id, agent=new.agent, kind=new.kind.value,
+        purpose=new.purpose, name=new.name, provider=new.provider, phase=phase.value,
+        resume_ready=ready, metadata=metadata, now=s.now, parent_session_id=parent,
+    )  # fmt: skip
+    if not written:
+        return _already_there(s, new, conversation_id)
+    return Session(
+        new.id, conversation_id, new.agent, new.kind, new.purpose, new.name, new.provider, phase,
+        ready, read_metadata(metadata), 0, None, s.now, s.now, None, None, parent,
+    )  # fmt: skip
+
+
+def _already_there(s: Scope, new: NewSession, conversation_id: ConversationId) -> Session:
+    """A repeated call finds what the first one made; anything else is a conflict."""
+    row = s.one(GET, id=new.id)
+    if row is not None:
+        session = read_session(row, s.where)
+        if session.agent == new.agent and session.conversation_id == conversation_id:
+            return session
+        raise Conflict(f"session {new.id} exists already", session_id=new.id)
+    refuse_taken_name(s, new.id, new.name)
+    other = s.one(OPEN_SESSION_OF_AGENT, conversation_id=conversation_id, agent=new.agent)
+    raise Conflict(
+        f"{new.agent} already has an open session in this conversation: {other[0] if other else '?'}",
+        session_id=other[0] if other else None,
+    )
+
+
+def get(s: Scope, session_id: str) -> Session:
+    row = s.one(GET, id=session_id)
+    if row is None:
+        raise NotFound("session", session_id)
+    return read_session(row, s.where)
+
+
+def lock(s: Scope, session_id: str) -> Session:
+    """The session, with nobody else changing it until the transaction ends."""
+    row = s.one(LOCK, id=session_id)
+    if row is None:
+        raise NotFound("session", session_id)
+    return read_session(row, s.where)
+
+
+def _ready(s: Scope, phase: Phase, kind: SessionKind) -> bool:
+    return is_resumable_phase(phase, s.policy.continue_, delegated=kind is SessionKind.DELEGATED)
+
+
+def require_open(s: Scope, session_id: str) -> None:
+    """Locks the session, without reading all of it."""
+    row = s.one(LOCK_PHASE, id=session_id)
+    if row is None:
+        raise NotFound("session", session_id)
+    if row[1] is not None:
+        raise SessionClosed(session_id, row[0])
+
+
+def phase_history(s: Scope, session_id: str) -> tuple[PhaseChange, ...]:
+    try:
+        return tuple(
+            PhaseChange(row[0], row[1], read_instant(row[2])) for row in s.all(PHASES, id=session_id)
+        )
+    except ValueError as exc:
+        raise UnreadableSession(s.where, session_id, str(exc)) from exc
+
+
+def update(
+    s: Scope, session_id: str, change: SessionUpdate, summary: str | None = None
+) -> tuple[Session, bool]:
+    """The session as it is now, and whether it has open turns."""
+    row = s.one(LOCK_WITH_HEAD, id=session_id)
+    if row is None:
+        raise NotFound("session", session_id)
+    current = read_session(row[:-1], s.where)
+    if current.finalized_at is not None:
+        raise SessionClosed(current.id, current.phase)
+    if change.expected_phase is not None and current.phase is not change.expected_phase:
+        raise PhaseConflict(current.id, change.expected_phase, current.phase)
+    encoded, metadata = row[9], current.metadata
+    if change.metadata is not None:
+        encoded = encode_metadata(merge_metadata(metadata, change.metadata))
+        metadata = read_metadata(encoded)
+    after = _changed(s, current, change, metadata, summary)
+    error = after.last_error
+    s.run(
+        UPDATE if after.finalized_at is None else CLOSE, id=after.id, phase=after.phase.value,
+        resume_ready=after.resume_ready, metadata=encoded, error_count=after.error_count,
+        last_error=error.message if error else None, last_error_at=error.at if error else None,
+        summary=after.summary, now=s.now,
+    )  # fmt: skip
+    if after.phase is not current.phase:
+        s.run(RECORD_PHASE, id=after.id, from_phase=row[7], to_phase=after.phase.value, now=s.now)
+    return after, row[-1] is not None
+
+
+def _changed(
+    s: Scope, current: Session, change: SessionUpdate, metadata: Metadata, summary: str | None
+) -> Session:
+    phase = change.phase or current.phase
+    ready = current.resume_ready if change.phase is None else _ready(s, phase, current.kind)
+    error = current.last_error
+    if change.error is not None:
+        error = SessionError(redact_text(change.error), s.now)
+    # spelled out: dataclasses.replace would take longer than the statements around it
+    return Session(
+        current.id, current.conversation_id, current.agent, current.kind, current.purpose, current.name,
+        current.provider, phase, ready, metadata, current.error_count + (change.error is not None), error,
+        current.created_at, s.now, s.now if phase.is_final else None,
+        None if summary is None else redact_text(summary), current.parent_session_id, current.usage,
+    )  # fmt: skip
+
+
+def rename(s: Scope, session_id: str, name: str | None) -> Session:
+    lock(s, session_id)
+    refuse_taken_name(s, session_id, name)
+    s.run(RENAME, id=session_id, name=name, now=s.now)
+    return get(s, session_id)
+
+
+def refuse_taken_name(s: Scope, session_id: str, name: str | None) -> None:
+    if name is None:
+        return
+    row = s.one(BY_NAME, name=name)
+    if row is not None and row[0] != session_id:
+        raise Conflict(f"the name {name!r} is taken by {row[0]}", session_id=row[0])
+
+
+def resolve(s: Scope, given: str) -> SessionId:
+    """An id, a name, or the unique beginning of an id, in that order."""
+    if s.one(GET, id=given) is not None:
+        return SessionId(given)
+    row = s.one(BY_NAME, name=given)
+    if row is not None:
+        return SessionId(row[0])
+    fits = [SessionId(row[0]) for row in s.all(BY_PREFIX, low=given, high=given + _AFTER_ALL)]
+    if len(fits) > 1:
+        raise AmbiguousId(given, tuple(fits[:5]))
+    if not fits:
+        raise NotFound("session", given)
+    return fits[0]
+
+
+def children(s: Scope, session_id: str) -> tuple[Session, ...]:
+    found: list[Session] = []
+    for row in s.all(CHILDREN, id=session_id):
+        with suppress(UnreadableSession):
+            found.append(read_session(row, s.where))
+    return tuple(found)
+
+
+def list_page(s: Scope, wanted: SessionFilter, limit: int, cursor: str | None) -> SessionPage:
+    """Newest first; the cursor is the place of the last row that was returned."""
+    conditions, params = _conditions(wanted)
+    if cursor is not None:
+        params["at"], params["after"] = _parse_cursor(cursor)
+        conditions.append("(created_at < :at OR (created_at = :at AND id < :after))")
+        conditions.append("created_at <= :at")
+    sql = (
+        f"SELECT {COLUMNS} FROM sessions WHERE {' AND '.join(conditions)} "
+        "ORDER BY created_at DESC, id DESC LIMIT :limit"
+    )
+    rows = s.all(sql, limit=limit + 1, **params)
+    more = rows[limit:]
+    found: list[Session] = []
+    unreadable: dict[str, str] = {}
+    for row in rows[:limit]:
+        try:
+            found.append(read_session(row, s.where))
+        except UnreadableSession as exc:
+            unreadable[str(row[0])] = exc.problem
+    last = rows[limit - 1] if more else None
+    return SessionPage(tuple(found), unreadable, None if last is None else f"{_place(last[13])}~{last[0]}")
+
+
+def _conditions(wanted: SessionFilter) -> tuple[list[str], dict[str, object]]:
+    conditions = ["workspace = :ws"]
+    params: dict[str, object] = {}
+    if wanted.active_only:
+        conditions.append("finalized_at IS NULL")
+    if wanted.agent is not None:
+        conditions.append("agent = :agent")
+        params["agent"] = wanted.agent
+    if wanted.since is not None:
+        conditions.append("created_at >= :since")
+        params["since"] = wanted.since
+    if wanted.until is not None:
+        conditions.append("created_at < :until")
+        params["until"] = wanted.until
+    return conditions, params
+
+
+def _place(created_at: object) -> int:
+    """Where the list goes on, also after a row that is no instant: what is no number sorts before all others."""
+    if not isinstance(created_at, int | float):
+        return _FAR
+    return math.floor(max(-_FAR, min(created_at, _FAR)))
+
+
+def _parse_cursor(cursor: str) -> tuple[int, str]:
+    at, separator, after = cursor.partition("~")
+    if not separator or not _WHOLE.match(at) or abs(int(at)) > _FAR:
+        raise InvalidInput("cursor", f"{cursor[:40]!r} is not a cursor that list returned")
+    return int(at), after

@@ -1,0 +1,270 @@
+"""Owns the rows of turns: putting them into the queue, keeping each session's head, ending them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from holdfast.domain.conversations import Conversation
+from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.ids import SessionId
+from holdfast.domain.redaction import redact_text
+from holdfast.domain.sessions import Session
+from holdfast.domain.turns import AttemptCause, NewTurn, Turn, TurnStatus
+from holdfast.domain.usage import Usage
+from holdfast.errors import Conflict, NotFound
+from holdfast.store.driver import Row
+from holdfast.store.sql import codec, history, runtimes, sessions
+from holdfast.store.sql.scope import Scope
+
+COLUMNS = """conversation_id, seq, session_id, provider, status, request, priority, not_before, runtime_id,
+    foreground, retry_of, attempts, max_attempts, generation, dropped, failure_class, error,
+    cancel_requested_at, created_at, ended_at, tries, next_cause"""
+
+GET = f"SELECT {COLUMNS} FROM turns WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"
+OF_SESSION = f"""
+SELECT {COLUMNS} FROM turns
+WHERE workspace = :ws AND conversation_id = :id AND session_id = :session_id AND seq > :after
+ORDER BY seq LIMIT :limit"""
+BY_KEY = "SELECT seq FROM turns WHERE workspace = :ws AND session_id = :session_id AND enqueue_key = :key"
+INSERT = """
+INSERT INTO turns (workspace, conversation_id, seq, session_id, provider, status, request, priority,
+    not_before, runtime_id, foreground, retry_of, attempts, tries, max_attempts, next_cause, generation,
+    enqueue_key, created_at, ended_at)
+VALUES (:ws, :conversation_id, :seq, :session_id, :provider, :status, :request, :priority,
+    :not_before, :runtime_id, :foreground, :retry_of, 0, 0, :max_attempts, :next_cause, :generation,
+    :enqueue_key, :now, :ended_at)"""
+TEXTS = """
+SELECT role, text FROM messages
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq ORDER BY revision"""
+HEAD = """
+SELECT seq, provider, runtime_id, priority, not_before, status FROM turns INDEXED BY open_turns
+WHERE workspace = :ws AND conversation_id = :conversation_id AND session_id = :session_id
+    AND status IN ('queued', 'claimed', 'running', 'waiting')
+ORDER BY seq LIMIT 1"""
+# a head that was ready before keeps its place in the queue
+SET_HEAD = """
+UPDATE sessions SET head_seq = :seq, head_provider = :provider, head_runtime_id = :runtime_id,
+    head_priority = :priority, wake_at = :wake_at,
+    ready_at = CASE WHEN head_seq = :seq AND ready_at < :ready_at THEN ready_at ELSE :ready_at END
+WHERE workspace = :ws AND id = :session_id"""
+REQUEUE = """
+UPDATE turns SET status = 'queued', not_before = :not_before, next_cause = :cause, tries = :tries
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
+END = """
+UPDATE turns SET status = :status, failure_class = :failure_class, error = :error, ended_at = :now
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
+REQUEST_CANCEL = """
+UPDATE turns SET cancel_requested_at = COALESCE(cancel_requested_at, :now)
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
+CANCEL_WAITING = """
+UPDATE turns INDEXED BY open_turns SET status = 'cancelled', failure_class = 'cancelled', ended_at = :now
+WHERE workspace = :ws AND conversation_id = :id AND session_id = :session_id
+    AND status IN ('queued', 'claimed', 'running', 'waiting') AND status IN ('queued', 'waiting')"""
+REQUEST_CANCEL_RUNNING = """
+UPDATE turns INDEXED BY open_turns SET cancel_requested_at = COALESCE(cancel_requested_at, :now)
+WHERE workspace = :ws AND conversation_id = :id AND session_id = :session_id
+    AND status IN ('queued', 'claimed', 'running', 'waiting') AND status IN ('claimed', 'running')"""
+OPEN_SEQS = """
+SELECT seq FROM turns INDEXED BY open_turns
+WHERE workspace = :ws AND conversation_id = :id AND status IN ('queued', 'claimed', 'running', 'waiting')
+    AND seq < :before"""
+TOUCH = """
+UPDATE sessions SET updated_at = :now, error_count = 0,
+    input_tokens = input_tokens + :input, cached_input_tokens = cached_input_tokens + :cached,
+    output_tokens = output_tokens + :output, cost_usd = cost_usd + :cost
+WHERE workspace = :ws AND id = :session_id"""
+LEASE = "SELECT fence, lease_owner, lease_expires_at FROM sessions WHERE workspace = :ws AND id = :session_id"
+
+
+_STATUSES = {status.value: status for status in TurnStatus}
+_CAUSES = {cause.value: cause for cause in AttemptCause}
+
+
+def read_turn(row: Row, prompt: str, response: str | None) -> Turn:
+    failure = None if row[15] is None else Failure(FailureClass(row[15]), row[16] or "")
+    return Turn(
+        row[0], row[1], row[2], row[3], _STATUSES[row[4]], prompt, response, codec.decode_request(row[5]),
+        row[6], row[7], row[8], bool(row[9]), row[10], row[11], row[12], row[13], row[14], failure,
+        row[17] is not None, row[18], row[19], row[20], _CAUSES[row[21]],
+    )  # fmt: skip
+
+
+def get(s: Scope, conversation_id: str, seq: int) -> Turn:
+    row = s.one(GET, id=conversation_id, seq=seq)
+    if row is None:
+        raise NotFound("turn", str(seq), conversation_id=conversation_id)
+    return _with_texts(s, row)
+
+
+def of_session(s: Scope, session: Session, after: int, limit: int) -> tuple[Turn, ...]:
+    rows = s.all(OF_SESSION, id=session.conversation_id, session_id=session.id, after=after, limit=limit)
+    return tuple(_with_texts(s, row) for row in rows)
+
+
+def _with_texts(s: Scope, row: Row) -> Turn:
+    # in the order of revisions, so the newest text of each role wins
+    newest: dict[str, str] = dict(s.all(TEXTS, id=row[0], seq=row[1]))
+    return read_turn(row, newest.get("prompt", ""), newest.get("response"))
+
+
+def enqueue(s: Scope, session_id: str, new: NewTurn) -> Turn:
+    """Idempotent by ``new.key``."""
+    conversation = lock_both(s, session_id)
+    return known(s, conversation, session_id, new) or put(s, conversation, session_id, new)
+
+
+def lock_both(s: Scope, session_id: str) -> Conversation:
+    """An open session and its conversation. Conversation first: the one order in which all lock them."""
+    conversation = history.lock_of_session(s, session_id)
+    sessions.require_open(s, session_id)
+    return conversation
+
+
+def known(s: Scope, conversation: Conversation, session_id: str, new: NewTurn) -> Turn | None:
+    if new.key is None:
+        return None
+    row = s.one(BY_KEY, session_id=session_id, key=new.key)
+    return None if row is None else get(s, conversation.id, row[0])
+
+
+def put(
+    s: Scope, conversation: Conversation, session_id: str, new: NewTurn, retry_of: int | None = None
+) -> Turn:
+    seq = history.take_seq(s, conversation)
+    turn = Turn(
+        conversation.id, seq, SessionId(session_id), new.provider, TurnStatus.QUEUED, new.prompt, None,
+        new.request, new.priority, new.not_before, new.runtime_id, new.foreground, retry_of, 0,
+        new.max_attempts, conversation.generation, None, None, False, s.now, None,
+    )  # fmt: skip
+    _insert(s, turn, new.key)
+    history.add_text(s, conversation.id, seq, conversation.revision, prompt=new.prompt, response=None)
+    promote_head(s, conversation.id, session_id)
+    return turn
+
+
+def record(s: Scope, session_id: str, new: NewTurn, response: str | None, used: Usage) -> Turn:
+    """A turn that has already happened: one write for both messages and the session's state."""
+    conversation = lock_both(s, session_id)
+    there = known(s, conversation, session_id, new)
+    if there is not None:
+        return there
+    seq = history.take_seq(s, conversation)
+    turn = Turn(
+        conversation.id, seq, SessionId(session_id), new.provider, TurnStatus.DONE, new.prompt, response,
+        new.request, new.priority, None, new.runtime_id, new.foreground, None, 0, new.max_attempts,
+        conversation.generation, None, None, False, s.now, s.now,
+    )  # fmt: skip
+    _insert(s, turn, new.key)
+    history.add_text(s, conversation.id, seq, conversation.revision, prompt=new.prompt, response=response)
+    s.run(
+        TOUCH, session_id=session_id, now=s.now, input=used.input_tokens, cached=used.cached_input_tokens,
+        output=used.output_tokens, cost=used.cost_usd,
+    )  # fmt: skip
+    return turn
+
+
+def _insert(s: Scope, turn: Turn, key: str | None) -> None:
+    if turn.runtime_id is not None:
+        runtimes.get(s, turn.runtime_id)
+    s.run(
+        INSERT, conversation_id=turn.conversation_id, seq=turn.seq, session_id=turn.session_id,
+        provider=turn.provider, status=turn.status.value, request=codec.encode_request(turn.request),
+        priority=turn.priority, not_before=turn.not_before, runtime_id=turn.runtime_id,
+        foreground=turn.foreground, retry_of=turn.retry_of, max_attempts=turn.max_attempts,
+        next_cause=AttemptCause.FIRST.value, generation=turn.generation, enqueue_key=key,
+        now=turn.created_at, ended_at=turn.ended_at,
+    )  # fmt: skip
+
+
+def retry(s: Scope, session_id: str, seq: int, prompt: str | None) -> Turn:
+    """Run a turn again: it and everything after it leave the history, a new turn takes its place."""
+    conversation = lock_both(s, session_id)
+    again = history.visible_turn(s, conversation, seq)
+    row = None
+    for segment in history.segments(s, conversation):
+        row = row or s.one(GET, id=segment.id, seq=seq)
+    if row is None:
+        raise NotFound("turn", str(seq), conversation_id=conversation.id)
+    old = read_turn(row, again.prompt, again.response)
+    # another agent's turn is that agent's to repeat; an inherited one is ours
+    target = old.session_id if old.conversation_id == conversation.id else session_id
+    sessions.require_open(s, target)
+    changed, waiting = history.truncate(s, conversation, seq - 1)
+    promote_heads(s, conversation.id, waiting)
+    # an id that was asked for by name belongs to the old turn
+    request = replace(old.request, provider_session_id=None)
+    new = NewTurn(
+        prompt=again.prompt if prompt is None else prompt, provider=old.provider, request=request,
+        priority=old.priority, runtime_id=old.runtime_id, max_attempts=old.max_attempts,
+    )  # fmt: skip
+    return put(s, changed, target, new, retry_of=seq)
+
+
+def promote_head(s: Scope, conversation_id: str, session_id: str) -> None:
+    """Keep the session's oldest open turn in the session's own row, so that a claim need not look for it.
+
+    A head that waits holds its session: turns never overtake each other.
+    """
+    row = s.one(HEAD, conversation_id=conversation_id, session_id=session_id)
+    if row is None:
+        s.run(
+            SET_HEAD, session_id=session_id, seq=None, provider=None, runtime_id=None, priority=None,
+            ready_at=None, wake_at=None,
+        )  # fmt: skip
+        return
+    seq, provider, runtime_id, priority, not_before, status = row
+    queued = status == TurnStatus.QUEUED
+    delayed = queued and not_before is not None and not_before > s.now
+    s.run(
+        SET_HEAD, session_id=session_id, seq=seq, provider=provider, runtime_id=runtime_id or "",
+        priority=priority, ready_at=s.now if queued and not delayed else None,
+        wake_at=not_before if delayed else None,
+    )  # fmt: skip
+
+
+def promote_heads(s: Scope, conversation_id: str, session_ids: Iterable[str]) -> None:
+    for session_id in session_ids:
+        promote_head(s, conversation_id, session_id)
+
+
+def end(s: Scope, turn: Turn, status: TurnStatus, failure: Failure | None) -> None:
+    s.run(
+        END, id=turn.conversation_id, seq=turn.seq, status=status.value, now=s.now,
+        failure_class=failure.failure_class.value if failure else None,
+        error=redact_text(failure.message) if failure else None,
+    )  # fmt: skip
+
+
+def requeue(
+    s: Scope, conversation_id: str, seq: int, not_before: int | None, cause: AttemptCause, tries: int
+) -> None:
+    s.run(REQUEUE, id=conversation_id, seq=seq, not_before=not_before, cause=cause.value, tries=tries)
+
+
+def cancel(s: Scope, session_id: str, seq: int) -> Turn:
+    """At once for what waits; a running turn is asked to stop. Idempotent."""
+    session = sessions.lock(s, session_id)
+    turn = get(s, session.conversation_id, seq)
+    if turn.session_id != session.id:
+        raise NotFound("turn", str(seq), session_id=session_id)
+    if turn.status in (TurnStatus.QUEUED, TurnStatus.WAITING):
+        end(s, turn, TurnStatus.CANCELLED, Failure(FailureClass.CANCELLED, "cancelled"))
+        promote_head(s, session.conversation_id, session.id)
+    elif turn.status.is_open:
+        s.run(REQUEST_CANCEL, id=session.conversation_id, seq=seq, now=s.now)
+    elif turn.status is not TurnStatus.CANCELLED:
+        raise Conflict(f"turn {seq} of {session_id} has already ended: {turn.status}", status=turn.status)
+    return get(s, session.conversation_id, seq)
+
+
+def cancel_all(s: Scope, session: Session) -> None:
+    """The session ends: nothing of it stays in the queue, what runs is asked to stop."""
+    where = {"id": session.conversation_id, "session_id": session.id, "now": s.now}
+    if s.run(CANCEL_WAITING, **where):
+        promote_head(s, session.conversation_id, session.id)
+    s.run(REQUEST_CANCEL_RUNNING, **where)
+
+
+def open_before(s: Scope, conversation_id: str, seq: int) -> list[int]:
+    return [row[0] for row in s.all(OPEN_SEQS, id=conversation_id, before=seq)]

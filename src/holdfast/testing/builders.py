@@ -1,0 +1,108 @@
+"""Owns the data of the contract suites: each builder makes a new value that is fine, changed as a test asks.
+
+Ids and keys are new with every call, so that no two tests, and no two values of one test, meet by accident.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from holdfast.domain.conversations import SeenTurns
+from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.ids import ProviderSessionId, SessionId
+from holdfast.domain.pointers import Pointer, Rights, TranscriptMark
+from holdfast.domain.runtimes import Capabilities, Runtime
+from holdfast.domain.sessions import NewSession
+from holdfast.domain.turns import (
+    ClaimRequest,
+    Event,
+    EventKind,
+    NewTurn,
+    ProcessMark,
+    TurnEnd,
+    TurnRequest,
+    TurnStatus,
+)
+from holdfast.domain.usage import ContextUse
+from holdfast.testing.clock import NOON
+
+_numbers = count(1)
+
+
+def a_session_id() -> SessionId:
+    return SessionId(f"agent-20260108-120000-{next(_numbers):08x}")
+
+
+def a_provider_session_id() -> ProviderSessionId:
+    return ProviderSessionId(f"5b1c2d3e-0000-4000-8000-{next(_numbers):012x}")
+
+
+def a_session(**changes: Any) -> NewSession:
+    """A delegated session of an agent that runs on Claude."""
+    return replace(NewSession(id=a_session_id(), agent="terraform-architect", provider="claude"), **changes)
+
+
+def a_turn(prompt: str = "plan the change", **changes: Any) -> NewTurn:
+    """For Claude, in the work dir that ``a_pointer()`` records."""
+    return replace(NewTurn(prompt, "claude", TurnRequest(work_dir="/srv/infra")), **changes)
+
+
+def a_runtime(**changes: Any) -> Runtime:
+    """Claude Code on one machine; it can resume, fork and take an id."""
+    able = Capabilities(can_resume=True, can_fork=True, chooses_id=True)
+    return replace(
+        Runtime("build-7", "claude", "npm", "/home/ada/.claude", capabilities=able, version="2.1.0"),
+        **changes,
+    )
+
+
+def a_codex_runtime(**changes: Any) -> Runtime:
+    return a_runtime(provider="codex", home="/home/ada/.codex", version="0.80.0", **changes)
+
+
+def a_claim(**changes: Any) -> ClaimRequest:
+    """By a worker on ``a_runtime()``, for a minute, with a key of its own."""
+    return replace(ClaimRequest(a_runtime(), "worker-1", f"claim-{next(_numbers)}", 60.0), **changes)
+
+
+def an_event(number: int = 1, **changes: Any) -> Event:
+    return replace(Event(number, EventKind.TEXT, {"text": f"step {number}"}, NOON), **changes)
+
+
+def a_process(**changes: Any) -> ProcessMark:
+    return replace(ProcessMark("build-7", "boot-1", 4242, 1_000_000), **changes)
+
+
+def done(response: str = "planned", **changes: Any) -> TurnEnd:
+    """A turn that succeeded, in a provider session of its own unless one is named."""
+    end = TurnEnd(TurnStatus.DONE, response=response, provider_session_id=a_provider_session_id())
+    return replace(end, **changes)
+
+
+def failed(
+    failure_class: FailureClass = FailureClass.UNKNOWN, message: str = "it broke", **changes: Any
+) -> TurnEnd:
+    return replace(TurnEnd(TurnStatus.FAILED, failure=Failure(failure_class, message)), **changes)
+
+
+def a_pointer(session_id: str, **changes: Any) -> Pointer:
+    """Recorded in full on ``a_runtime()`` after one turn; its runtime has to be registered first."""
+    pointer = Pointer(
+        session_id=SessionId(session_id),
+        provider="claude",
+        provider_session_id=a_provider_session_id(),
+        runtime_id=a_runtime().id,
+        work_dir="/srv/infra",
+        model="opus",
+        epoch=0,
+        generation=0,
+        seen=SeenTurns.up_to(1),
+        rights=Rights(),
+        transcript=TranscriptMark("projects/infra/5b1c2d3e.jsonl", size=4096, digest="d1935t"),
+        context=ContextUse(tokens=20_000, window=200_000),
+        version="2.1.0",
+        updated_at=NOON,
+    )
+    return replace(pointer, **changes)

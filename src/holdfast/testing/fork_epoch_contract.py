@@ -1,0 +1,82 @@
+"""Owns the clauses on how a fork's first turn goes on from its parent's provider session, seen through claims."""
+
+from __future__ import annotations
+
+from holdfast.domain.decisions import Fork, Reason, Resume
+from holdfast.store.contract import Store
+from holdfast.testing.builders import a_provider_session_id, a_session_id, done
+from holdfast.testing.epoch_contract import CODEX, ask, assert_fresh, two_agents
+from holdfast.testing.steps import begin, run
+
+
+class ForkedEpochContract:
+    """A fork's first turn forks the parent's provider session, if that still says what the fork reads."""
+
+    def test_the_first_turn_of_a_fork_forks_and_the_next_resumes(self, store: Store) -> None:
+        parent, source, own = begin(store), a_provider_session_id(), a_provider_session_id()
+        run(store, parent, "one", provider_session_id=source)
+        child = store.fork(parent.id, a_session_id())
+        first = ask(store, child)
+        assert isinstance(first.decision, Fork)
+        assert (first.decision.provider_session_id, first.decision.catch_up) == (source, ())
+        store.finish_turn(first.lease, done(provider_session_id=own))
+        second = ask(store, child)
+        assert isinstance(second.decision, Resume)
+        assert second.decision.provider_session_id == own
+
+    def test_a_later_change_of_the_parent_is_none_of_the_forks(self, store: Store) -> None:
+        parent = begin(store)
+        run(store, parent, "one")
+        child = store.fork(parent.id, a_session_id())
+        store.edit_turn(parent.id, 1, prompt="edited")
+        assert isinstance(ask(store, child).decision, Fork)
+        assert_fresh(store, ask(store, parent), Reason.HISTORY_CHANGED)
+
+    def test_of_the_parents_changes_only_the_earlier_ones_count(self, store: Store) -> None:
+        claude, codex = two_agents(store)
+        run(store, claude, "one")
+        run(store, codex, "two", CODEX)
+        store.edit_turn(codex.id, 2, prompt="edited before the fork, and not seen")
+        child = store.fork(claude.id, a_session_id())
+        store.edit_turn(claude.id, 1, prompt="edited after the fork, and seen")
+        assert isinstance(ask(store, child).decision, Fork)
+
+    def test_a_change_of_the_parent_before_the_fork_is_inherited(self, store: Store) -> None:
+        parent = begin(store)
+        run(store, parent, "one")
+        store.edit_turn(parent.id, 1, prompt="edited")
+        child = store.fork(parent.id, a_session_id())
+        grandchild = store.fork(child.id, a_session_id())
+        assert_fresh(store, ask(store, child), Reason.HISTORY_CHANGED)
+        assert_fresh(store, ask(store, grandchild), Reason.HISTORY_CHANGED)
+
+    def test_a_change_in_the_fork_is_none_of_the_parents(self, store: Store) -> None:
+        parent = begin(store)
+        run(store, parent, "one")
+        child = store.fork(parent.id, a_session_id())
+        store.edit_turn(child.id, 1, prompt="edited")
+        assert_fresh(store, ask(store, child), Reason.HISTORY_CHANGED)
+        assert isinstance(ask(store, parent).decision, Resume)
+
+    def test_a_fork_that_ends_before_what_the_provider_session_holds_starts_fresh(self, store: Store) -> None:
+        parent = begin(store)
+        run(store, parent, "one")
+        run(store, parent, "two")
+        child = store.fork(parent.id, a_session_id(), at=1)
+        assert_fresh(store, ask(store, child), Reason.FORK_POINT_MOVED)
+
+    def test_a_cut_below_the_fork_point_starts_fresh(self, store: Store) -> None:
+        parent = begin(store)
+        run(store, parent, "one")
+        run(store, parent, "two")
+        child = store.fork(parent.id, a_session_id())
+        store.truncate(child.id, 1)
+        assert_fresh(store, ask(store, child), Reason.HISTORY_CHANGED)
+
+    def test_a_fork_of_a_fork_that_never_ran_forks_the_same_session(self, store: Store) -> None:
+        parent, source = begin(store), a_provider_session_id()
+        run(store, parent, "one", provider_session_id=source)
+        child = store.fork(parent.id, a_session_id())
+        decision = ask(store, store.fork(child.id, a_session_id())).decision
+        assert isinstance(decision, Fork)
+        assert decision.provider_session_id == source

@@ -1,0 +1,329 @@
+"""Owns the clauses on leases: every write carries its fencing token, and a stale one changes nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from holdfast.clock import after
+from holdfast.domain.decisions import Fresh, Reason
+from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.turns import AttemptStatus, Launch, Lease, TurnStatus
+from holdfast.errors import LeaseLost
+from holdfast.store.contract import Store
+from holdfast.testing.builders import (
+    a_claim,
+    a_process,
+    a_provider_session_id,
+    an_event,
+    done,
+    failed,
+)
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.mishaps import lose
+from holdfast.testing.steps import begin, claim, enqueue, run, snapshot
+
+GONE = Failure(FailureClass.GONE, "no conversation found")
+FRESH = Fresh(Reason.NO_POINTER, ())
+
+
+def pin_again(store: Store, lease: Lease) -> None:
+    """The id that the attempt ran, so that nothing but the lease is wrong."""
+    attempt = store.attempts(lease.conversation_id, lease.seq)[lease.attempt - 1]
+    store.pin(lease, attempt.provider_session_id or a_provider_session_id())
+
+
+#: every write of a worker
+WRITES: dict[str, Callable[[Store, Lease], object]] = {
+    "heartbeat": lambda store, lease: store.heartbeat(lease, 60),
+    "launch": lambda store, lease: store.launch(lease, Launch(FRESH, a_process())),
+    "record_events": lambda store, lease: store.record_events(lease, [an_event(99)]),
+    "pin": pin_again,
+    "fall_back": lambda store, lease: store.fall_back(lease, GONE, "fallback"),
+    "put_back": lambda store, lease: store.put_back(lease),
+    "finish_turn": lambda store, lease: store.finish_turn(lease, done("too late")),
+}
+
+
+def lose_to_another(store: Store, clock: ManualClock, lease: Lease) -> None:
+    lose(store, clock, lease)
+    assert store.claim_turn(a_claim(owner="worker-2")) is not None
+
+
+#: every way to lose a lease
+LOSSES: dict[str, Callable[[Store, ManualClock, Lease], object]] = {
+    "recovered": lose,
+    "taken by another": lose_to_another,
+    "put back": lambda store, _, lease: store.put_back(lease),
+    "fallen back": lambda store, _, lease: store.fall_back(lease, GONE, "first fallback"),
+}
+
+
+class LeaseContract:
+    def test_the_fencing_token_grows_with_every_attempt(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        run(store, session)
+        turn = enqueue(store, session, "eventful", max_attempts=9)
+        first = claim(store, session)
+        fallen = store.fall_back(first.lease, GONE, "fallback")
+        store.finish_turn(fallen.lease, failed(FailureClass.TRANSIENT, retry_at=clock()))
+        retried = claim(store, session)
+        store.put_back(retried.lease)
+        again = claim(store, session)
+        lose(store, clock, again.lease)
+        recovered = claim(store, session)
+
+        fences = [c.lease.fence for c in (first, fallen, retried, again, recovered)]
+        assert fences == sorted(set(fences))
+        assert [a.fence for a in store.attempts(turn.conversation_id, turn.seq)] == fences
+
+    # --- keeping it ---
+
+    def test_a_heartbeat_renews_from_now_on(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        lease = claim(store, session, lease_seconds=60.0).lease
+        clock.advance(45)
+
+        beat = store.heartbeat(lease, 60)
+
+        assert beat.lease.expires_at == after(clock(), 60)
+        assert (beat.lease.fence, beat.cancel_requested) == (lease.fence, False)
+        clock.advance(59)
+        assert store.orphans() == ()
+
+    def test_an_expired_lease_that_nobody_took_is_renewed(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        lease = claim(store, session).lease
+        clock.advance(3600)
+        assert len(store.orphans()) == 1
+
+        store.heartbeat(lease, 60)
+
+        assert store.orphans() == ()
+        assert store.finish_turn(lease, done()).status is TurnStatus.DONE
+
+    def test_an_expired_lease_that_nobody_took_may_still_write(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        session = begin(store)
+        turn = enqueue(store, session, "long")
+        lease = claim(store, session).lease
+        clock.advance(3600)
+
+        store.launch(lease, Launch(FRESH, a_process()))
+        store.record_events(lease, [an_event(1)])
+        store.pin(lease, a_provider_session_id())
+
+        assert store.finish_turn(lease, done("made it", provider_session_id=None)).response == "made it"
+        assert len(store.events(turn.conversation_id, turn.seq)) == 1
+
+    def test_an_expired_lease_gives_its_turn_to_nobody_by_itself(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        claim(store, session)
+        clock.advance(3600)
+
+        assert store.claim_turn(a_claim()) is None
+
+    # --- losing it ---
+
+    @pytest.mark.parametrize("loss", LOSSES)
+    @pytest.mark.parametrize("write", WRITES)
+    def test_whoever_lost_the_lease_changes_nothing(
+        self, store: Store, clock: ManualClock, write: str, loss: str
+    ) -> None:
+        session = begin(store)
+        run(store, session)
+        enqueue(store, session, "long")
+        lease = claim(store, session).lease
+        LOSSES[loss](store, clock, lease)
+        before = snapshot(store)
+
+        with pytest.raises(LeaseLost) as lost:
+            WRITES[write](store, lease)
+
+        assert (lost.value.seq, lost.value.fence) == (lease.seq, lease.fence)
+        assert snapshot(store) == before
+
+    @pytest.mark.parametrize("write", [write for write in WRITES if write != "finish_turn"])
+    def test_a_finished_attempt_is_not_written_to(self, store: Store, write: str) -> None:
+        session = begin(store)
+        run(store, session)
+        enqueue(store, session, "quick")
+        lease = claim(store, session).lease
+        store.finish_turn(lease, done())
+        before = snapshot(store)
+
+        with pytest.raises(LeaseLost):
+            WRITES[write](store, lease)
+        assert snapshot(store) == before
+
+    def test_the_one_who_holds_it_is_not_disturbed_by_the_one_who_lost_it(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        old = claim(store, session, owner="worker-1").lease
+        lose(store, clock, old)
+        new = claim(store, session, owner="worker-2").lease
+        for write in WRITES.values():
+            with pytest.raises(LeaseLost):
+                write(store, old)
+
+        store.heartbeat(new, 60)
+        store.record_events(new, [an_event(1)])
+        ended = store.finish_turn(new, done("by the second"))
+
+        assert (ended.status, ended.response) == (TurnStatus.DONE, "by the second")
+
+    # --- evidence ---
+
+    def test_a_late_report_is_kept_as_evidence(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        lease = claim(store, session).lease
+        lose(store, clock, lease)
+        assert store.late_reports(session.conversation_id) == ()
+        named = a_provider_session_id()
+
+        with pytest.raises(LeaseLost):
+            store.finish_turn(lease, done("too late", provider_session_id=named))
+
+        (late,) = store.late_reports(session.conversation_id)
+        assert (late.seq, late.fence, late.verb, late.at) == (lease.seq, lease.fence, "finish", clock())
+        assert late.report["status"] == "done"
+        assert late.report["response"] == "too late"
+        assert late.report["provider_session_id"] == named
+
+    def test_a_late_report_of_a_failure_says_what_failed(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        lease = claim(store, session).lease
+        lose(store, clock, lease)
+
+        with pytest.raises(LeaseLost):
+            store.finish_turn(lease, failed(FailureClass.AUTH, "please log in"))
+
+        (late,) = store.late_reports(session.conversation_id)
+        assert late.report["failure"] == ["auth", "please log in"]
+
+    # --- finishing twice ---
+
+    @pytest.mark.parametrize("meanwhile", ["nothing", "next turn claimed", "next turn done"])
+    def test_finishing_again_changes_nothing(self, store: Store, meanwhile: str) -> None:
+        session = begin(store)
+        enqueue(store, session, "once")
+        enqueue(store, session, "next")
+        lease, end = claim(store, session).lease, done("once")
+        first = store.finish_turn(lease, end)
+        if meanwhile != "nothing":
+            following = claim(store, session).lease
+            if meanwhile == "next turn done":
+                store.finish_turn(following, done())
+        before = snapshot(store)
+
+        assert store.finish_turn(lease, end) == first
+        assert snapshot(store) == before
+        assert store.late_reports(session.conversation_id) == ()
+
+    def test_finishing_again_does_not_try_again_twice(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        enqueue(store, session, "flaky")
+        lease = claim(store, session).lease
+        end = failed(FailureClass.TRANSIENT, retry_at=after(clock(), 5))
+        first = store.finish_turn(lease, end)
+        before = snapshot(store)
+
+        assert store.finish_turn(lease, end) == first
+        assert snapshot(store) == before
+
+    def test_finishing_again_otherwise_is_too_late(self, store: Store) -> None:
+        session = begin(store)
+        enqueue(store, session, "once")
+        lease = claim(store, session).lease
+        store.finish_turn(lease, done("it worked"))
+        before = snapshot(store)
+
+        with pytest.raises(LeaseLost):
+            store.finish_turn(lease, failed())
+
+        assert snapshot(store) == before
+        assert len(store.late_reports(session.conversation_id)) == 1
+
+    # --- launch and events ---
+
+    def test_a_launched_turn_runs_and_its_attempt_knows_the_process(self, store: Store) -> None:
+        session = begin(store)
+        turn = enqueue(store, session, "go")
+        lease = claim(store, session).lease
+        minted = a_provider_session_id()
+
+        store.launch(
+            lease, Launch(FRESH, a_process(), provider_session_id=minted, work_dir="/srv/w", model="opus")
+        )
+
+        assert store.get_turn(turn.conversation_id, turn.seq).status is TurnStatus.RUNNING
+        (attempt,) = store.attempts(turn.conversation_id, turn.seq)
+        assert (attempt.process, attempt.status) == (a_process(), AttemptStatus.OPEN)
+        assert (attempt.provider_session_id, attempt.work_dir, attempt.model) == (minted, "/srv/w", "opus")
+
+    def test_what_a_launch_does_not_say_stays_as_claimed(self, store: Store) -> None:
+        session = begin(store)
+        run(store, session)
+        turn = enqueue(store, session, "go on")
+        claimed = claim(store, session)
+
+        store.launch(claimed.lease, Launch(claimed.decision, a_process()))
+
+        (attempt,) = store.attempts(turn.conversation_id, turn.seq)
+        assert claimed.pointer is not None
+        assert attempt.provider_session_id == claimed.pointer.provider_session_id
+        assert (attempt.work_dir, attempt.decision["kind"]) == ("/srv/infra", "resume")
+
+    def test_a_launch_may_weaken_the_decision(self, store: Store) -> None:
+        session = begin(store)
+        run(store, session)
+        turn = enqueue(store, session, "go on")
+        lease = claim(store, session).lease
+
+        store.launch(lease, Launch(Fresh(Reason.TRANSCRIPT_MISSING, ()), a_process()))
+
+        (attempt,) = store.attempts(turn.conversation_id, turn.seq)
+        assert (attempt.decision["kind"], attempt.decision["reason"]) == ("fresh", "transcript_missing")
+        assert attempt.provider_session_id is None
+        assert attempt.work_dir == "/srv/infra"
+
+    def test_events_are_recorded_once_for_each_number(self, store: Store) -> None:
+        session = begin(store)
+        turn = enqueue(store, session, "go")
+        lease = claim(store, session).lease
+        store.record_events(lease, [an_event(1), an_event(2)])
+        store.record_events(lease, [an_event(2, data={"text": "again"}), an_event(3)])
+
+        assert store.events(turn.conversation_id, turn.seq) == tuple((1, an_event(n)) for n in (1, 2, 3))
+
+    def test_events_go_on_after_a_given_one_and_across_attempts(self, store: Store) -> None:
+        session = begin(store)
+        turn = enqueue(store, session, "go")
+        lease = claim(store, session).lease
+        store.record_events(lease, [an_event(1), an_event(2)])
+        store.put_back(lease)
+        store.record_events(claim(store, session).lease, [an_event(1)])
+
+        conversation = turn.conversation_id
+        assert [(a, e.number) for a, e in store.events(conversation, turn.seq)] == [(1, 1), (1, 2), (2, 1)]
+        assert [(a, e.number) for a, e in store.events(conversation, turn.seq, after=(1, 1), limit=1)] == [
+            (1, 2)
+        ]
+        assert store.events(conversation, turn.seq, after=(2, 1)) == ()
+
+    def test_no_events_are_no_reason_to_fail(self, store: Store) -> None:
+        session = begin(store)
+        enqueue(store, session, "go")
+
+        store.record_events(claim(store, session).lease, [])

@@ -1,0 +1,189 @@
+"""Owns the clauses on recovery: which attempts are orphans, and what becomes of their turns."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.clock import SECOND
+from holdfast.domain.decisions import Fresh, Reason
+from holdfast.domain.failures import FailureClass
+from holdfast.domain.phases import Phase
+from holdfast.domain.turns import AttemptCause, AttemptStatus, Claim, Launch, TurnStatus
+from holdfast.errors import Conflict
+from holdfast.store.contract import Store
+from holdfast.testing.builders import a_claim, a_process, a_provider_session_id, a_turn, done
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.mishaps import lose, resumed_id
+from holdfast.testing.steps import begin, claim, enqueue, run, snapshot
+
+LAUNCH = Launch(Fresh(Reason.NO_POINTER, ()), a_process())
+
+
+class RecoveryContract:
+    # --- orphans ---
+
+    def test_an_attempt_is_an_orphan_exactly_from_the_end_of_its_lease(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        lease = claim(store, session, lease_seconds=60.0).lease
+        clock.advance(60 - 1 / SECOND)
+        assert store.orphans() == ()
+
+        clock.advance(1 / SECOND)
+
+        (orphan,) = store.orphans()
+        assert orphan.lease == lease
+
+    def test_an_orphan_tells_its_process_and_who_started_it(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        started = store.start_turn(session.id, a_turn(foreground=True), a_claim(owner="terminal"))
+        assert isinstance(started, Claim)
+        store.launch(started.lease, LAUNCH)
+        clock.advance(60)
+
+        (orphan,) = store.orphans()
+
+        assert (orphan.process, orphan.foreground, orphan.lease.owner) == (a_process(), True, "terminal")
+
+    def test_what_has_ended_is_no_orphan(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        run(store, session)
+        enqueue(store, session, "waits")
+        store.put_back(claim(store, session).lease)
+        clock.advance(3600)
+
+        assert store.orphans() == ()
+
+    def test_the_oldest_orphans_come_first(self, store: Store, clock: ManualClock) -> None:
+        sessions = [begin(store) for _ in range(3)]
+        for session, seconds in zip(sessions, (30.0, 10.0, 20.0), strict=True):
+            enqueue(store, session, "long")
+            claim(store, session, lease_seconds=seconds)
+        clock.advance(60)
+
+        found = [orphan.lease.session_id for orphan in store.orphans()]
+
+        assert found == [sessions[1].id, sessions[2].id, sessions[0].id]
+        assert [orphan.lease.session_id for orphan in store.orphans(limit=2)] == found[:2]
+
+    # --- recovery ---
+
+    def test_an_orphans_turn_runs_again_before_those_behind_it(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        enqueue(store, session, "behind it")
+        lease = claim(store, session).lease
+
+        turn = lose(store, clock, lease)
+
+        assert turn.status is TurnStatus.QUEUED
+        (attempt,) = store.attempts(turn.conversation_id, turn.seq)
+        assert (attempt.status, attempt.ended_at) == (AttemptStatus.INTERRUPTED, clock())
+        assert attempt.failure is not None
+        assert attempt.failure.failure_class is FailureClass.INTERRUPTED
+        again = claim(store, session)
+        assert (again.turn.prompt, again.cause) == ("long", AttemptCause.RECOVERY)
+
+    def test_a_recovered_turn_goes_on_in_the_provider_session_that_was_pinned(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        lease, pinned = claim(store, session).lease, a_provider_session_id()
+        store.launch(lease, LAUNCH)
+        store.pin(lease, pinned)
+        lose(store, clock, lease)
+
+        assert resumed_id(claim(store, session).decision) == pinned
+
+    def test_an_interruption_is_nothing_the_session_did_wrong(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        lose(store, clock, claim(store, session).lease)
+
+        assert store.get_session(session.id).error_count == 0
+
+    def test_a_foreground_turn_is_not_run_again(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        started = store.start_turn(session.id, a_turn(foreground=True), a_claim())
+        assert isinstance(started, Claim)
+
+        turn = lose(store, clock, started.lease)
+
+        assert turn.status is TurnStatus.FAILED
+        assert turn.failure is not None
+        assert turn.failure.failure_class is FailureClass.INTERRUPTED
+        assert store.claim_turn(a_claim()) is None
+
+    def test_a_turn_that_was_to_stop_has_stopped(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        lease = claim(store, session).lease
+        store.cancel_turn(session.id, lease.seq)
+
+        assert lose(store, clock, lease).status is TurnStatus.CANCELLED
+        assert store.claim_turn(a_claim()) is None
+
+    def test_a_turn_of_a_closed_session_has_stopped(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        lease = claim(store, session).lease
+        store.finalize_session(session.id, Phase.ABANDONED, None)
+
+        assert lose(store, clock, lease).status is TurnStatus.CANCELLED
+
+    def test_a_turn_without_tries_left_has_failed(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        enqueue(store, session, "kills its worker", max_attempts=2)
+        assert lose(store, clock, claim(store, session).lease).status is TurnStatus.QUEUED
+
+        turn = lose(store, clock, claim(store, session).lease)
+
+        assert turn.status is TurnStatus.FAILED
+        assert turn.failure is not None
+        assert turn.failure.failure_class is FailureClass.INTERRUPTED
+
+    # --- too late to recover ---
+
+    @pytest.mark.parametrize("meanwhile", ["renewed", "recovered", "taken", "finished"])
+    def test_what_is_no_orphan_any_more_is_left_alone(
+        self, store: Store, clock: ManualClock, meanwhile: str
+    ) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        lease = claim(store, session).lease
+        clock.advance(60)
+        (orphan,) = store.orphans()
+        match meanwhile:
+            case "renewed":
+                store.heartbeat(lease, 60)
+            case "recovered":
+                store.recover(orphan)
+            case "taken":
+                store.recover(orphan)
+                claim(store, session)
+            case _:
+                store.finish_turn(lease, done())
+        before = snapshot(store)
+
+        with pytest.raises(Conflict):
+            store.recover(orphan)
+        assert snapshot(store) == before
+
+    def test_a_renewed_lease_outlives_the_recovery_that_came_too_late(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        lease = claim(store, session).lease
+        clock.advance(60)
+        (orphan,) = store.orphans()
+        store.heartbeat(lease, 60)
+        with pytest.raises(Conflict):
+            store.recover(orphan)
+
+        assert store.finish_turn(lease, done()).status is TurnStatus.DONE

@@ -1,0 +1,207 @@
+"""Owns the clause that what is in another workspace does not exist: one test for every verb."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+
+from holdfast.clock import Instant
+from holdfast.domain.decisions import Fresh, Reason
+from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.phases import Phase
+from holdfast.domain.retention import CleanupReport
+from holdfast.domain.sessions import Session, SessionFilter, SessionPage, SessionUpdate
+from holdfast.domain.turns import Launch, Lease, Orphan, TurnRequest
+from holdfast.domain.usage import NO_USAGE
+from holdfast.errors import Conflict, LeaseLost, NotFound
+from holdfast.store.contract import Store
+from holdfast.testing.builders import (
+    a_claim,
+    a_codex_runtime,
+    a_pointer,
+    a_provider_session_id,
+    a_runtime,
+    a_session,
+    a_session_id,
+    a_turn,
+    an_event,
+    done,
+)
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.steps import begin, claim, enqueue, run, snapshot
+
+MakeStore = Callable[..., Store]
+
+
+@dataclass(frozen=True)
+class Theirs:
+    """What another workspace holds: a session that has run, and one whose lease has just expired."""
+
+    session: Session
+    provider_session_id: ProviderSessionId
+    lease: Lease
+    queued: Session
+
+    @property
+    def id(self) -> str:
+        return self.session.id
+
+    @property
+    def conversation(self) -> str:
+        return self.session.conversation_id
+
+
+def begin_theirs(store: Store, clock: ManualClock) -> Theirs:
+    session = begin(store, name="theirs")
+    provider_session_id = a_provider_session_id()
+    run(store, session, "one", provider_session_id=provider_session_id)
+    store.fork(session.id, a_session_id())
+    enqueue(store, session, "two")
+    lease = claim(store, session, key="their-claim").lease
+    store.record_events(lease, [an_event(1)])
+    queued = begin(store)
+    enqueue(store, queued, "waiting")
+    clock.advance(3600)
+    return Theirs(session, provider_session_id, lease, queued)
+
+
+FAR = Instant(2**60)
+GONE = Failure(FailureClass.GONE, "no such session")
+
+#: each verb, asked for what another workspace holds
+VERBS: dict[str, Callable[[Store, Theirs], object]] = {
+    "create_session": lambda s, t: s.create_session(a_session(conversation_id=t.conversation)),
+    "get_session": lambda s, t: s.get_session(t.id),
+    "find_session": lambda s, _: s.find_session("theirs"),
+    "phase_history": lambda s, t: s.phase_history(t.id),
+    "update_session": lambda s, t: s.update_session(t.id, SessionUpdate(phase=Phase.PLANNING)),
+    "finalize_session": lambda s, t: s.finalize_session(t.id, Phase.COMPLETED, None),
+    "list_sessions": lambda s, _: s.list_sessions(SessionFilter(), 100),
+    "children": lambda s, t: s.children(t.id),
+    "rename_session": lambda s, t: s.rename_session(t.id, "ours"),
+    "remove_session": lambda s, t: s.remove_session(t.queued.id),
+    "clean_up": lambda s, _: s.clean_up(FAR),
+    "get_conversation": lambda s, t: s.get_conversation(t.conversation),
+    "history": lambda s, t: s.history(t.conversation),
+    "edit_turn": lambda s, t: s.edit_turn(t.id, 1, prompt="edited"),
+    "truncate": lambda s, t: s.truncate(t.queued.id, 0),
+    "retry_turn": lambda s, t: s.retry_turn(t.queued.id, 1),
+    "new_generation": lambda s, t: s.new_generation(t.queued.id),
+    "fork": lambda s, t: s.fork(t.id, a_session_id()),
+    "enqueue_turn": lambda s, t: s.enqueue_turn(t.id, a_turn()),
+    "record_turn": lambda s, t: s.record_turn(t.id, a_turn(), "done", NO_USAGE),
+    "get_turn": lambda s, t: s.get_turn(t.conversation, 1),
+    "turns": lambda s, t: s.turns(t.id),
+    "claim_turn": lambda s, _: s.claim_turn(a_claim(key="their-claim")),
+    "start_turn": lambda s, t: s.start_turn(t.queued.id, a_turn(), a_claim()),
+    "heartbeat": lambda s, t: s.heartbeat(t.lease, 60),
+    "launch": lambda s, t: s.launch(t.lease, Launch(Fresh(Reason.NO_POINTER, ()))),
+    "record_events": lambda s, t: s.record_events(t.lease, [an_event(2)]),
+    "pin": lambda s, t: s.pin(t.lease, a_provider_session_id()),
+    "fall_back": lambda s, t: s.fall_back(t.lease, GONE, "another-claim"),
+    "put_back": lambda s, t: s.put_back(t.lease),
+    "finish_turn": lambda s, t: s.finish_turn(t.lease, done()),
+    "cancel_turn": lambda s, t: s.cancel_turn(t.queued.id, 1),
+    "orphans": lambda s, _: s.orphans(),
+    "recover": lambda s, t: s.recover(Orphan(t.lease, None, False)),
+    "attempts": lambda s, t: s.attempts(t.conversation, 1),
+    "newest_attempt": lambda s, t: s.newest_attempt(t.id),
+    "events": lambda s, t: s.events(t.conversation, 2),
+    "late_reports": lambda s, t: s.late_reports(t.conversation),
+    "explain": lambda s, t: s.explain(t.id, "claude", TurnRequest()),
+    "pointer": lambda s, t: s.pointer(t.id, "claude"),
+    "pointers": lambda s, t: s.pointers(t.id),
+    "set_pointer": lambda s, t: s.set_pointer(a_pointer(t.id, runtime_id=None)),
+    "clear_pointer": lambda s, t: s.clear_pointer(t.id, "claude", t.provider_session_id),
+    "retire": lambda s, t: s.retire(t.id, "claude", a_provider_session_id(), "gone"),
+    "provider_sessions": lambda s, t: s.provider_sessions(t.id),
+    "runtimes": lambda s, _: s.runtimes(),
+}
+#: those of them that must say NotFound, rather than answer with nothing
+NAMES_AN_ID = [
+    "create_session", "get_session", "find_session", "update_session", "finalize_session",
+    "rename_session", "remove_session", "get_conversation", "history", "edit_turn", "truncate",
+    "retry_turn", "new_generation", "fork", "enqueue_turn", "record_turn", "get_turn", "turns",
+    "start_turn", "cancel_turn", "explain", "set_pointer", "retire",
+]  # fmt: skip
+#: verbs that are about no one's data in particular
+WITHOUT_DATA = {"register_runtime", "now", "bytes_used", "where", "close"}
+
+
+def nothing(answer: object) -> bool:
+    match answer:
+        case SessionPage():
+            return not answer.sessions and not answer.unreadable and answer.next_cursor is None
+        case CleanupReport():
+            return answer.count == 0
+        case _:
+            return not answer
+
+
+class WorkspaceContract:
+    """Everything happens in the workspace that the store was opened for."""
+
+    @pytest.fixture
+    def theirs(self, store: Store, clock: ManualClock) -> Theirs:
+        return begin_theirs(store, clock)
+
+    def test_every_verb_is_tested(self) -> None:
+        verbs = {name for name in vars(Store) if not name.startswith("_")}
+        assert set(VERBS) == verbs - WITHOUT_DATA
+
+    @pytest.mark.parametrize("verb", VERBS)
+    def test_what_is_in_another_workspace_does_not_exist(
+        self, store: Store, make_store: MakeStore, theirs: Theirs, verb: str
+    ) -> None:
+        before = snapshot(store)
+        ours = make_store(workspace="ours")
+        try:
+            answer = VERBS[verb](ours, theirs)
+        except (NotFound, LeaseLost, Conflict):
+            answer = None
+        assert nothing(answer)
+        assert snapshot(store) == before
+        assert store.late_reports(theirs.conversation) == ()
+        assert nothing(ours.list_sessions(SessionFilter(), 10))
+
+    def test_a_missing_id_is_said_to_be_missing(self, make_store: MakeStore, theirs: Theirs) -> None:
+        ours = make_store(workspace="ours")
+        for verb in NAMES_AN_ID:
+            with pytest.raises(NotFound):
+                VERBS[verb](ours, theirs)
+
+    def test_workspaces_may_use_the_same_ids_names_and_keys(
+        self, store: Store, make_store: MakeStore
+    ) -> None:
+        ours = make_store(workspace="ours")
+        new, runtime = a_session(name="infra"), a_runtime()
+        for each in (store, ours):
+            session = each.create_session(new)
+            each.register_runtime(runtime)
+            each.enqueue_turn(session.id, a_turn(key="once"))
+            claimed = each.claim_turn(a_claim(key="my-claim"))
+            assert claimed is not None
+            each.finish_turn(claimed.lease, done(provider_session_id=ProviderSessionId("the-same")))
+        assert snapshot(store) == snapshot(ours)
+        ours.remove_session(new.id)
+        assert store.find_session("infra") == new.id
+
+    def test_a_provider_session_is_held_and_retired_in_its_workspace_alone(
+        self, store: Store, make_store: MakeStore, theirs: Theirs
+    ) -> None:
+        ours = make_store(workspace="ours")
+        store.retire(theirs.id, "claude", theirs.provider_session_id, "gone")
+        ours.register_runtime(a_runtime())
+        pointer = a_pointer(begin(ours).id, provider_session_id=theirs.provider_session_id)
+        ours.set_pointer(pointer)
+        assert ours.pointer(pointer.session_id, "claude") == pointer
+
+    def test_registering_a_runtime_is_seen_in_its_workspace_alone(
+        self, store: Store, make_store: MakeStore
+    ) -> None:
+        store.register_runtime(a_runtime())
+        make_store(workspace="ours").register_runtime(a_codex_runtime())
+        assert store.runtimes() == (a_runtime(),)

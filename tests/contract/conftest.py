@@ -1,0 +1,87 @@
+"""Owns the stores that the contract suites run on: every engine, with a clock that tests move."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from holdfast.domain.ids import Workspace
+from holdfast.domain.policy import Policy
+from holdfast.store.contract import Store
+from holdfast.store.driver import Driver
+from holdfast.store.open import open_store
+from holdfast.store.sql_store import SqlStore
+from holdfast.testing.clock import ManualClock
+from tests.contract.heads import watch
+
+MEMORY = "sqlite:///:memory:"
+
+
+class MakeStore(Protocol):
+    def __call__(self, workspace: str = "default", policy: Policy | None = None) -> Store: ...
+
+
+class Damage(Protocol):
+    def __call__(self, session_id: str, **fields: object) -> None: ...
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture(params=["sqlite-memory", "sqlite-file", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "sqlite-memory":
+        return MEMORY
+    if request.param == "sqlite-file":
+        return f"sqlite:///{tmp_path}/holdfast.db"
+    return str(request.getfixturevalue("emptied_postgres_url"))
+
+
+@pytest.fixture
+def make_store(url: str, clock: ManualClock) -> Iterator[MakeStore]:
+    """Another handle on the same data: for another workspace, or with another policy."""
+    opened: list[Store] = []
+
+    def make(workspace: str = "default", policy: Policy | None = None) -> Store:
+        if url == MEMORY and opened:
+            # a database in memory is its driver's alone: share it
+            made: Store = SqlStore(driver_of(opened[0]), Workspace(workspace), policy or Policy())
+        else:
+            made = open_store(url, workspace=workspace, clock=clock, durability="normal", policy=policy)
+        opened.append(made)
+        return made
+
+    yield make
+    for store in reversed(opened):
+        store.close()
+
+
+@pytest.fixture
+def store(make_store: MakeStore) -> Store:
+    return make_store()
+
+
+@pytest.fixture
+def watched(store: Store) -> None:
+    """After each verb that writes, what the store keeps twice must agree."""
+    watch(store)
+
+
+@pytest.fixture
+def damage(store: Store) -> Damage:
+    """Writes into a session's row behind the store's back."""
+
+    def write(session_id: str, **fields: object) -> None:
+        values = ", ".join(f"{field} = :{field}" for field in fields)
+        with driver_of(store).write() as tx:
+            tx.run(f"UPDATE sessions SET {values} WHERE id = :id", {"id": session_id, **fields})
+
+    return write
+
+
+def driver_of(store: Store) -> Driver:
+    assert isinstance(store, SqlStore)
+    return store._driver

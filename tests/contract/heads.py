@@ -1,0 +1,99 @@
+"""Owns the check of what the store keeps twice: the head in a session's row, and its lease, against the turns."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from holdfast.store.contract import Store
+from holdfast.store.driver import Driver, Row, Transaction
+from holdfast.store.sql_store import SqlStore
+
+SESSIONS = """
+SELECT workspace, id, conversation_id, fence, lease_owner, lease_expires_at, head_seq, head_provider,
+    head_runtime_id, head_priority, ready_at, wake_at FROM sessions"""
+OPEN_TURNS = """
+SELECT workspace, session_id, conversation_id, seq, provider, runtime_id, priority, not_before, status
+FROM turns WHERE status IN ('queued', 'claimed', 'running', 'waiting') ORDER BY seq"""
+OPEN_ATTEMPTS = "SELECT workspace, session_id, seq, fence, owner FROM attempts WHERE status = 'open'"
+TABLES = [
+    "conversations",
+    "sessions",
+    "phase_changes",
+    "runtimes",
+    "turns",
+    "messages",
+    "history_changes",
+    "attempts",
+    "events",
+    "pointers",
+    "provider_sessions",
+    "late_reports",
+]
+
+
+class WatchedDriver:
+    """Looks at every session after each transaction that wrote."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        with self._driver.write() as tx:
+            yield tx
+        check_heads(self._driver)
+
+
+def watch(store: Store) -> None:
+    assert isinstance(store, SqlStore)
+    store._driver = WatchedDriver(store._driver)
+
+
+def check_heads(driver: Driver) -> None:
+    with driver.read() as tx:
+        turns: dict[tuple[str, str], list[Row]] = {}
+        for row in tx.all(OPEN_TURNS, {}):
+            turns.setdefault((row[0], row[1]), []).append(row)
+        attempts: dict[tuple[str, str], list[Row]] = {}
+        for row in tx.all(OPEN_ATTEMPTS, {}):
+            attempts.setdefault((row[0], row[1]), []).append(row)
+        for session in tx.all(SESSIONS, {}):
+            key = (session[0], session[1])
+            _check(session, turns.get(key, []), attempts.get(key, []), tx.now)
+
+
+def _check(session: Row, turns: list[Row], attempts: list[Row], now: int) -> None:
+    fence, owner, expires_at = session[3:6]
+    head, (ready_at, wake_at) = session[6:10], session[10:12]
+    assert [turn[8] for turn in turns[1:] if turn[8] not in ("queued", "waiting")] == [], "two turns run"
+    assert (owner is None) == (expires_at is None), "half a lease"
+    if not turns:
+        assert head == (None,) * 4, f"the head {head} is not open"
+        assert (ready_at, wake_at, expires_at) == (None, None, None)
+        return
+    _, _, _, seq, provider, runtime_id, priority, not_before, status = turns[0]
+    assert head == (seq, provider, runtime_id or "", priority), "the head is not the oldest open turn"
+    if status in ("claimed", "running"):
+        assert (ready_at, wake_at) == (None, None), "what runs can be claimed"
+        assert [(a[2], a[3], a[4]) for a in attempts] == [(seq, fence, owner)], "not the one open attempt"
+        return
+    assert attempts == [], "an open attempt without a lease"
+    assert expires_at is None, "a lease without an open attempt"
+    if status == "queued":
+        assert (ready_at is None) != (wake_at is None), "neither ready nor to be woken, or both"
+        if not_before is not None and not_before > now:
+            assert wake_at == not_before, "ready before its time"
+
+
+def dump(store: Store, without: str = "") -> dict[str, list[str]]:
+    """Every row of every table, except those of one."""
+    assert isinstance(store, SqlStore)
+    with store._driver.read() as tx:
+        return {
+            table: sorted(map(repr, tx.all(f"SELECT * FROM {table}", {})))
+            for table in TABLES
+            if table != without
+        }

@@ -1,0 +1,123 @@
+import pytest
+
+from holdfast.domain.phases import MayContinue
+from holdfast.domain.sessions import SessionFilter
+from holdfast.engine.holdfast import Holdfast
+from holdfast.errors import UnreadableSession
+from holdfast.store.contract import Store
+from holdfast.testing import (
+    cleanup_contract,
+    listing_contract,
+    session_contract,
+    threads_contract,
+    workspace_contract,
+)
+from holdfast.testing.builders import a_claim, a_turn
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.steps import begin, run
+from tests.contract.conftest import Damage, driver_of
+
+
+class TestCreate(session_contract.CreateContract):
+    pass
+
+
+class TestFind(session_contract.FindContract):
+    pass
+
+
+class TestUpdate(session_contract.UpdateContract):
+    pass
+
+
+class TestFinalize(session_contract.FinalizeContract):
+    pass
+
+
+class TestRename(session_contract.RenameContract):
+    pass
+
+
+class TestList(listing_contract.ListContract):
+    pass
+
+
+class TestUnreadable(listing_contract.UnreadableContract):
+    pass
+
+
+class TestRemove(cleanup_contract.RemoveContract):
+    pass
+
+
+class TestCleanup(cleanup_contract.CleanupContract):
+    pass
+
+
+class TestWorkspaces(workspace_contract.WorkspaceContract):
+    pass
+
+
+def test_what_cannot_be_understood_may_not_go_on(store: Store, damage: Damage) -> None:
+    session = begin(store)
+    run(store, session)
+    damage(session.id, phase="dancing")
+    assert Holdfast(store).may_continue(session.id) is MayContinue.UNREADABLE
+    assert Holdfast(store).should_resume(session.id) is False
+
+
+#: SQLite keeps any value in any column
+WRONG_TYPES = {
+    "error_count": "many",
+    "created_at": "yesterday",
+    "updated_at": b"\xff",
+    "resume_ready": "perhaps",
+    "finalized_at": "never",
+    "agent": b"\xff\xfe",
+    "metadata": b"{}",
+    "purpose": b"",
+    "input_tokens": "lots",
+    "cost_usd": "a fortune",
+}
+
+
+@pytest.mark.parametrize("url", ["sqlite-file"], indirect=True)
+@pytest.mark.parametrize("field", WRONG_TYPES)
+class TestWrongTypes:
+    def test_a_list_names_the_session_and_goes_on_page_by_page(
+        self, store: Store, clock: ManualClock, damage: Damage, field: str
+    ) -> None:
+        ids = listing_contract.begin_some(store, clock, 3)
+        damage(ids[1], **{field: WRONG_TYPES[field]})
+        page = store.list_sessions(SessionFilter(), 10)
+        assert {session.id for session in page.sessions} == {ids[0], ids[2]}
+        assert list(page.unreadable) == [ids[1]]
+        assert set(listing_contract.listed(store, limit=1)) == {ids[0], ids[2]}
+
+    def test_the_session_never_runs(self, store: Store, damage: Damage, field: str) -> None:
+        session = begin(store)
+        run(store, session)
+        damage(session.id, **{field: WRONG_TYPES[field]})
+        assert Holdfast(store).may_continue(session.id) is MayContinue.UNREADABLE
+
+
+@pytest.mark.parametrize("url", ["sqlite-file"], indirect=True)
+@pytest.mark.parametrize("field", ["purpose", "metadata", "agent"])
+def test_text_that_is_not_text_affects_no_other_session(store: Store, clock: ManualClock, field: str) -> None:
+    ids = listing_contract.begin_some(store, clock, 3)
+    for session_id in ids[1:]:
+        store.enqueue_turn(session_id, a_turn())
+    with driver_of(store).write() as tx:
+        sql = f"UPDATE sessions SET {field} = CAST(:bytes AS TEXT) WHERE id = :id"
+        tx.run(sql, {"id": ids[1], "bytes": b"{\xff\xfe}"})
+    page = store.list_sessions(SessionFilter(), 10)
+    assert [session.id for session in page.sessions] == [ids[0], ids[2]]
+    assert list(page.unreadable) == [ids[1]]
+    with pytest.raises(UnreadableSession):
+        store.get_session(ids[1])
+    claims = [store.claim_turn(a_claim()) for _ in range(2)]
+    assert [claim and claim.turn.session_id for claim in claims] == [ids[2], None]
+
+
+class TestThreads(threads_contract.ThreadsContract):
+    pass

@@ -1,0 +1,22 @@
+import pytest
+
+from holdfast.testing.retry_contract import TryAgainContract
+from holdfast.testing.turn_contract import CancelContract, RecordContract, StartContract
+
+pytestmark = pytest.mark.usefixtures("watched")
+
+
+class TestStart(StartContract):
+    pass
+
+
+class TestRecord(RecordContract):
+    pass
+
+
+class TestCancel(CancelContract):
+    pass
+
+
+class TestTryAgain(TryAgainContract):
+    pass
