@@ -1,0 +1,64 @@
+"""Durable sessions for coding agents.
+
+    import holdfast
+
+    agent_id = holdfast.create_session("terraform-architect", purpose="approval_workflow")
+    holdfast.update_state(agent_id, phase="approval")
+    holdfast.should_resume(agent_id)
+
+The functions work on the default store; ``holdfast.open(url)`` gives everything, on any store.
+Names are resolved when they are used, so that importing the package costs next to nothing.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast import errors
+    from holdfast.engine.default import (
+        cleanup_old_sessions,
+        create_session,
+        finalize_session,
+        get_session,
+        list_sessions,
+        open,
+        should_resume,
+        update_state,
+    )
+    from holdfast.engine.holdfast import Holdfast
+    from holdfast.errors import HoldfastError
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Holdfast",
+    "HoldfastError",
+    "cleanup_old_sessions",
+    "create_session",
+    "errors",
+    "finalize_session",
+    "get_session",
+    "list_sessions",
+    "open",
+    "should_resume",
+    "update_state",
+]
+
+_ELSEWHERE = {"Holdfast": "engine.holdfast", "HoldfastError": "errors"}
+
+
+def __getattr__(name: str) -> object:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name == "errors":
+        return import_module("holdfast.errors")
+    module = import_module(f"holdfast.{_ELSEWHERE.get(name, 'engine.default')}")
+    value = getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*__all__, "__version__"])

@@ -1,0 +1,323 @@
+"""Owns where settings come from: flag > environment > project file > user file > default.
+
+The accepted keys and their types are derived from ``Settings`` and ``Policy``; there is no second list.
+No message shows a URL, because a URL may hold a password.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from functools import cache
+from pathlib import Path
+from types import UnionType
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+
+from holdfast.config_files import project_file, read_toml, user_file, xdg
+from holdfast.domain.ids import check_workspace
+from holdfast.domain.policy import InvalidRule, Policy
+from holdfast.errors import ConfigError, InvalidInput
+
+DEFAULT = "default"
+FLAG = "flag"
+
+_PREFIX = "HOLDFAST_"
+_NOT_SETTINGS = ("HOLDFAST_TEST_", "HOLDFAST_LOG")  # other variables of ours, whatever follows
+_MAX_SHOWN = 60
+_TRUE = ("true", "on", "yes", "1")
+_FALSE = ("false", "off", "no", "0")
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a command or a library call works with; valid once it exists."""
+
+    url: str | None = field(default=None, repr=False)  #: the store; None: ``default_url``
+    workspace: str = "default"
+    durability: Literal["full", "normal"] = "full"  #: SQLite: sync at each commit, or at checkpoints only
+    policy: Policy = field(default_factory=Policy)
+    #: key -> file, variable, ``flag`` or ``default``; a table's entries one by one (``resume.agents.NAME``)
+    sources: Mapping[str, str] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        if self.url is not None and not self.url.strip():
+            raise InvalidRule("must not be empty", "url")
+        try:
+            check_workspace(self.workspace)
+        except InvalidInput:  # it shows the value, which may be a URL in the wrong place
+            problem = "must be an id: at most 128 letters, digits and . _ : @ + = -"
+            raise InvalidRule(problem, "workspace") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """One setting that a source may give."""
+
+    name: str  #: as in a file, with its table: ``resume.same_model``
+    kind: Any  #: the annotation of its field
+    default: object
+
+    @property
+    def variable(self) -> str:
+        return _PREFIX + self.name.upper().replace(".", "__")
+
+    @property
+    def expected(self) -> str:
+        """Its type in words, for messages and for the reference page."""
+        kind, optional = _required(self.kind)
+        if get_origin(kind) is Literal:
+            return " or ".join(f'"{choice}"' for choice in get_args(kind))
+        words = {bool: "true or false", int: "integer", float: "number", str: "string"}
+        words |= {frozenset: "list of strings", Mapping: "table of true or false"}
+        return words[get_origin(kind) or kind] + (' or "off"' if optional and kind is not str else "")
+
+
+@cache
+def setting_keys() -> Mapping[str, Key]:
+    """Every setting by its name, the order that of the dataclasses."""
+    keys = list(_keys_of(Settings, "", skip=("policy", "sources")))
+    for table, rules in get_type_hints(Policy).items():
+        keys += _keys_of(rules, f"{_table_name(table)}.")
+    return {key.name: key for key in keys}
+
+
+def load_settings(
+    *, overrides: Mapping[str, object] | None = None, environ: Mapping[str, str], cwd: Path
+) -> Settings:
+    """Read, check and merge all sources; every problem is a ``ConfigError``.
+
+    ``overrides`` are flags by key name. None means "not given"; text is read as in the environment.
+    """
+    values: dict[str, Any] = {}
+    sources = dict.fromkeys((name for name, key in setting_keys().items() if not _is_table(key)), DEFAULT)
+    for given in (
+        *_from_file(user_file(environ, cwd)),
+        *_from_file(project_file(environ, cwd)),
+        *_from_environment(environ),
+        *_from_overrides(overrides or {}),
+    ):
+        _merge(given, values, sources)
+    return _build(values, sources)
+
+
+def data_dir(environ: Mapping[str, str]) -> Path:
+    base = xdg(environ, "XDG_DATA_HOME", ".local/share")
+    if base is None:
+        raise ConfigError("HOME", "is not set; set it, XDG_DATA_HOME or HOLDFAST_URL")
+    return base / "holdfast"
+
+
+def default_url(environ: Mapping[str, str]) -> str:
+    return f"sqlite:///{data_dir(environ) / 'holdfast.db'}"
+
+
+def _keys_of(rules: type, prefix: str, skip: tuple[str, ...] = ()) -> Iterator[Key]:
+    hints = get_type_hints(rules)
+    for f in fields(rules):
+        if f.name not in skip:
+            default = f.default if f.default_factory is MISSING else f.default_factory()
+            yield Key(prefix + f.name, hints[f.name], default)
+
+
+def _table_name(policy_field: str) -> str:
+    return policy_field.rstrip("_")  # ``continue`` is a keyword, so its field is ``continue_``
+
+
+def _tables() -> list[str]:
+    return [_table_name(f.name) for f in fields(Policy)]
+
+
+def _is_table(key: Key) -> bool:
+    return get_origin(key.kind) is Mapping
+
+
+def _required(kind: Any) -> tuple[Any, bool]:
+    """``(float, True)`` for ``float | None``."""
+    if get_origin(kind) is UnionType:
+        return next(arm for arm in get_args(kind) if arm is not type(None)), True
+    return kind, False
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A checked value and where it was found."""
+
+    key: Key
+    value: Any
+    where: str
+
+
+def _from_file(path: Path | None) -> Iterator[_Given]:
+    if path is None:
+        return
+    where = str(path)
+    for name, value in _flat(read_toml(path), where):
+        key = _known(name, where, setting_keys())
+        checked = _checked(key, value, where)
+        yield _Given(key, _from_there(path, checked) if name == "url" else checked, where)
+
+
+def _from_there(file: Path, url: object) -> object:
+    """A SQLite path in a file is meant from where the file is, whatever directory the command runs in."""
+    path = str(url).removeprefix("sqlite:///")
+    if path == url or path in ("", ":memory:") or path.startswith(("/", "~")):
+        return url
+    return f"sqlite:///{file.parent.resolve() / path}"
+
+
+def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
+    by_variable = {key.variable: key for key in setting_keys().values()}
+    for variable in sorted(environ):
+        if not _is_setting(variable, by_variable):
+            continue
+        key = _known(variable, "environment", by_variable)
+        if environ[variable].strip():  # an empty variable counts as not set
+            yield _Given(key, _checked(key, environ[variable], variable, text=True), variable)
+
+
+def _is_setting(variable: str, known: Mapping[str, Key]) -> bool:
+    if variable in known:
+        return True
+    return variable.startswith(_PREFIX) and "__" in variable and not variable.startswith(_NOT_SETTINGS)
+
+
+def _from_overrides(overrides: Mapping[str, object]) -> Iterator[_Given]:
+    for name, value in overrides.items():
+        key = _known(name, FLAG, setting_keys())
+        if value is not None:
+            yield _Given(key, _checked(key, value, FLAG, text=isinstance(value, str)), FLAG)
+
+
+def _merge(given: _Given, values: dict[str, Any], sources: dict[str, str]) -> None:
+    """The later one wins; in a table, entry by entry."""
+    name = given.key.name
+    if not _is_table(given.key):
+        values[name] = given.value
+        sources[name] = given.where
+        return
+    values[name] = values.get(name, {}) | given.value
+    sources |= {f"{name}.{entry}": given.where for entry in given.value}
+
+
+def _build(values: Mapping[str, Any], sources: dict[str, str]) -> Settings:
+    rules: dict[str, Any] = {}
+    for policy_field, kind in get_type_hints(Policy).items():
+        table = f"{_table_name(policy_field)}."
+        rules[policy_field] = _construct(kind, table, values, sources)
+    top = {name: value for name, value in values.items() if "." not in name}
+    return _construct(Settings, "", {**top, "policy": Policy(**rules), "sources": sources}, sources)
+
+
+def _construct(
+    kind: Callable[..., _T], prefix: str, values: Mapping[str, Any], sources: Mapping[str, str]
+) -> _T:
+    own = {name.removeprefix(prefix): value for name, value in values.items() if name.startswith(prefix)}
+    try:
+        return kind(**own)
+    except InvalidRule as exc:
+        names = [prefix + key for key in exc.keys]
+        given_by = dict.fromkeys(sources[name] for name in names if sources[name] != DEFAULT)
+        raise ConfigError(
+            " and ".join(given_by), f"{' and '.join(names)} {exc.problem}", keys=names
+        ) from None
+
+
+def _flat(document: Mapping[str, object], where: str) -> Iterator[tuple[str, object]]:
+    """The keys of the tables, with the table's name before them."""
+    tables = _tables()
+    for name, value in document.items():
+        if name not in tables:
+            yield name, value
+        elif isinstance(value, dict):
+            yield from ((f"{name}.{inner}", inner_value) for inner, inner_value in value.items())
+        else:
+            raise ConfigError(where, f"{name}: expected table, found {_shown(value)}", key=name)
+
+
+def _known(name: str, where: str, known: Mapping[str, Key]) -> Key:
+    if name in known:
+        return known[name]
+    guess = _guess(name, known)
+    hint = f"; did you mean {guess}?" if guess else ""
+    raise ConfigError(where, f"unknown key {_shown(name)}{hint}")
+
+
+def _guess(name: str, known: Iterable[str]) -> str | None:
+    import difflib  # only for those who mistyped
+
+    candidates = [*known, *_tables()]
+    elsewhere = [key for key in candidates if key.endswith(f".{name}")]  # right, but outside its table
+    return next(iter(elsewhere or difflib.get_close_matches(name, candidates, n=1)), None)
+
+
+def _checked(key: Key, value: object, where: str, *, text: bool = False) -> object:
+    try:
+        return _accept(key.kind, _parse(key.kind, str(value).strip()) if text else value)
+    except (ValueError, OverflowError):
+        problem = f"{key.name}: expected {key.expected}, found {_shown(value)}"
+        raise ConfigError(where, problem, key=key.name) from None
+
+
+def _parse(kind: Any, text: str) -> object:
+    """What a file would have held in place of this text; ``ValueError`` if nothing fits."""
+    kind, _ = _required(kind)
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if kind is bool:
+        return _truth(text)
+    if kind in (int, float) and text != "off":
+        return kind(text)
+    if get_origin(kind) is frozenset:
+        return parts
+    if get_origin(kind) is Mapping:
+        pairs = (part.rpartition("=") for part in parts)
+        return {name.strip(): _truth(word.strip()) for name, _, word in pairs}
+    return text
+
+
+def _truth(word: str) -> bool:
+    if word.lower() not in _TRUE + _FALSE:
+        raise ValueError(word)
+    return word.lower() in _TRUE
+
+
+def _accept(kind: Any, value: object) -> object:
+    """The value as its field holds it; ``ValueError`` if it is of another type."""
+    kind, optional = _required(kind)
+    origin = get_origin(kind)
+    match value:
+        case "off" if optional and kind is float:
+            return None
+        case bool() if kind is bool:
+            return value
+        case int() | float() if kind is float and not isinstance(value, bool):
+            return float(value)
+        case int() if kind is int and not isinstance(value, bool):
+            return value
+        case str() if kind is str or (origin is Literal and value in get_args(kind)):
+            return value
+        case list() | tuple() | set() | frozenset() if origin is frozenset:
+            return frozenset(_accept(str, item) for item in value)
+        case Mapping() if origin is Mapping:
+            return {_entry_name(name): _accept(bool, item) for name, item in value.items()}
+        case _:
+            raise ValueError(value)
+
+
+def _entry_name(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise ValueError(name)
+    return name
+
+
+def _shown(value: object) -> str:
+    """Enough to recognise it; a URL may hold a password, so never that."""
+    if isinstance(value, list | tuple | set | frozenset):
+        return "a list"
+    if isinstance(value, Mapping):
+        return "a table"
+    shown = repr(value)
+    if "://" in shown:
+        return "a URL"
+    return shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."

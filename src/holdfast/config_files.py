@@ -1,0 +1,95 @@
+"""Owns configuration files: where they lie, which ones are trusted, and reading them."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from holdfast.errors import ConfigError
+
+PROJECT_FILE = ".holdfast.toml"
+_MAX_FILE_BYTES = 1_000_000
+
+
+def user_file(environ: Mapping[str, str], cwd: Path) -> Path | None:
+    """A file named by ``HOLDFAST_CONFIG`` must exist, the usual one need not."""
+    if explicit := environ.get("HOLDFAST_CONFIG"):
+        path = cwd / explicit
+        if not os.path.lexists(path):
+            shown = "a file" if "://" in explicit else str(path)
+            raise ConfigError("HOLDFAST_CONFIG", f"names {shown} that does not exist")
+        return path
+    base = xdg(environ, "XDG_CONFIG_HOME", ".config")
+    usual = base / "holdfast" / "config.toml" if base else None
+    return usual if usual and os.path.lexists(usual) else None
+
+
+def project_file(environ: Mapping[str, str], cwd: Path) -> Path | None:
+    """The nearest one, in ``cwd`` or above; not above a repository, the home or a shared directory."""
+    home = _home(environ)
+    last = home.resolve() if home else None
+    here = cwd.resolve()
+    for directory in (here, *here.parents):
+        if _is_shared(directory):  # anyone could have put a file into /tmp
+            return None
+        candidate = directory / PROJECT_FILE
+        if os.path.lexists(candidate):
+            return candidate
+        if directory == last or os.path.lexists(directory / ".git"):
+            return None
+    return None
+
+
+def _is_shared(directory: Path) -> bool:
+    try:
+        mode = directory.stat().st_mode
+    except OSError:
+        return False
+    return bool(mode & stat.S_ISVTX and mode & stat.S_IWOTH)
+
+
+def _home(environ: Mapping[str, str]) -> Path | None:
+    home = Path(environ.get("HOME", ""))
+    return home if home.is_absolute() else None
+
+
+def xdg(environ: Mapping[str, str], variable: str, under_home: str) -> Path | None:
+    """The XDG base directory; the specification says to ignore a relative value."""
+    path = Path(environ.get(variable, ""))
+    if path.is_absolute():
+        return path
+    home = _home(environ)
+    return home / under_home if home else None
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    import tomllib  # only needed by those who have a file
+
+    data = _read_bytes(path)
+    try:
+        return tomllib.loads(data.decode("utf-8-sig"))  # a byte order mark is no error
+    except UnicodeDecodeError as exc:
+        line = data.count(b"\n", 0, exc.start) + 1
+        raise ConfigError(str(path), f"is not valid UTF-8 (at line {line})") from None
+    except (ValueError, RecursionError) as exc:  # besides its own, tomllib lets those of int() through
+        raise ConfigError(str(path), f"is not valid TOML: {exc}") from None
+
+
+def _read_bytes(path: Path) -> bytes:
+    """A project file comes with a checkout: it may be a link to something endless."""
+    try:
+        mode = path.stat().st_mode
+        if stat.S_ISDIR(mode):
+            raise ConfigError(str(path), "is a directory, not a file")
+        if not stat.S_ISREG(mode) and str(path) != os.devnull:
+            raise ConfigError(str(path), "is not a regular file")
+        with path.open("rb") as file:
+            data = file.read(_MAX_FILE_BYTES + 1)
+    except OSError as exc:
+        raise ConfigError(str(path), f"cannot be read: {exc.strerror}") from exc
+    if len(data) > _MAX_FILE_BYTES:
+        raise ConfigError(str(path), f"is larger than {_MAX_FILE_BYTES} bytes")
+    return data

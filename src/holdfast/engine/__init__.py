@@ -1,0 +1,1 @@
+"""Owns the verbs: what a caller asks for, done on a store that is given."""

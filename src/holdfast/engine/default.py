@@ -1,0 +1,85 @@
+"""Owns opening Holdfast from settings, and the plain verbs on the default store."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+
+from holdfast.clock import Clock, system_clock
+from holdfast.config import Settings, default_url, load_settings
+from holdfast.domain.redaction import Json
+from holdfast.engine.holdfast import Holdfast
+from holdfast.store.open import open_store
+
+_open: dict[tuple[int, str, Settings], Holdfast] = {}
+_lock = threading.Lock()
+
+
+def open(url: str | None = None, clock: Clock | None = None, *, workspace: str | None = None) -> Holdfast:  # noqa: A001 - read as holdfast.open
+    """Open a store: the one named, else the one that the settings name, else the user's own SQLite file."""
+    overrides = {"url": url, "workspace": workspace}
+    return open_with(load_settings(overrides=overrides, environ=os.environ, cwd=Path.cwd()), clock)
+
+
+def open_with(settings: Settings, clock: Clock | None = None) -> Holdfast:
+    url = settings.url or default_url(os.environ)
+    store = open_store(
+        url,
+        workspace=settings.workspace,
+        clock=clock,
+        durability=settings.durability,
+        policy=settings.policy,
+    )
+    return Holdfast(store, settings.policy, clock or system_clock)
+
+
+def default() -> Holdfast:
+    """The default store of this process and these settings; opened once, kept open."""
+    settings = load_settings(environ=os.environ, cwd=Path.cwd())
+    key = (os.getpid(), settings.url or default_url(os.environ), settings)
+    with _lock:
+        if key not in _open:
+            _open[key] = open_with(settings)
+        return _open[key]
+
+
+def create_session(agent_name: str, purpose: str = "", metadata: Mapping[str, Json] | None = None) -> str:
+    """See ``Holdfast.create_session``."""
+    return default().create_session(agent_name, purpose, metadata)
+
+
+def update_state(
+    agent_id: str,
+    phase: str | None = None,
+    metadata: Mapping[str, Json] | None = None,
+    error: str | None = None,
+) -> bool:
+    """See ``Holdfast.update_state``."""
+    return default().update_state(agent_id, phase, metadata, error)
+
+
+def should_resume(agent_id: str) -> bool:
+    """See ``Holdfast.should_resume``."""
+    return default().should_resume(agent_id)
+
+
+def get_session(agent_id: str) -> dict[str, object] | None:
+    """See ``Holdfast.get_session``."""
+    return default().get_session(agent_id)
+
+
+def finalize_session(agent_id: str, outcome: str, summary: str | None = None) -> bool:
+    """See ``Holdfast.finalize_session``."""
+    return default().finalize_session(agent_id, outcome, summary)
+
+
+def cleanup_old_sessions(hours: float = 24) -> int:
+    """See ``Holdfast.cleanup_old_sessions``."""
+    return default().cleanup_old_sessions(hours)
+
+
+def list_sessions(active_only: bool = False, agent_name: str | None = None) -> list[dict[str, object]]:
+    """See ``Holdfast.list_sessions``."""
+    return default().list_sessions(active_only, agent_name)

@@ -1,0 +1,53 @@
+"""Owns what Holdfast tells about a session: why it goes on as it does, and where it comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from holdfast.domain.decisions import Decision
+from holdfast.domain.phases import MayContinue
+from holdfast.domain.sessions import Session
+from holdfast.domain.turns import Attempt
+from holdfast.errors import NotFound, UnreadableSession
+from holdfast.store.contract import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    session: Session
+    may_continue: MayContinue
+    provider: str
+    decision: Decision  #: what a claim would decide now
+    last_attempt: Attempt | None  #: what was decided the last time
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """A session and everything that was forked from it."""
+
+    session: Session
+    children: tuple[Tree, ...]
+
+    @classmethod
+    def of(cls, store: Store, session_id: str) -> Tree:
+        """The whole family, from its oldest ancestor that still exists."""
+        root = store.get_session(session_id)
+        while root.parent_session_id is not None:
+            try:
+                root = store.get_session(root.parent_session_id)
+            except (NotFound, UnreadableSession):
+                break
+        return cls._below(store, root)
+
+    @classmethod
+    def _below(cls, store: Store, root: Session) -> Tree:
+        """Without recursion: a chain of forks may be longer than Python's stack."""
+        family = [root]
+        children: dict[str, tuple[Session, ...]] = {}
+        for session in family:  # grows while it is walked, parents before their children
+            children[session.id] = store.children(session.id)
+            family += children[session.id]
+        trees: dict[str, Tree] = {}
+        for session in reversed(family):
+            trees[session.id] = cls(session, tuple(trees[child.id] for child in children[session.id]))
+        return trees[root.id]

@@ -1,0 +1,248 @@
+"""Owns the verbs on sessions: the plain lifecycle, and the richer form that raises typed errors.
+
+The plain verbs speak in ids, dicts and booleans. They answer False or None for a session that does
+not exist, is closed, or was given an unknown phase. A store that cannot be used is an error everywhere.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+from typing import Self
+
+from holdfast.clock import Clock, after, system_clock
+from holdfast.domain.ids import ConversationId, SessionId, check_id, check_provider, make_session_id
+from holdfast.domain.phases import MayContinue, may_continue, parse_outcome, parse_phase
+from holdfast.domain.policy import Policy
+from holdfast.domain.redaction import Json
+from holdfast.domain.retention import CleanupReport
+from holdfast.domain.sessions import (
+    NewSession,
+    Session,
+    SessionFilter,
+    SessionKind,
+    SessionPage,
+    SessionUpdate,
+    state_document,
+)
+from holdfast.domain.text import check_name, check_text
+from holdfast.errors import Conflict, InvalidInput, NotFound, UnreadableSession
+from holdfast.store.contract import Store
+
+log = logging.getLogger("holdfast")
+
+_PAGE = 500
+_HOUR = 3600.0
+_LONGEST_PURPOSE = 10_000
+
+
+class Sessions:
+    """An open store; also a context manager that closes it. Safe to share between threads."""
+
+    def __init__(self, store: Store, policy: Policy | None = None, clock: Clock = system_clock) -> None:
+        self.store = store
+        self.policy = policy or Policy()
+        self._clock = clock  #: for ids alone; what is recorded carries the store's own time
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.store.close()
+
+    # --- the plain lifecycle ---
+
+    def create_session(
+        self, agent_name: str, purpose: str = "", metadata: Mapping[str, Json] | None = None
+    ) -> str:
+        """Begin a delegated session; its id."""
+        return self.create(agent_name, purpose, metadata).id
+
+    def update_state(
+        self,
+        agent_id: str,
+        phase: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+        error: str | None = None,
+    ) -> bool:
+        """Move to a phase, merge metadata, count an error: whatever is given. False if it did not happen."""
+        try:
+            self.update(agent_id, phase=phase, metadata=metadata, error=error)
+        except (NotFound, Conflict, UnreadableSession) as exc:
+            log.warning("session not updated: %s", exc)
+            return False
+        except InvalidInput as exc:
+            if exc.field not in ("phase", "session"):
+                raise
+            log.warning("session not updated: %s", exc)
+            return False
+        return True
+
+    def should_resume(self, agent_id: str) -> bool:
+        """May this session's work go on?"""
+        return self.may_continue(agent_id) is MayContinue.YES
+
+    def get_session(self, agent_id: str) -> dict[str, object] | None:
+        """The whole state as plain JSON; None for a session that does not exist or cannot be read."""
+        try:
+            return self.state(agent_id)
+        except UnreadableSession as exc:
+            log.warning("session skipped: %s", exc)
+        except (NotFound, InvalidInput):
+            pass
+        return None
+
+    def finalize_session(self, agent_id: str, outcome: str, summary: str | None = None) -> bool:
+        """Close as completed, failed or abandoned. False if it did not happen."""
+        try:
+            self.finalize(agent_id, outcome, summary)
+        except (NotFound, Conflict, UnreadableSession) as exc:
+            log.warning("session not finalized: %s", exc)
+            return False
+        except InvalidInput as exc:
+            if exc.field not in ("outcome", "session"):
+                raise
+            log.warning("session not finalized: %s", exc)
+            return False
+        return True
+
+    def cleanup_old_sessions(self, hours: float = 24) -> int:
+        """Abandon what was idle, delete what was final for that long; how many sessions that touched."""
+        return self.cleanup(hours).count
+
+    def list_sessions(
+        self, active_only: bool = False, agent_name: str | None = None
+    ) -> list[dict[str, object]]:
+        """Every session as ``get_session`` gives it, newest first."""
+        wanted = SessionFilter(active_only=active_only, agent=agent_name)
+        found = (self.get_session(session.id) for session in self.sessions(wanted))
+        return [state for state in found if state is not None]
+
+    # --- sessions ---
+
+    def create(  # noqa: PLR0913 - everything a caller may decide about a session, by keyword
+        self,
+        agent: str,
+        purpose: str = "",
+        metadata: Mapping[str, Json] | None = None,
+        *,
+        kind: SessionKind = SessionKind.DELEGATED,
+        name: str | None = None,
+        provider: str | None = None,
+        joins: str | None = None,
+    ) -> Session:
+        """Begin a session, in a conversation of its own unless it joins one."""
+        check_name("agent", agent)
+        check_text("purpose", purpose, limit=_LONGEST_PURPOSE)
+        if name is not None:
+            check_name("name", name)
+        if provider is not None:
+            check_provider(provider)
+        new = NewSession(
+            id=self.new_id(),
+            agent=agent,
+            purpose=purpose,
+            kind=kind,
+            metadata=_metadata(metadata),
+            name=name,
+            provider=provider,
+            conversation_id=None if joins is None else ConversationId(check_id("conversation", joins)),
+        )
+        return self.store.create_session(new)
+
+    def find(self, given: str) -> SessionId:
+        """By id, name, or unique beginning of an id."""
+        return self.store.find_session(check_name("session", given))
+
+    def session(self, session_id: str) -> Session:
+        return self.store.get_session(check_id("session", session_id))
+
+    def state(self, session_id: str) -> dict[str, object]:
+        session = self.session(session_id)
+        return state_document(session, self.store.phase_history(session.id))
+
+    def update(
+        self,
+        session_id: str,
+        *,
+        phase: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+        error: str | None = None,
+        expected_phase: str | None = None,
+    ) -> Session:
+        """``expected_phase`` makes it compare-and-set: PhaseConflict if someone was faster."""
+        change = SessionUpdate(
+            phase=None if phase is None else parse_phase(phase),
+            metadata=None if metadata is None else _metadata(metadata),
+            error=None if error is None else check_text("error", error),
+            expected_phase=None if expected_phase is None else parse_phase(expected_phase),
+        )
+        return self.store.update_session(check_id("session", session_id), change)
+
+    def finalize(self, session_id: str, outcome: str, summary: str | None = None) -> Session:
+        target = parse_outcome(outcome)
+        if summary is not None:
+            check_text("summary", summary)
+        return self.store.finalize_session(check_id("session", session_id), target, summary)
+
+    def may_continue(self, session_id: str) -> MayContinue:
+        """Never raises for what the session is: a missing or unreadable one may simply not go on."""
+        try:
+            session = self.session(session_id)
+        except (NotFound, InvalidInput):
+            return MayContinue.NOT_FOUND
+        except UnreadableSession as exc:
+            log.warning("session not resumable: %s", exc)
+            return MayContinue.UNREADABLE
+        return may_continue(session, self.policy.continue_, self.store.now())
+
+    def page(self, wanted: SessionFilter, limit: int = 50, cursor: str | None = None) -> SessionPage:
+        """One page, newest first; rows that cannot be read are named in it."""
+        if not 1 <= limit <= 10_000:
+            raise InvalidInput("limit", "must be between 1 and 10000")
+        page = self.store.list_sessions(wanted, limit, cursor)
+        for session_id, problem in page.unreadable.items():
+            log.warning("session %s skipped: %s", session_id, problem)
+        return page
+
+    def sessions(self, wanted: SessionFilter) -> Iterator[Session]:
+        """All pages, one session at a time."""
+        cursor = None
+        while True:
+            page = self.page(wanted, _PAGE, cursor)
+            yield from page.sessions
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+
+    def cleanup(self, hours: float | None = None, *, dry_run: bool = False) -> CleanupReport:
+        age = self.policy.retention.max_age_hours if hours is None else hours
+        if not 0 <= age <= 10_000_000:
+            raise InvalidInput("hours", "must be 0 or more")
+        return self.store.clean_up(after(self.store.now(), -age * _HOUR), dry_run=dry_run)
+
+    def rename(self, session_id: str, name: str | None) -> Session:
+        if name is not None:
+            check_name("name", name)
+        return self.store.rename_session(check_id("session", session_id), name)
+
+    def remove(self, session_id: str) -> None:
+        self.store.remove_session(check_id("session", session_id))
+
+    def new_id(self) -> SessionId:
+        return make_session_id(self._clock(), os.urandom(4))
+
+
+def _metadata(value: Mapping[str, Json] | None) -> dict[str, Json]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidInput("metadata", f"must be a JSON object, not {type(value).__name__}")
+    return dict(value)
