@@ -1,0 +1,152 @@
+"""Owns the JSON form of what the command shows about sessions."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from holdfast.clock import Instant, to_iso
+from holdfast.domain.conversations import Conversation, HistoryTurn
+from holdfast.domain.decisions import decision_document
+from holdfast.domain.phases import MayContinue
+from holdfast.domain.pointers import Pointer, ProviderSessionTotals
+from holdfast.domain.sessions import PhaseChange, Session, state_document
+from holdfast.domain.turns import Attempt, Turn
+from holdfast.engine.explain import Explanation
+
+Document = dict[str, object]
+
+
+def session_document(session: Session, history: tuple[PhaseChange, ...] | None = None) -> Document:
+    """The published state and what else identifies the session; the phase history where it was read."""
+    document = state_document(session, history or ())
+    if history is None:
+        del document["history"]
+    return document | {
+        "session_id": session.id,
+        "conversation_id": session.conversation_id,
+        "parent_session_id": session.parent_session_id,
+        "name": session.name,
+        "kind": session.kind.value,
+        "provider": session.provider,
+        "usage": asdict(session.usage),
+    }
+
+
+def provider_session_document(
+    pointer: Pointer | None, known: tuple[ProviderSessionTotals, ...]
+) -> dict[str, str | None]:
+    """The provider's own session. A fork has none until its first launch, only the one it will fork."""
+    own_id: str | None = None
+    source: str | None = None
+    last_seen: Instant | None = None
+    if pointer is not None and pointer.is_fork_source:
+        source = pointer.provider_session_id
+    elif pointer is not None:
+        own_id = pointer.provider_session_id
+        last_seen = pointer.updated_at
+        for one in known:
+            if (one.provider, one.id) == (pointer.provider, own_id):
+                source, last_seen = one.forked_from, one.last_seen_at
+    return {
+        "provider_session_id": own_id,
+        "provider_session_forked_from": source,
+        "provider_session_last_seen_at": _moment(last_seen),
+    }
+
+
+def pointer_document(pointer: Pointer) -> Document:
+    return {
+        "provider": pointer.provider,
+        "provider_session_id": pointer.provider_session_id,
+        "is_fork_source": pointer.is_fork_source,
+        "runtime_id": pointer.runtime_id,
+        "work_dir": pointer.work_dir,
+        "model": pointer.model,
+        "version": pointer.version,
+        "seen": None if pointer.seen is None else str(pointer.seen),
+        "epoch": pointer.epoch,
+        "generation": pointer.generation,
+        "context": None if pointer.context is None else asdict(pointer.context),
+        "updated_at": to_iso(pointer.updated_at),
+    }
+
+
+def totals_document(totals: ProviderSessionTotals) -> Document:
+    return {
+        "provider": totals.provider,
+        "provider_session_id": totals.id,
+        "forked_from": totals.forked_from,
+        "retired": totals.retired,
+        "last_seen_at": to_iso(totals.last_seen_at),
+        "usage": asdict(totals.usage),
+    }
+
+
+def history_turn_document(turn: HistoryTurn) -> Document:
+    return {
+        "turn": turn.seq,
+        "agent_name": turn.agent,
+        "session_id": turn.session_id,
+        "status": turn.status,
+        "revision": turn.revision,
+        "created_at": to_iso(turn.at),
+        "prompt": turn.prompt,
+        "response": turn.response,
+    }
+
+
+def turn_document(turn: Turn) -> Document:
+    return {
+        "turn": turn.seq,
+        "session_id": turn.session_id,
+        "conversation_id": turn.conversation_id,
+        "provider": turn.provider,
+        "status": turn.status.value,
+        "retry_of": turn.retry_of,
+        "created_at": to_iso(turn.created_at),
+        "prompt": turn.prompt,
+        "response": turn.response,
+    }
+
+
+def conversation_document(conversation: Conversation) -> Document:
+    point = conversation.fork_point
+    return {
+        "conversation_id": conversation.id,
+        "revision": conversation.revision,
+        "generation": conversation.generation,
+        "next_turn": conversation.next_seq,
+        "forked_from": None if point is None else point.conversation_id,
+        "forked_at": None if point is None else point.seq,
+    }
+
+
+def explanation_document(explanation: Explanation, sentence: str) -> Document:
+    return {
+        "may_continue": explanation.may_continue is MayContinue.YES,
+        "may_continue_reason": explanation.may_continue.value,
+        "decision": decision_document(explanation.decision),
+        "verdict": sentence,
+        "last": None if explanation.last_attempt is None else attempt_document(explanation.last_attempt),
+    }
+
+
+def attempt_document(attempt: Attempt) -> Document:
+    failure = attempt.failure
+    return {
+        "turn": attempt.seq,
+        "attempt": attempt.number,
+        "provider": attempt.provider,
+        "status": attempt.status.value,
+        "decision": attempt.decision,
+        "provider_session_id": attempt.provider_session_id,
+        "started_at": to_iso(attempt.started_at),
+        "ended_at": _moment(attempt.ended_at),
+        "failure": None
+        if failure is None
+        else {"class": failure.failure_class.value, "message": failure.message},
+    }
+
+
+def _moment(instant: Instant | None) -> str | None:
+    return None if instant is None else to_iso(instant)

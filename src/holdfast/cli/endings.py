@@ -1,0 +1,154 @@
+"""Owns how the command ends: every exit code, and every error as one line or one JSON object."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import click
+
+from holdfast.cli import output
+from holdfast.cli.group import PROGRAM, cli
+from holdfast.cli.harmless import one_line
+from holdfast.errors import HoldfastError
+
+FAILED = 1
+USAGE = 2
+INTERRUPTED = 130
+
+_COMPLETE = f"_{PROGRAM.upper()}_COMPLETE"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    code: str
+    message: str
+    exit_code: int
+    details: Mapping[str, object] = field(default_factory=dict)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """The exit code. No exception leaves this function."""
+    output.prepare()
+    _show_warnings()
+    try:
+        code = _dispatch(list(arguments))
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except BrokenPipeError:
+        # the reader has what it wanted: `holdfast list | head -1`
+        _let_go_of_output()
+        return 0
+    except BaseException as exc:  # noqa: BLE001 - the last resort: a person never sees a traceback
+        return _report(_problem(exc), as_json=_wants_json(arguments))
+    return code
+
+
+def _dispatch(arguments: list[str]) -> int:
+    if instruction := os.environ.get(_COMPLETE):
+        from click.shell_completion import shell_complete
+
+        return shell_complete(cli, {}, PROGRAM, _COMPLETE, instruction)
+    try:
+        with cli.make_context(PROGRAM, arguments) as context:
+            cli.invoke(context)
+    except click.exceptions.Exit as exc:
+        return exc.exit_code
+    return 0
+
+
+def _problem(error: BaseException) -> Problem:
+    match error:
+        case HoldfastError():
+            return Problem(error.code, error.message, error.exit_code, error.details)
+        case click.UsageError():
+            return Problem("usage", _usage(error), USAGE)
+        case click.ClickException():
+            return Problem("usage", error.format_message(), error.exit_code)
+        case click.Abort() if not isinstance(error.__cause__ or error.__context__, EOFError):
+            return Problem("interrupted", "interrupted", INTERRUPTED)
+        case KeyboardInterrupt():
+            return Problem("interrupted", "interrupted", INTERRUPTED)
+        case click.Abort():
+            return Problem("aborted", "nothing was done", FAILED)
+        case OSError():
+            return Problem("os_error", _os_error(error), FAILED)
+        case _:
+            return _internal(error)
+
+
+def _usage(error: click.UsageError) -> str:
+    where = error.ctx.command_path if error.ctx is not None else PROGRAM
+    return f"{error.format_message().rstrip('.')} (see: {where} --help)"
+
+
+def _os_error(error: OSError) -> str:
+    what = error.strerror or str(error)
+    if error.filename is None:
+        return f"cannot write the output: {what}"
+    return f"{os.fsdecode(error.filename)}: {what}"
+
+
+def _internal(error: BaseException) -> Problem:
+    if os.environ.get("HOLDFAST_DEBUG"):
+        import traceback
+
+        traceback.print_exception(error)
+    message = f"internal error: {type(error).__name__}: {error}, please report; HOLDFAST_DEBUG=1 shows the traceback"
+    return Problem("internal_error", message, FAILED)
+
+
+def _report(problem: Problem, *, as_json: bool) -> int:
+    if not (as_json and _said_as_json(problem)) and sys.stderr is not None:
+        try:
+            sys.stderr.write(f"{PROGRAM}: {one_line(problem.message)}\n")
+            sys.stderr.flush()
+        except (OSError, ValueError):  # there is nobody to tell
+            pass
+    _let_go_of_output()
+    return problem.exit_code
+
+
+def _said_as_json(problem: Problem) -> bool:
+    error = {"code": problem.code, "message": problem.message, "details": problem.details}
+    try:
+        output.document({"error": error})
+        if sys.stdout is not None:
+            sys.stdout.flush()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def _wants_json(arguments: Sequence[str]) -> bool:
+    """Also when the arguments could not be understood."""
+    before_dashes = list(arguments)
+    if "--" in before_dashes:
+        before_dashes = before_dashes[: before_dashes.index("--")]
+    return "--json" in before_dashes
+
+
+def _let_go_of_output() -> None:
+    """What could not be written is not tried again when Python ends."""
+    if sys.stdout is None:
+        return
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
+class _OneLine(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return f"{PROGRAM}: {record.levelname.lower()}: {one_line(record.getMessage())}"
+
+
+def _show_warnings() -> None:
+    handler = logging.StreamHandler()
+    handler.setFormatter(_OneLine())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler])

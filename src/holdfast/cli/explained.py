@@ -1,0 +1,78 @@
+"""Owns the explanation of a decision for a person: everything that ``why`` tells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from holdfast.cli.moments import age
+from holdfast.cli.report import Block, Cell, Column, Fields, Line, Table, Tone, cell
+from holdfast.clock import Instant, to_iso
+from holdfast.domain.decisions import Outcome, Standing, Verdict
+from holdfast.domain.phases import MayContinue
+from holdfast.domain.redaction import Json
+from holdfast.domain.turns import Attempt
+from holdfast.engine.explain import Explanation
+
+_GUARD_COLUMNS = (
+    Column("GUARD", whole=True),
+    Column("VERDICT", whole=True),
+    Column("ASKS FOR", whole=True),
+    Column("EVIDENCE", wraps=True),
+)
+_TONES = {
+    Standing.PASSED: Tone.GOOD,
+    Standing.FAILED: Tone.BAD,
+    Standing.MISSING: Tone.BAD,
+    Standing.NOT_OBSERVABLE: Tone.DIM,
+    Standing.NOT_APPLICABLE: Tone.DIM,
+}
+
+
+def why_blocks(explanation: Explanation, words: str, sentence: str, now: Instant) -> list[Block]:
+    may = explanation.may_continue is MayContinue.YES
+    answer = f"{'yes' if may else 'no'}: {explanation.may_continue.value} ({words})"
+    head = Fields(
+        (
+            ("session", cell(explanation.session.id, Tone.STRONG)),
+            ("provider", cell(explanation.provider)),
+            ("may it go on", cell(answer, Tone.GOOD if may else Tone.BAD)),
+        )
+    )
+    guards = Table(_GUARD_COLUMNS, tuple(map(_guard_row, explanation.decision.verdicts)))
+    last = explanation.last_attempt
+    before = Line(cell("The last time: there was none.", Tone.DIM)) if last is None else _last(last, now)
+    return [head, guards, Line(cell(sentence, Tone.STRONG)), before]
+
+
+def _guard_row(verdict: Verdict) -> tuple[Cell, ...]:
+    stands_aside = verdict.outcome is Outcome.RESUME
+    return (
+        cell(verdict.reason.value),
+        cell(verdict.standing.value.replace("_", " "), _TONES[verdict.standing]),
+        cell("" if stands_aside else verdict.outcome.name.lower()),
+        cell(verdict.evidence),
+    )
+
+
+def _evidence(decision: Mapping[str, Json]) -> str:
+    """What the deciding guard had seen; rows are [reason, standing, outcome, text], as the store keeps them."""
+    rows = decision.get("evidence")
+    for row in rows if isinstance(rows, list) else ():
+        match row:
+            case [reason, _, _, str(text)] if reason == decision.get("reason") and text:
+                return f" ({text})"
+    return ""
+
+
+def _last(attempt: Attempt, now: Instant) -> Fields:
+    decision = attempt.decision
+    rows = [
+        ("the last time", cell(f"{to_iso(attempt.started_at)} ({age(attempt.started_at, now)} ago)")),
+        ("turn", cell(f"{attempt.seq}, attempt {attempt.number}, {attempt.provider}")),
+        ("decided", cell(f"{decision.get('kind')}: {decision.get('reason')}{_evidence(decision)}")),
+        ("came to", cell(attempt.status.value)),
+    ]
+    if attempt.failure is not None:
+        failure = attempt.failure
+        rows.append(("failure", cell(f"{failure.failure_class}: {failure.message}", Tone.BAD, limit=300)))
+    return Fields(tuple(rows))

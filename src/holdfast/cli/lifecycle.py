@@ -1,0 +1,179 @@
+"""Owns the commands of a session's life: create, update, should-resume, get, finalize, cleanup."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli import output
+from holdfast.cli.arguments import (
+    metadata_option,
+    outcome_argument,
+    phase_option,
+    session_argument,
+    text_option,
+)
+from holdfast.cli.command import command, pass_invocation
+from holdfast.cli.documents import session_document
+from holdfast.cli.invocation import Invocation
+from holdfast.cli.verdicts import continue_words
+from holdfast.domain.metadata import Metadata
+from holdfast.domain.phases import MayContinue
+from holdfast.domain.sessions import Session
+from holdfast.errors import NotFound, UnreadableSession
+
+NOT_FOUND = 3
+REFUSED = 4
+
+
+@command(
+    "create",
+    "holdfast create --agent terraform-architect --purpose approval_workflow",
+    'holdfast create --agent gitops-operator --name crash-loop --metadata \'{"issue": "pod-crash-loop"}\'',
+)
+@click.option(
+    "--agent", required=True, metavar="NAME", help="Who works: a role, such as terraform-architect."
+)
+@text_option("--purpose", default="", help="What for.")
+@metadata_option(help="A JSON object, at most 256 KiB; - reads standard input.")
+@click.option("--name", metavar="NAME", help="A name of your own, to be used in place of the id.")
+@click.option("--provider", metavar="NAME", help="The product that runs the agent, such as claude.")
+@pass_invocation
+def create(
+    run: Invocation,
+    agent: str,
+    purpose: str,
+    metadata: Metadata | None,
+    name: str | None,
+    provider: str | None,
+) -> None:
+    """Begin a session and print its id."""
+    session = run.holdfast.create(agent, purpose, metadata, name=name, provider=provider)
+    if run.json:
+        output.document(session_document(session, ()))
+    else:
+        output.say(session.id)
+
+
+@command(
+    "update",
+    "holdfast update deploy --phase approval",
+    'holdfast update deploy --expect planning --phase executing --metadata \'{"plan_file": "plan.json"}\'',
+    "holdfast update deploy --error 'terraform plan failed'",
+)
+@session_argument
+@phase_option("--phase", help="Move to this phase.")
+@metadata_option(help="A JSON object, merged key by key; - reads standard input.")
+@text_option("--error", help="Count an error.")
+@phase_option("--expect", "expected", help="Only if this is still its phase; else exit code 4.")
+@pass_invocation
+def update(
+    run: Invocation,
+    session: str,
+    phase: str | None,
+    metadata: Metadata | None,
+    error: str | None,
+    expected: str | None,
+) -> None:
+    """Change a session: its phase, its metadata, its errors.
+
+    Only what is given changes, all of it or nothing. Every update counts as activity.
+    """
+    changed = run.holdfast.update(
+        run.find(session), phase=phase, metadata=metadata, error=error, expected_phase=expected
+    )
+    _show_changed(run, changed)
+
+
+@command("should-resume", "holdfast should-resume deploy")
+@session_argument
+@pass_invocation
+@click.pass_context
+def should_resume(ctx: click.Context, run: Invocation, session: str) -> None:
+    """Tell whether a session's work may go on, and the reason.
+
+    Exit code 0: it may. 4: it may not. 3: there is no such session.
+    """
+    try:
+        session_id = run.find(session)
+        answer = run.holdfast.may_continue(session_id)
+    except NotFound:
+        session_id, answer = None, MayContinue.NOT_FOUND
+    may = answer is MayContinue.YES
+    words = _words(run, answer, session_id)
+    if run.json:
+        output.document(
+            {"session_id": session_id, "should_resume": may, "reason": answer.value, "message": words}
+        )
+    elif output.is_terminal():
+        output.say(f"{'yes' if may else 'no'}: {answer.value} ({words})")
+    else:
+        output.say(answer.value)
+    if not may:
+        ctx.exit(NOT_FOUND if answer is MayContinue.NOT_FOUND else REFUSED)
+
+
+def _words(run: Invocation, answer: MayContinue, session_id: str | None) -> str:
+    try:
+        found = None if session_id is None else run.holdfast.session(session_id)
+    except (NotFound, UnreadableSession):
+        found = None
+    return continue_words(answer, found, run.holdfast.policy.continue_, run.holdfast.store.now())
+
+
+@command("get", "holdfast get deploy")
+@session_argument
+@pass_invocation
+def get(run: Invocation, session: str) -> None:
+    """Print a session's state as JSON.
+
+    For people there is `holdfast show`.
+    """
+    output.document(run.holdfast.state(run.find(session)))
+
+
+@command("finalize", "holdfast finalize deploy completed --summary 'Terraform applied'")
+@session_argument
+@outcome_argument
+@text_option("--summary", help="What came of it.")
+@pass_invocation
+def finalize(run: Invocation, session: str, outcome: str, summary: str | None) -> None:
+    """Close a session as completed, failed or abandoned.
+
+    For good: afterwards its work can go on in a fork only.
+    """
+    _show_changed(run, run.holdfast.finalize(run.find(session), outcome, summary))
+
+
+@command("cleanup", "holdfast cleanup --hours 24", "holdfast cleanup --hours 24 --dry-run")
+@click.option("--hours", type=float, help="How old; by default the setting retention.max_age_hours, 24.")
+@click.option("--dry-run", is_flag=True, help="Only tell what would be done.")
+@pass_invocation
+def cleanup(run: Invocation, hours: float | None, dry_run: bool) -> None:
+    """Abandon idle sessions and delete old closed ones.
+
+    Those that were idle, or closed, for the given time. What a worker holds, what waits in the queue and what a living fork needs stays.
+    """
+    report = run.holdfast.cleanup(hours, dry_run=dry_run)
+    if run.json:
+        output.document(
+            {
+                "dry_run": dry_run,
+                "count": report.count,
+                "abandoned": report.abandoned,
+                "deleted": report.deleted,
+            }
+        )
+        return
+    for done, ids in (("abandon", report.abandoned), ("delete", report.deleted)):
+        for session_id in ids if dry_run else ():
+            output.say(f"would {done} {session_id}")
+    verb = "would be" if dry_run else "were"
+    output.say(f"{len(report.abandoned)} {verb} abandoned, {len(report.deleted)} {verb} deleted")
+
+
+def _show_changed(run: Invocation, session: Session) -> None:
+    if run.json:
+        history = run.holdfast.store.phase_history(session.id)
+        output.document(session_document(session, history))
+    else:
+        output.line(session.id, session.phase.value)

@@ -1,0 +1,59 @@
+"""Owns the commands that manage sessions: rename and rm."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from holdfast.cli import output
+from holdfast.cli.arguments import session_argument
+from holdfast.cli.command import command, pass_invocation
+from holdfast.cli.documents import session_document
+from holdfast.cli.harmless import one_line
+from holdfast.cli.invocation import Invocation
+
+
+@command("rename", "holdfast rename deploy deploy-eu", "holdfast rename deploy --clear")
+@session_argument
+@click.argument("name", required=False)
+@click.option("--clear", is_flag=True, help="Take the name away.")
+@pass_invocation
+def rename(run: Invocation, session: str, name: str | None, clear: bool) -> None:
+    """Give a session a name that can be used in place of its id."""
+    if (name is None) is not clear:
+        raise click.UsageError("give a NAME or --clear")
+    renamed = run.holdfast.rename(run.find(session), name)
+    if run.json:
+        output.document(session_document(renamed))
+    else:
+        output.line(renamed.id, renamed.name or "")
+
+
+@command("rm", "holdfast rm deploy --yes")
+@session_argument
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@pass_invocation
+@click.pass_context
+def remove(ctx: click.Context, run: Invocation, session: str, yes: bool) -> None:
+    """Delete a session and its conversation, for good.
+
+    Refused while it runs, and while forks or other agents need its conversation.
+    """
+    session_id = run.find(session)
+    if not yes and not _agreed(run, session_id):
+        output.say("nothing was removed")
+        ctx.exit(1)
+    run.holdfast.remove(session_id)
+    if run.json:
+        output.document({"session_id": session_id, "removed": True})
+    else:
+        output.say(f"{session_id} was removed")
+
+
+def _agreed(run: Invocation, session_id: str) -> bool:
+    if sys.stdin is None or not sys.stdin.isatty() or run.json:
+        raise click.UsageError("there is nobody to ask: give --yes")
+    found = run.holdfast.session(session_id)
+    what = one_line(f"{session_id} ({found.agent}, {found.phase}, {found.purpose})", 200)
+    return click.confirm(f"Remove {what} for good?", err=True)

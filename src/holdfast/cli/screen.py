@@ -1,0 +1,88 @@
+"""Owns the terminal: blocks as coloured tables that fit its width. The only module that imports rich."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from rich.cells import cell_len
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
+
+from holdfast.cli.report import Block, Cell, Fields, Line, Table, Tone
+
+_STYLES: Final = {
+    Tone.PLAIN: "",
+    Tone.STRONG: "bold",
+    Tone.DIM: "dim",
+    Tone.GOOD: "green",
+    Tone.WARN: "yellow",
+    Tone.BAD: "red",
+}
+_GAP = 2
+_NARROWEST = 6
+
+
+def show(blocks: Sequence[Block]) -> None:
+    console = _console()
+    for number, block in enumerate(blocks):
+        if number:
+            console.print()
+        match block:
+            case Line(content):
+                console.print(_text(content))
+            case Fields(rows):
+                console.print(_fields(rows))
+            case Table():
+                _print_table(console, block)
+
+
+def _console(width: int | None = None) -> Console:
+    # cells are Text, never markup; rich itself honours NO_COLOR and TERM=dumb
+    return Console(markup=False, emoji=False, highlight=False, width=width)
+
+
+def _fields(rows: tuple[tuple[str, Cell], ...]) -> Grid:
+    grid = Grid.grid(padding=(0, _GAP, 0, 0))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for label, value in rows:
+        grid.add_row(label, _text(value))
+    return grid
+
+
+def _print_table(console: Console, table: Table) -> None:
+    """Each row on one line; a column that wraps takes what the others leave."""
+    widths = _fitting_widths(table, console.width)
+    grid = Grid(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
+    for column, width in zip(table.columns, widths, strict=True):
+        if column.wraps:
+            grid.add_column(column.title, overflow="fold")
+        else:
+            grid.add_column(column.title, no_wrap=True, overflow="ellipsis", width=width)
+    for row in table.rows:
+        grid.add_row(*map(_text, row))
+    needed = sum(widths) + _GAP * (len(widths) - 1)
+    if needed > console.width and not any(column.wraps for column in table.columns):
+        # narrower than the whole columns: the terminal itself breaks the lines, and nothing is lost
+        console = _console(width=needed)
+    console.print(grid)
+
+
+def _fitting_widths(table: Table, available: int) -> list[int]:
+    """As wide as the content; if that is too much, the widest columns give way, never a whole one."""
+    widths = [cell_len(column.title) for column in table.columns]
+    for row in table.rows:
+        widths = [max(width, cell_len(cell.text)) for width, cell in zip(widths, row, strict=True)]
+    gives = [n for n, column in enumerate(table.columns) if not column.whole and not column.wraps]
+    while sum(widths) + _GAP * (len(widths) - 1) > available:
+        widest = max(gives, key=lambda n: widths[n], default=None)
+        if widest is None or widths[widest] <= _NARROWEST:
+            break
+        widths[widest] -= 1
+    return widths
+
+
+def _text(cell: Cell) -> Text:
+    return Text(cell.text, style=_STYLES[cell.tone])

@@ -1,0 +1,76 @@
+"""Owns the sentences that say why a session goes on as it does."""
+
+from __future__ import annotations
+
+from typing import assert_never
+
+from holdfast.cli.moments import age, duration
+from holdfast.clock import Instant
+from holdfast.domain.decisions import Decision, Fork, Fresh, Refuse, Resume, Standing, Wait
+from holdfast.domain.phases import MayContinue
+from holdfast.domain.policy import ContinuePolicy
+from holdfast.domain.sessions import Session
+from holdfast.engine.explain import Explanation
+
+
+def continue_words(answer: MayContinue, session: Session | None, policy: ContinuePolicy, now: Instant) -> str:
+    """Why the work may or may not go on; None for a session that nobody can read."""
+    if session is None:
+        unreadable = answer is MayContinue.UNREADABLE
+        return "its row cannot be understood" if unreadable else "there is no such session"
+    match answer:
+        case MayContinue.YES:
+            return "every criterion is met"
+        case MayContinue.FINAL:
+            return f"it is {session.phase}, which is final; its work can go on in a fork"
+        case MayContinue.PHASE:
+            return f"{session.phase} is none of {', '.join(sorted(policy.resumable_phases))}"
+        case MayContinue.NOT_READY:
+            return "it is not marked as ready to be resumed"
+        case MayContinue.ERRORS:
+            return f"{session.error_count} errors since the last success; the limit is {policy.max_errors}"
+        case MayContinue.TOO_OLD:
+            limit = duration(policy.max_idle_seconds or 0)
+            return f"idle for {age(session.updated_at, now)}; the limit is {limit}"
+        case MayContinue.NOT_FOUND | MayContinue.UNREADABLE:
+            return "it changed while it was looked at"
+        case _:
+            assert_never(answer)
+
+
+def verdict(explanation: Explanation, why_continue: str) -> str:
+    """All of it in one sentence."""
+    session = explanation.session
+    if explanation.may_continue is MayContinue.FINAL:
+        return f"The work is {session.phase}; it can go on in a fork: holdfast fork {session.id}"
+    if explanation.may_continue is not MayContinue.YES:
+        reason = explanation.may_continue.value
+        return f"The work may not go on ({reason}: {why_continue}); begin a new session, or fork this one."
+    return next_turn(explanation.decision, explanation.provider)
+
+
+def next_turn(decision: Decision, provider: str) -> str:
+    match decision:
+        case Resume(provider_session_id):
+            return f"The next turn resumes the {provider} session {provider_session_id}{_provided(decision)}."
+        case Fork(provider_session_id):
+            return f"The next turn forks the {provider} session {provider_session_id}{_provided(decision)}."
+        case Fresh():
+            start = f"The next turn starts a fresh {provider} session with the whole context"
+            return f"{start}: {_because(decision)}."
+        case Wait():
+            return f"The next turn waits: {_because(decision)}."
+        case Refuse():
+            return f"The next turn would be refused: {_because(decision)}."
+        case _:
+            assert_never(decision)
+
+
+def _because(decision: Decision) -> str:
+    evidence = next((v.evidence for v in decision.verdicts if v.reason is decision.reason), "")
+    return f"{decision.reason} ({evidence})" if evidence else decision.reason.value
+
+
+def _provided(decision: Decision) -> str:
+    unseen = sum(v.standing is Standing.NOT_OBSERVABLE for v in decision.verdicts)
+    return f", if the {unseen} guards that cannot be judged from here pass too" if unseen else ""

@@ -1,0 +1,121 @@
+"""The help and the reference page: complete, true, and every example in them works as written."""
+
+import json
+import re
+import subprocess
+
+import click
+import pytest
+
+from docs import generate_cli
+from holdfast import Holdfast
+from holdfast.cli.command import Command
+from holdfast.cli.group import SECTIONS, cli
+from holdfast.testing import steps
+from tests.acceptance.command import HOLDFAST, environment, holdfast, ok
+
+PAGE = generate_cli.PAGE
+COMMANDS = [name for section in SECTIONS.values() for name in section]
+
+
+def command(name: str) -> Command:
+    with click.Context(cli) as context:
+        found = cli.get_command(context, name)
+    assert isinstance(found, Command)
+    return found
+
+
+EXAMPLES = [(name, example) for name in COMMANDS for example in command(name).examples]
+
+
+def test_the_reference_page_is_what_would_be_generated_now() -> None:
+    current = PAGE.read_text("utf-8")
+
+    assert generate_cli.page(current) == current, "run: make docs"
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["list", "--help"], ["--json", "why", "x", "-h"]])
+def test_the_reference_page_holds_the_help_as_it_is_printed(arguments: list[str]) -> None:
+    printed = ok(*arguments).out
+
+    assert printed.startswith("Usage: holdfast ")
+    assert f"```text\n{printed}```\n" in PAGE.read_text("utf-8")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_says_what_it_does_and_shows_an_example(name: str) -> None:
+    documented = command(name)
+
+    assert documented.examples
+    assert 20 < len(documented.get_short_help_str(200)) < 62, "fits a line of the overview"
+    for parameter in documented.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.name
+            assert parameter.help.endswith((".", "…")), parameter.help
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES)
+def test_every_example_works_as_written(name: str, example: str, library: Holdfast) -> None:
+    session = library.create("terraform-architect", "approval_workflow", name="deploy")
+    for prompt in ("plan", "apply"):
+        steps.run(library.store, session, prompt)
+    library.update(session.id, phase="planning")
+
+    done = subprocess.run(
+        ["sh", "-ec", example],
+        env=environment({"PATH": f"{HOLDFAST.parent}:/usr/bin:/bin"}),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, "")
+    assert name in example or name == "list"
+
+
+def test_the_error_on_the_page_is_the_error_that_is_printed() -> None:
+    (shown,) = re.findall(r"```json\n(.*)\n```", PAGE.read_text("utf-8"))
+
+    assert json.loads(shown) == holdfast("get", "deploy", "--json").json
+
+
+def test_version_is_told_without_loading_the_commands_or_the_engine() -> None:
+    script = (
+        "import sys; sys.argv = ['holdfast', '--version']\n"
+        "from holdfast.cli.main import main\n"
+        "code = main()\n"
+        "print(sorted(name for name in sys.modules if name.startswith(('holdfast', 'rich', 'sqlite3'))), code)"
+    )
+    version, modules = _python(script)
+
+    assert re.fullmatch(r"holdfast \d+\.\d+\.\d+", version)
+    for heavy in ("engine", "store", "domain", "config", "lifecycle", "screen", "rich", "sqlite3"):
+        assert heavy not in modules
+    assert modules.endswith("] 0")
+
+
+def test_the_entry_point_imports_nothing_before_it_is_called() -> None:
+    script = (
+        "import sys\nfrom holdfast.cli.main import main\n"
+        "print('ready'); print('click' in sys.modules, 'holdfast.errors' in sys.modules)"
+    )
+
+    assert _python(script) == ["ready", "False False"]
+
+
+def test_rich_is_only_imported_on_a_terminal() -> None:
+    script = (
+        "import sys; sys.argv = ['holdfast', 'create', '--agent', 'a']\n"
+        "from holdfast.cli.main import main\nmain()\n"
+        "sys.argv = ['holdfast', 'why', 'agent-']; main(); print('rich' in sys.modules)"
+    )
+
+    assert _python(script)[-1] == "False"
+
+
+def _python(script: str) -> list[str]:
+    python = HOLDFAST.with_name("python")
+    done = subprocess.run(
+        [python, "-c", script], env=environment(), capture_output=True, text=True, check=True
+    )
+    return done.stdout.splitlines()

@@ -1,0 +1,183 @@
+"""What a user installs: the wheel is complete, and the library on SQLite needs nothing but Python."""
+
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+
+CREATE_A_SESSION = """
+import sys
+import holdfast
+
+hf = holdfast.open(sys.argv[1])
+session_id = hf.create_session(agent_name="a", purpose="p", metadata={"k": "v"})
+assert hf.get_session(session_id) is not None
+heavy = {"click", "rich", "psycopg", "psycopg_pool"} & set(sys.modules)
+assert not heavy, heavy
+print(session_id)
+"""
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A virtual environment without pip; the tests' own pip installs into it, offline."""
+
+    folder: Path
+
+    @classmethod
+    def create(cls, folder: Path) -> "Environment":
+        _run(sys.executable, "-m", "venv", "--without-pip", folder)
+        return cls(folder)
+
+    def install(self, wheel: Path, *options: str) -> None:
+        pip = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check"]
+        _run(*pip, "--python", self.program("python"), "install", "--quiet", "--no-index", *options, wheel)
+
+    def program(self, name: str) -> Path:
+        return self.folder / "bin" / name
+
+    def run(self, program: str, *arguments: str | Path) -> str:
+        return _run(self.program(program), *arguments)
+
+    @property
+    def site_packages(self) -> Path:
+        return next(self.folder.glob("lib/python*/site-packages"))
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    to = tmp_path_factory.mktemp("dist")
+    _run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", to, ROOT)
+    (built,) = to.glob("holdfast-*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def metadata(wheel: Path) -> importlib.metadata.Distribution:
+    (distribution,) = importlib.metadata.distributions(path=[str(wheel)])
+    return distribution
+
+
+@pytest.fixture(scope="module")
+def installed(
+    wheel: Path, metadata: importlib.metadata.Distribution, tmp_path_factory: pytest.TempPathFactory
+) -> Environment:
+    """What `pip install holdfast` gives. pip refuses here if the wheel needs more than it declares."""
+    environment = Environment.create(tmp_path_factory.mktemp("installed") / "venv")
+    _copy_distributions(metadata.requires or [], environment.site_packages)
+    environment.install(wheel)
+    return environment
+
+
+@pytest.fixture(scope="module")
+def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    """The wheel alone, without the packages it declares: the standard library must do."""
+    environment = Environment.create(tmp_path_factory.mktemp("bare") / "venv")
+    environment.install(wheel, "--no-deps")
+    return environment
+
+
+def test_wheel_holds_every_module_and_data_file_of_the_package(wheel: Path) -> None:
+    sources = {
+        path.relative_to(ROOT / "src").as_posix()
+        for path in (ROOT / "src" / "holdfast").rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    shipped = set(zipfile.ZipFile(wheel).namelist())
+
+    assert sources <= shipped
+    assert {name for name in shipped if ".dist-info/" not in name} <= sources
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in shipped)
+
+
+def test_wheel_holds_the_types_marker_and_both_engines_migrations(wheel: Path) -> None:
+    shipped = zipfile.ZipFile(wheel).namelist()
+
+    assert "holdfast/py.typed" in shipped
+    for engine in ("sqlite", "postgres"):
+        folder = f"holdfast/store/migrations/{engine}/0001_"
+        assert any(name.startswith(folder) and name.endswith(".sql") for name in shipped)
+
+
+def test_psycopg_is_only_needed_with_the_postgres_extra(metadata: importlib.metadata.Distribution) -> None:
+    requirements = [Requirement(text) for text in metadata.requires or []]
+    always = {requirement.name for requirement in requirements if requirement.marker is None}
+
+    assert always == {"click", "rich"}
+    assert {requirement.name for requirement in requirements} == {"click", "rich", "psycopg"}
+
+
+def test_installed_command_tells_its_version(
+    installed: Environment, metadata: importlib.metadata.Distribution
+) -> None:
+    assert metadata.version in installed.run("holdfast", "--version")
+
+
+def test_installed_package_can_be_imported(installed: Environment) -> None:
+    installed.run("python", "-I", "-c", "import holdfast")
+
+
+def test_installed_library_creates_a_session_without_psycopg(installed: Environment, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'sessions.db'}"
+
+    assert installed.run("python", "-I", "-c", CREATE_A_SESSION, url).strip()
+
+
+def test_library_on_sqlite_needs_the_standard_library_only(bare: Environment, tmp_path: Path) -> None:
+    present = {path.name.partition("-")[0] for path in bare.site_packages.glob("*.dist-info")}
+    assert present == {"holdfast"}
+
+    assert bare.run("python", "-I", "-c", CREATE_A_SESSION, f"sqlite:///{tmp_path / 'sessions.db'}").strip()
+
+
+def test_library_on_sqlite_leaves_the_heavy_packages_alone_where_they_are_installed(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path / 'sessions.db'}"
+
+    assert _run(sys.executable, "-c", CREATE_A_SESSION, url).strip()
+
+
+def _run(*command: str | Path) -> str:
+    """The command's output. A failure shows everything it said."""
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_"))
+    }
+    run = subprocess.run(
+        command,
+        cwd="/",
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    assert run.returncode == 0, f"{' '.join(map(str, command))}\n{run.stdout}"
+    return run.stdout
+
+
+def _copy_distributions(requirements: Iterable[str], to: Path) -> None:
+    """Copy what satisfies the requirements, and what that needs in turn, from the tests' own environment."""
+    waiting, copied = [Requirement(text) for text in requirements], set[str]()
+    while waiting:
+        requirement = waiting.pop()
+        if requirement.name in copied or (
+            requirement.marker and not requirement.marker.evaluate({"extra": ""})
+        ):
+            continue
+        copied.add(requirement.name)
+        distribution = importlib.metadata.distribution(requirement.name)
+        for file in distribution.files or []:
+            if ".." not in file.parts:  # scripts, beside the packages
+                target = to / file
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(str(file.locate()), target)
+        waiting += [Requirement(text) for text in distribution.requires or []]

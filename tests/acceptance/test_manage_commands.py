@@ -1,0 +1,134 @@
+"""rename, rm and completion."""
+
+import shutil
+import subprocess
+
+import pytest
+
+from holdfast import Holdfast
+from tests.acceptance.command import default_database, holdfast, ok, on_terminal
+
+
+def test_a_session_is_found_by_id_by_name_and_by_the_beginning_of_its_id(library: Holdfast) -> None:
+    session = library.create("a", name="deploy")
+
+    for given in (session.id, "deploy", session.id[:-3]):
+        assert ok("get", given).json["agent_id"] == session.id
+
+
+def test_rename_gives_and_takes_a_name(each_engine: str, library: Holdfast) -> None:
+    session = library.create("a")
+
+    assert ok("rename", session.id, "Größe 1").lines == [f"{session.id}\tGröße 1"]
+    assert ok("rename", "Größe 1", "deploy", "--json").json["name"] == "deploy"
+    assert library.find("deploy") == session.id
+    assert ok("rename", "deploy", "--clear").lines == [f"{session.id}\t-"]
+    assert library.session(session.id).name is None
+
+
+def test_a_name_that_is_taken_is_refused(library: Holdfast) -> None:
+    holder, other = library.create("a", name="deploy"), library.create("a")
+
+    taken = holdfast("rename", other.id, "deploy")
+
+    assert (taken.code, taken.one_line_error()) == (4, f"the name 'deploy' is taken by {holder.id}")
+
+
+def test_rename_needs_a_name_or_clear_but_not_both(library: Holdfast) -> None:
+    session = library.create("a", name="deploy")
+
+    for arguments in (["rename", "deploy"], ["rename", "deploy", "x", "--clear"]):
+        wrong = holdfast(*arguments)
+        assert (wrong.code, "give a NAME or --clear" in wrong.one_line_error()) == (2, True)
+    assert library.session(session.id).name == "deploy"
+
+
+def test_rm_removes_for_good(each_engine: str, library: Holdfast) -> None:
+    first, second = library.create("a"), library.create("a")
+
+    assert ok("rm", first.id, "--yes").lines == [f"{first.id} was removed"]
+    assert ok("rm", second.id, "--yes", "--json").json["removed"] is True
+    gone = holdfast("rm", first.id, "--yes")
+    assert (gone.code, gone.one_line_error()) == (3, f"no such session: {first.id}")
+
+
+def test_rm_without_a_terminal_needs_yes(library: Holdfast) -> None:
+    session = library.create("a")
+
+    asked = holdfast("rm", session.id, stdin="y\n")
+
+    assert asked.code == 2
+    assert "give --yes" in asked.one_line_error()
+    assert library.session(session.id) == session
+
+
+def test_rm_of_a_session_with_forks_is_refused(library: Holdfast) -> None:
+    session = library.create("a")
+    fork = library.fork(session.id)
+
+    refused = holdfast("rm", session.id, "--yes")
+
+    assert refused.code == 4
+    assert fork.id in refused.one_line_error()
+
+
+@pytest.mark.parametrize(
+    ("keys", "code", "removed"), [(b"y\n", 0, True), (b"n\n", 1, False), (b"\x04", 1, False)]
+)
+def test_rm_asks_on_a_terminal(keys: bytes, code: int, removed: bool, library: Holdfast) -> None:
+    session = library.create("terraform-architect", "approval_workflow")
+
+    asked = on_terminal("rm", session.id, question=b"[y/N]", keys=keys)
+
+    question = f"Remove {session.id} (terraform-architect, initializing, approval_workflow) for good?"
+    assert question in " ".join(asked.out.split())
+    assert asked.code == code
+    assert (library.get_session(session.id) is None) is removed
+
+
+def test_rm_that_is_interrupted_at_the_question_removes_nothing(library: Holdfast) -> None:
+    session = library.create("a")
+
+    assert on_terminal("rm", session.id, question=b"[y/N]", keys=b"\x03").code == 130
+    assert library.session(session.id) == session
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_prints_a_script_for_the_shell(shell: str) -> None:
+    script = ok("completion", shell).out
+
+    assert "_HOLDFAST_COMPLETE" in script
+    if found := shutil.which(shell):
+        subprocess.run([found, "-n"], input=script, text=True, check=True)
+
+
+def test_completion_knows_commands_options_phases_and_sessions(library: Holdfast) -> None:
+    session = library.create("a", name="deploy")
+
+    assert {"create", "cleanup", "completion"} == set(_completed("holdfast", "c"))
+    assert "--active-only" in _completed("holdfast", "list", "--a")
+    assert _completed("holdfast", "update", "x", "--phase", "app") == ["approval"]
+    assert _completed("holdfast", "finalize", "x", "") == ["completed", "failed", "abandoned"]
+    assert set(_completed("holdfast", "show", "")) == {session.id, "deploy"}
+    assert _completed("holdfast", "show", "dep") == ["deploy"]
+
+
+def test_completing_a_session_never_makes_a_store_and_never_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert _completed("holdfast", "show", "") == []
+    assert not default_database().exists()
+
+    monkeypatch.setenv("HOLDFAST_URL", "nonsense://")
+    assert _completed("holdfast", "show", "") == []
+
+
+def _completed(*words: str) -> list[str]:
+    """What the shell would be offered for the last word."""
+    done = holdfast(
+        env={
+            "_HOLDFAST_COMPLETE": "bash_complete",
+            "COMP_WORDS": " ".join(words),
+            "COMP_CWORD": str(len(words) - 1),
+        }
+    )
+    assert (done.code, done.err) == (0, "")
+    return [line.partition(",")[2] for line in done.lines if line]
