@@ -4,11 +4,13 @@ import sqlite3
 from itertools import pairwise
 from typing import Any
 
+import pytest
+
 from holdfast import Holdfast
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.guards import GUARDS
 from holdfast.domain.sessions import Session
-from holdfast.domain.usage import Usage, UsageReport
+from holdfast.domain.usage import ContextUse, Usage, UsageReport
 from holdfast.testing import steps
 from holdfast.testing.builders import failed
 from tests.acceptance.command import STATE_FIELDS, default_database, holdfast, ok
@@ -73,6 +75,16 @@ def test_show_as_json_holds_the_state_the_lineage_the_usage_and_the_turns(librar
     assert shown["decision"]["kind"] == "resume"
     assert shown["may_continue"] is True
     assert [t["turn"] for t in ok("show", session.id, "--turns", "1", "--json").json["turns"]] == [2]
+
+
+@pytest.mark.parametrize(("tokens", "state"), [(69, "ok"), (70, "warn"), (80, "refresh"), (95, "critical")])
+def test_show_tells_how_full_the_context_window_is(library: Holdfast, tokens: int, state: str) -> None:
+    session = library.create("claude", name="full")
+    steps.run(library.store, session, "plan", usage=UsageReport(context=ContextUse(tokens, 100)))
+
+    (pointer,) = ok("show", "full", "--json").json["pointers"]
+    assert pointer["context"] == {"tokens": tokens, "window": 100, "state": state}
+    assert f"{tokens} of 100 tokens, {tokens}%: {state}" in ok("show", "full").out
 
 
 def test_show_of_an_untouched_session_has_every_field_without_a_provider_session(library: Holdfast) -> None:

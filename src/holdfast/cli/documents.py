@@ -9,8 +9,10 @@ from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import decision_document
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals
+from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.sessions import PhaseChange, Session, state_document
 from holdfast.domain.turns import Attempt, Turn
+from holdfast.domain.usage import ContextUse, context_state
 from holdfast.engine.explain import Explanation
 
 Document = dict[str, object]
@@ -54,7 +56,7 @@ def provider_session_document(
     }
 
 
-def pointer_document(pointer: Pointer) -> Document:
+def pointer_document(pointer: Pointer, policy: ResumePolicy) -> Document:
     return {
         "provider": pointer.provider,
         "provider_session_id": pointer.provider_session_id,
@@ -66,9 +68,13 @@ def pointer_document(pointer: Pointer) -> Document:
         "seen": None if pointer.seen is None else str(pointer.seen),
         "epoch": pointer.epoch,
         "generation": pointer.generation,
-        "context": None if pointer.context is None else asdict(pointer.context),
+        "context": None if pointer.context is None else _context(pointer.context, policy),
         "updated_at": to_iso(pointer.updated_at),
     }
+
+
+def _context(use: ContextUse, policy: ResumePolicy) -> Document:
+    return {**asdict(use), "state": context_state(use, policy).value}
 
 
 def totals_document(totals: ProviderSessionTotals) -> Document:

@@ -58,6 +58,7 @@ def _portrait(holdfast: Holdfast, session_id: str, turns: int) -> Portrait:
         conversation=store.get_conversation(session.conversation_id),
         turns=store.history(session.conversation_id, limit=turns) if turns else (),
         pointers=store.pointers(session.id),
+        policy=holdfast.policy.resume,
         provider_sessions=store.provider_sessions(session.id),
         forks=store.children(session.id),
         provider=explanation.provider,
@@ -85,7 +86,7 @@ def _portrait_document(portrait: Portrait) -> dict[str, object]:
         **provider_session_document(pointer, portrait.provider_sessions),
         **explanation_document(portrait.explanation, portrait.verdict),
         "forks": [fork.id for fork in portrait.forks],
-        "pointers": [pointer_document(p) for p in portrait.pointers],
+        "pointers": [pointer_document(p, portrait.policy) for p in portrait.pointers],
         "provider_sessions": [totals_document(t) for t in portrait.provider_sessions],
         "turns": [history_turn_document(t) for t in portrait.turns],
     }

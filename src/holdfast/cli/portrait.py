@@ -12,8 +12,9 @@ from holdfast.cli.report import Block, Cell, Column, Fields, Line, Table, Tone, 
 from holdfast.clock import Instant, to_iso
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals
+from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.sessions import PhaseChange, Session
-from holdfast.domain.usage import Usage
+from holdfast.domain.usage import ContextState, ContextUse, Usage, context_state
 from holdfast.engine.explain import Explanation
 
 _LONGEST = 300
@@ -39,6 +40,7 @@ class Portrait:
     provider: str
     explanation: Explanation
     verdict: str
+    policy: ResumePolicy
     now: Instant
 
 
@@ -101,10 +103,18 @@ def _lineage(portrait: Portrait) -> Iterator[tuple[str, Cell]]:
 def _providers(portrait: Portrait) -> Iterator[tuple[str, Cell]]:
     for pointer in portrait.pointers:
         yield f"{pointer.provider} points to", cell(_pointer(pointer, portrait.now))
+        if pointer.context is not None and pointer.context.window:
+            yield f"{pointer.provider} context", _context(pointer.context, portrait.policy)
     for known in portrait.provider_sessions:
         retired = f", retired: {known.retired}" if known.retired is not None else ""
         source = f", forked from {known.forked_from}" if known.forked_from is not None else ""
         yield f"{known.provider} session", cell(f"{known.id}: {_usage(known.usage)}{source}{retired}")
+
+
+def _context(use: ContextUse, policy: ResumePolicy) -> Cell:
+    state = context_state(use, policy)
+    share = f"{use.tokens} of {use.window} tokens, {use.tokens / use.window:.0%}: {state}"
+    return cell(share, Tone.GOOD if state is ContextState.OK else Tone.WARN)
 
 
 def _pointer(pointer: Pointer, now: Instant) -> str:
