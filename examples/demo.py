@@ -20,7 +20,9 @@ from holdfast.domain.sessions import SessionKind
 from holdfast.domain.turns import Claim, ClaimRequest, Launch, TurnEnd, TurnStatus
 
 LAPTOP = Runtime("laptop", "claude", "claude-code", "/home/ada", Capabilities(can_fork=True, chooses_id=True))
-SERVER = Runtime("server", "claude", "claude-code", "/srv/agents", Capabilities(can_fork=True, chooses_id=True))
+SERVER = Runtime(
+    "server", "claude", "claude-code", "/srv/agents", Capabilities(can_fork=True, chooses_id=True)
+)
 SHORT_LEASE = 0.5
 
 

@@ -1,0 +1,145 @@
+"""Owns the processes of the crash tests: they walk the path until a chosen point, and kill themselves there."""
+
+import os
+import shutil
+import signal
+import traceback
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NoReturn
+from urllib.parse import urlsplit
+
+from holdfast.clock import Clock, Instant
+from holdfast.domain.turns import Claim
+from holdfast.store.driver import Driver, Transaction
+from holdfast.store.open import open_store
+from holdfast.store.sql_store import SqlStore
+from holdfast.testing.clock import NOON, ManualClock
+from tests import processes
+from tests.integration.crash_path import PATHS, Walk
+
+
+class MortalDriver:
+    """A driver whose process kills itself at the ``fatal``-th point; without one it only counts them.
+
+    A write has three points: after its BEGIN, before its COMMIT, and before the caller has the answer.
+    """
+
+    def __init__(self, driver: Driver, fatal: int | None = None) -> None:
+        self._driver = driver
+        self._fatal = fatal
+        self.points = 0
+
+    def _point(self) -> None:
+        if self.points == self._fatal:
+            os.kill(os.getpid(), signal.SIGKILL)
+        self.points += 1
+
+    @contextmanager
+    def write(self) -> Iterator[Transaction]:
+        with self._driver.write() as tx:
+            self._point()
+            yield tx
+            self._point()
+        self._point()
+
+    def read(self) -> AbstractContextManager[Transaction]:
+        return self._driver.read()
+
+    def now(self) -> Instant:
+        return self._driver.now()
+
+    @property
+    def where(self) -> str:
+        return self._driver.where
+
+    def bytes_used(self) -> int:
+        return self._driver.bytes_used()
+
+    def close(self) -> None:
+        self._driver.close()
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where one walk keeps its data: a file of its own, or a workspace of a database that all of them share."""
+
+    url: str
+    workspace: str
+
+    def open(self, clock: Clock) -> SqlStore:
+        # a killed process loses nothing that it wrote, synced or not: only a machine does
+        store = open_store(self.url, workspace=self.workspace, clock=clock, durability="normal")
+        assert isinstance(store, SqlStore)
+        return store
+
+
+def a_new_file(template: Path, path: Path) -> Place:
+    """A copy of an empty store; quicker than making one."""
+    shutil.copyfile(template, path)
+    return Place(f"sqlite:///{path}", path.stem)
+
+
+def a_new_workspace(url: str, workspace: str) -> Place:
+    """Whoever works there goes by its name in PostgreSQL's list of clients."""
+    parts = urlsplit(url)
+    query = "&".join(filter(None, [parts.query, f"application_name={workspace}"]))
+    return Place(parts._replace(query=query).geturl(), workspace)
+
+
+@dataclass(frozen=True)
+class Killed:
+    """What outlived a process: how many calls were answered, its time, and the claims it had."""
+
+    answered: int
+    now: Instant
+    claims: dict[str, Claim]
+
+
+def kill_everywhere(path: str, places: list[Place]) -> Iterator[Killed]:
+    """For each place a process that walks there; the first dies at the first point, the second at the second …"""
+    process, connection = processes.start(_nursery, path, places)
+    try:
+        for _ in places:
+            killed, exit_code = processes.receive(connection)
+            assert exit_code == -signal.SIGKILL
+            yield killed
+    finally:
+        connection.close()
+        processes.finish(process)
+        process.close()
+
+
+def _nursery(connection: Connection, path: str, places: list[Place]) -> None:
+    """Has no threads and no connections of its own, so it can fork; cheaper than a new process each time."""
+    for fatal, place in enumerate(places):
+        reader, writer = processes.context.Pipe(duplex=False)
+        child = os.fork()
+        if child == 0:
+            _walk_until_killed(writer, path, place, fatal)
+        writer.close()
+        seen = Killed(0, NOON, {})
+        try:
+            while True:
+                seen = Killed(seen.answered + 1, *reader.recv())
+        except EOFError:
+            reader.close()
+        _, status = os.waitpid(child, 0)
+        connection.send((seen, os.waitstatus_to_exitcode(status)))
+
+
+def _walk_until_killed(connection: Connection, path: str, place: Place, fatal: int) -> NoReturn:
+    try:
+        clock = ManualClock()
+        store = place.open(clock)
+        store._driver = MortalDriver(store._driver, fatal)
+        walk = Walk(store, clock)
+        for step in PATHS[path]:
+            step.act(walk)
+            connection.send((clock.now, walk.claims))
+    except BaseException:  # noqa: BLE001 - whatever it is, this process must not go on as the nursery
+        traceback.print_exc()
+    os._exit(1)

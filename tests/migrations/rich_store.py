@@ -1,0 +1,169 @@
+"""Owns a store with something of everything in it, the same each time it is made."""
+
+from holdfast.clock import after
+from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.ids import ConversationId, ProviderSessionId, SessionId
+from holdfast.domain.phases import Phase
+from holdfast.domain.pointers import Rights, TranscriptMark
+from holdfast.domain.runtimes import Runtime
+from holdfast.domain.sessions import NewSession, SessionKind, SessionUpdate
+from holdfast.domain.turns import (
+    Claim,
+    ClaimRequest,
+    Event,
+    EventKind,
+    Launch,
+    NewTurn,
+    ProcessMark,
+    TurnEnd,
+    TurnRequest,
+    TurnStatus,
+)
+from holdfast.domain.usage import ContextUse, Usage, UsageReport
+from holdfast.errors import LeaseLost
+from holdfast.store.contract import Store
+from holdfast.testing.builders import a_codex_runtime, a_runtime
+from holdfast.testing.clock import ManualClock
+
+LEAD, HELPER, CHILD, GRANDCHILD = (
+    SessionId(f"agent-20260108-12000{n}-{name}")
+    for n, name in enumerate(["1eadbeef", "4e1be400", "c411d000", "96a0dc41"])
+)
+DELEGATED, OVER = SessionId("agent-20260107-090000-de1e6a7e"), SessionId("agent-20260101-000000-00000000")
+PROFILE = TurnRequest("/srv/infra", "opus", Rights("plan", frozenset({"Read", "Grep"})))
+USED = UsageReport(
+    Usage(1200, 400, 80, 0.0125), cumulative=True, context=ContextUse(tokens=21_000, window=200_000)
+)
+MARK = TranscriptMark("projects/infra/5b1c2d3e.jsonl", 4096, "d1935t")
+
+
+def fill(store: Store, clock: ManualClock) -> None:
+    """Sessions in several states, turns in all of them, forks, edits, attempts and pointers."""
+    _delegated(store)
+    first = _lead(store)
+    _fallen_back(store)
+    clock.advance(60)
+    _second_agent(store, first)
+    _changed_history(store)
+    _forks(store)
+    _trouble(store, clock)
+    _queue(store, clock)
+
+
+def _claim(store: Store, session: SessionId, key: str, runtime: Runtime | None = None) -> Claim:
+    claimed = store.claim_turn(ClaimRequest(runtime or a_runtime(), f"worker of {key}", key, 60.0, session))
+    assert claimed is not None
+    return claimed
+
+
+def _delegated(store: Store) -> None:
+    store.create_session(
+        NewSession(DELEGATED, "terraform-architect", "approval_workflow", metadata={"plan": ["vpc", "dns"]})
+    )
+    store.update_session(DELEGATED, SessionUpdate(phase=Phase.INVESTIGATING))
+    store.update_session(DELEGATED, SessionUpdate(phase=Phase.APPROVAL, metadata={"Straße": "Größe ✓"}))
+    store.update_session(DELEGATED, SessionUpdate(error="terraform exited with 1"))
+    store.create_session(NewSession(OVER, "gitops-operator", "release"))
+    store.finalize_session(OVER, Phase.COMPLETED, "released 1.2.3")
+
+
+def _lead(store: Store) -> ConversationId:
+    lead = store.create_session(
+        NewSession(LEAD, "claude", kind=SessionKind.CONVERSATION, name="the-lead", provider="claude")
+    )
+    store.enqueue_turn(LEAD, NewTurn("Describe the network.", "claude", PROFILE, key="first"))
+    claimed = _claim(store, LEAD, "first")
+    session = ProviderSessionId("5b1c2d3e-0000-4000-8000-000000000001")
+    process = ProcessMark("build-7", "boot-1", 4242, 1_000_000)
+    store.launch(claimed.lease, Launch(claimed.decision, process, session))
+    at = claimed.turn.created_at
+    store.record_events(
+        claimed.lease,
+        [
+            Event(1, EventKind.TEXT, {"text": "Looking …"}, at),
+            Event(2, EventKind.TOOL_CALL, {"name": "Read", "input": {"path": "main.tf"}}, at),
+            Event(3, EventKind.TOOL_RESULT, {"ok": True, "lines": 120}, at),
+        ],
+    )
+    store.pin(claimed.lease, session, MARK)
+    end = TurnEnd(TurnStatus.DONE, "Three subnets.", provider_session_id=session, transcript=MARK, usage=USED)
+    store.finish_turn(claimed.lease, end)
+    return lead.conversation_id
+
+
+def _fallen_back(store: Store) -> None:
+    """Resumed, refused, and finished with a fresh provider session."""
+    store.enqueue_turn(LEAD, NewTurn("Add a fourth.", "claude", PROFILE))
+    claimed = _claim(store, LEAD, "second")
+    store.launch(claimed.lease, Launch(claimed.decision))
+    gone = Failure(FailureClass.GONE, "No conversation found with session ID")
+    fresh = store.fall_back(claimed.lease, gone, "second, fresh")
+    session = ProviderSessionId("5b1c2d3e-0000-4000-8000-000000000002")
+    store.launch(fresh.lease, Launch(fresh.decision, provider_session_id=session))
+    store.finish_turn(
+        fresh.lease,
+        TurnEnd(TurnStatus.DONE, "Added.", provider_session_id=session, transcript=MARK, usage=USED),
+    )
+
+
+def _second_agent(store: Store, conversation: ConversationId) -> None:
+    store.create_session(
+        NewSession(
+            HELPER, "codex", kind=SessionKind.CONVERSATION, provider="codex", conversation_id=conversation
+        )
+    )
+    store.enqueue_turn(HELPER, NewTurn("Review it.", "codex"))
+    claimed = _claim(store, HELPER, "review", a_codex_runtime())
+    end = TurnEnd(
+        TurnStatus.DONE, "Looks good.", provider_session_id=ProviderSessionId("thread-1"), usage=USED
+    )
+    store.finish_turn(claimed.lease, end)
+
+
+def _changed_history(store: Store) -> None:
+    store.edit_turn(LEAD, 1, prompt="Describe the network briefly.")
+    store.edit_turn(LEAD, 3, response="Looks very good.")
+    store.record_turn(
+        LEAD, NewTurn("By hand.", "claude", key="by hand"), "Done by hand.", Usage(7, 0, 3, 0.5)
+    )
+    store.retry_turn(LEAD, 4, prompt="By the agent.")
+    store.enqueue_turn(LEAD, NewTurn("Never.", "claude"))
+    store.truncate(LEAD, 5)
+
+
+def _forks(store: Store) -> None:
+    store.fork(LEAD, CHILD, at=3, name="the-child")
+    store.edit_turn(CHILD, 2, response="Added, with a comment.")
+    store.record_turn(CHILD, NewTurn("On my own.", "claude"), "Alone.", Usage())
+    store.fork(CHILD, GRANDCHILD)
+    store.truncate(GRANDCHILD, 2)
+    store.retire(CHILD, "claude", ProviderSessionId("5b1c2d3e-0000-4000-8000-00000000dead"), "poisoned")
+
+
+def _trouble(store: Store, clock: ManualClock) -> None:
+    """Put back, failed, lost by one worker and recovered by the next; the first one reports too late."""
+    store.put_back(_claim(store, LEAD, "put back").lease)
+    failed = TurnEnd(
+        TurnStatus.FAILED, failure=Failure(FailureClass.TRANSIENT, "529 overloaded"), retry_at=clock.now
+    )
+    store.finish_turn(_claim(store, LEAD, "fails").lease, failed)
+    lost = _claim(store, LEAD, "lost").lease
+    clock.advance(3600)
+    for orphan in store.orphans():
+        store.recover(orphan)
+    try:
+        store.finish_turn(lost, TurnEnd(TurnStatus.DONE, "too late"))
+    except LeaseLost:
+        pass
+
+
+def _queue(store: Store, clock: ManualClock) -> None:
+    """One turn runs, others wait, one of them for a time; one was cancelled."""
+    running = _claim(store, LEAD, "running")
+    store.launch(running.lease, Launch(running.decision))
+    store.enqueue_turn(LEAD, NewTurn("Then this.", "claude", priority=5, max_attempts=1))
+    store.enqueue_turn(HELPER, NewTurn("Tomorrow.", "codex", not_before=after(clock.now, 86_400)))
+    store.enqueue_turn(CHILD, NewTurn("Not any more.", "claude"))
+    store.cancel_turn(CHILD, store.turns(CHILD)[-1].seq)
+    store.enqueue_turn(CHILD, NewTurn("Now.", "claude", TurnRequest(force_fresh=True), foreground=True))
+    store.cancel_turn(LEAD, running.lease.seq)
