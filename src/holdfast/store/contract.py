@@ -215,7 +215,8 @@ class Store(Protocol):
     def fall_back(self, lease: Lease, failure: Failure, key: str) -> Claim:
         """The provider refused the session it was asked to resume: retire it, go on fresh.
 
-        A new attempt of the same try, under a new fencing token. Conflict if nothing was resumed.
+        A new attempt of the same try, under a new fencing token. Idempotent by ``key``. Conflict if
+        nothing was resumed, or if the turn asked for that very session by name.
         """
         ...
 

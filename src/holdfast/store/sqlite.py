@@ -227,6 +227,7 @@ class SqliteDriver:
         sql = sqlite3.connect(
             target, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False, cached_statements=256
         )
+        gate = None
         try:
             # read something first: a file that is no database is refused before anything is made beside it
             (mode,) = sql.execute("PRAGMA journal_mode").fetchone()
@@ -238,7 +239,7 @@ class SqliteDriver:
             sql.execute("PRAGMA fullfsync = ON")
             sql.execute("PRAGMA foreign_keys = ON")
         except BaseException:
-            sql.close()
+            Connection(sql, gate).close()
             raise
         return Connection(sql, gate)
 

@@ -28,7 +28,7 @@ from holdfast.testing.builders import (
 )
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.mishaps import decide, resumed_id
-from holdfast.testing.steps import begin, claim, enqueue, run, snapshot
+from holdfast.testing.steps import begin, claim, enqueue, refused, run, snapshot
 
 GONE = Failure(FailureClass.GONE, "no conversation found")
 
@@ -52,6 +52,30 @@ class FallBackContract:
         session_id = resumed.lease.session_id
         assert store.pointer(session_id, "claude") is None
         assert [(t.id, t.retired) for t in store.provider_sessions(session_id)] == [(refused, "gone")]
+
+    def test_the_answer_to_a_lost_reply_is_the_same_attempt(self, store: Store) -> None:
+        resumed = self.resuming(store)
+        fresh = store.fall_back(resumed.lease, GONE, "fallback")
+        before = snapshot(store)
+
+        again = store.fall_back(resumed.lease, GONE, "fallback")
+
+        assert (again.lease, again.turn, again.cause) == (fresh.lease, fresh.turn, AttemptCause.FALLBACK)
+        assert again.decision == fresh.decision
+        assert snapshot(store) == before
+
+    def test_a_session_that_was_asked_for_by_name_is_not_replaced(self, store: Store) -> None:
+        session = begin(store)
+        run(store, session)
+        named = store.pointer(session.id, "claude")
+        assert named is not None
+        enqueue(
+            store, session, "in there", request=TurnRequest(provider_session_id=named.provider_session_id)
+        )
+        lease = claim(store, session).lease
+
+        with refused(store, Conflict):
+            store.fall_back(lease, GONE, "fallback")
 
     def test_it_goes_on_fresh_under_a_new_fencing_token(self, store: Store, clock: ManualClock) -> None:
         resumed = self.resuming(store)

@@ -75,7 +75,7 @@ class Judged:
 
 
 def claim(s: Scope, request: ClaimRequest) -> Claim | None:
-    known = _redeliver(s, request)
+    known = redeliver(s, request.key, request.runtime)
     if known is not None:
         return known
     s.run(WAKE, now=s.now)
@@ -94,7 +94,7 @@ def start(s: Scope, session_id: str, new: NewTurn, request: ClaimRequest) -> Cla
     """A turn that is claimed as it is put in. A session with other work under way is Busy: nothing changes."""
     if new.provider != request.runtime.provider:
         raise InvalidInput("provider", f"{new.provider} does not run on a {request.runtime.provider} runtime")
-    known = _redeliver(s, request)
+    known = redeliver(s, request.key, request.runtime)
     if known is not None:
         return known
     conversation = turns.lock_both(s, session_id)
@@ -120,9 +120,9 @@ def start(s: Scope, session_id: str, new: NewTurn, request: ClaimRequest) -> Cla
     return claimed
 
 
-def _redeliver(s: Scope, request: ClaimRequest) -> Claim | None:
+def redeliver(s: Scope, key: str, runtime: Runtime | None) -> Claim | None:
     """The claim whose reply was lost: the same call gets the same lease, never a second one."""
-    attempt = attempts.open_claim(s, request.key)
+    attempt = attempts.open_claim(s, key)
     if attempt is None:
         return None
     turn = turns.get(s, attempt.conversation_id, attempt.seq)
@@ -131,7 +131,7 @@ def _redeliver(s: Scope, request: ClaimRequest) -> Claim | None:
         attempt.session_id, attempt.conversation_id, attempt.seq, attempt.number, attempt.fence,
         attempt.owner, held[2] if held and held[2] is not None else s.now,
     )  # fmt: skip
-    pointer = find_pointer(s, attempt.session_id, turn, request.runtime, attempt.fence)
+    pointer = find_pointer(s, attempt.session_id, turn, runtime, attempt.fence)
     seen = pointer.seen if pointer else None
     decision = codec.decode_decision(
         attempt.decision,

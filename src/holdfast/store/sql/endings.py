@@ -28,7 +28,17 @@ from holdfast.domain.turns import (
 )
 from holdfast.domain.usage import NO_USAGE, Usage, UsageReport, usage_delta
 from holdfast.errors import Conflict, LeaseLost
-from holdfast.store.sql import attempts, codec, history, leases, pointers, provider_sessions, sessions, turns
+from holdfast.store.sql import (
+    attempts,
+    claims,
+    codec,
+    history,
+    leases,
+    pointers,
+    provider_sessions,
+    sessions,
+    turns,
+)
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.session_rows import COLUMNS, read_session
 
@@ -232,10 +242,16 @@ def _moves_pointer(s: Scope, attempt: Attempt, end: TurnEnd) -> bool:
 
 def fall_back(s: Scope, lease: Lease, failure: Failure, key: str) -> Claim:
     """The provider refused the session: retire it and go on, fresh, under the same lease."""
+    known = claims.redeliver(s, key, runtime=None)
+    if known is not None:
+        return known
     leases.require(s, lease)
     attempt = attempts.get(s, lease)
     if attempt.decision["kind"] not in ("resume", "fork"):
         raise Conflict(f"turn {lease.seq} did not resume a session: there is nothing to fall back from")
+    turn = turns.get(s, lease.conversation_id, lease.seq)
+    if turn.request.provider_session_id is not None:
+        raise Conflict(f"turn {lease.seq} asked for this session by name: it is not replaced by another")
     refused = attempt.provider_session_id if attempt.decision["kind"] == "resume" else None
     s.run(
         attempts.END, id=lease.conversation_id, seq=lease.seq, number=lease.attempt,
@@ -247,14 +263,13 @@ def fall_back(s: Scope, lease: Lease, failure: Failure, key: str) -> Claim:
         pointers.retire(s, attempt.session_id, attempt.provider, refused, failure.failure_class.value)
     else:
         pointers.clear(s, attempt.session_id, attempt.provider, attempt.forked_from or "")
-    return _fresh_attempt(s, lease, attempt, failure, key)
+    return _fresh_attempt(s, lease, attempt, turn, key, failure.message)
 
 
-def _fresh_attempt(s: Scope, lease: Lease, attempt: Attempt, failure: Failure, key: str) -> Claim:
-    turn = turns.get(s, lease.conversation_id, lease.seq)
+def _fresh_attempt(s: Scope, lease: Lease, attempt: Attempt, turn: Turn, key: str, why: str) -> Claim:
     conversation = history.get(s, lease.conversation_id)
     renewed = replace(lease, attempt=lease.attempt + 1, fence=lease.fence + 1)
-    evidence = f"the provider refused it: {failure.message}"[:300]
+    evidence = f"the provider refused it: {why}"[:300]
     decision = Fresh(
         Reason.RETIRED, (Verdict(Reason.RETIRED, Standing.FAILED, Outcome.FRESH, clean_text(evidence)),)
     )
