@@ -13,11 +13,10 @@ import time
 from pathlib import Path
 
 import holdfast
+from holdfast import Capabilities, Launch, Runtime, SessionKind, TurnEnd, TurnStatus
 from holdfast.domain.decisions import decision_kind
 from holdfast.domain.ids import ProviderSessionId
-from holdfast.domain.runtimes import Capabilities, Runtime
-from holdfast.domain.sessions import SessionKind
-from holdfast.domain.turns import Claim, ClaimRequest, Launch, TurnEnd, TurnStatus
+from holdfast.domain.turns import Claim, ClaimRequest
 
 LAPTOP = Runtime("laptop", "claude", "claude-code", "/home/ada", Capabilities(can_fork=True, chooses_id=True))
 SERVER = Runtime(

@@ -17,6 +17,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast import errors
+    from holdfast.domain.pointers import Rights
+    from holdfast.domain.runtimes import Capabilities, Runtime
+    from holdfast.domain.sessions import Session, SessionFilter, SessionKind
+    from holdfast.domain.turns import Launch, NewTurn, TurnEnd, TurnRequest, TurnStatus
+    from holdfast.domain.usage import ContextUse, Usage, UsageReport
     from holdfast.engine.default import (
         cleanup_old_sessions,
         create_session,
@@ -33,8 +38,22 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "Capabilities",
+    "ContextUse",
     "Holdfast",
     "HoldfastError",
+    "Launch",
+    "NewTurn",
+    "Rights",
+    "Runtime",
+    "Session",
+    "SessionFilter",
+    "SessionKind",
+    "TurnEnd",
+    "TurnRequest",
+    "TurnStatus",
+    "Usage",
+    "UsageReport",
     "cleanup_old_sessions",
     "create_session",
     "errors",
@@ -46,7 +65,25 @@ __all__ = [
     "update_state",
 ]
 
-_ELSEWHERE = {"Holdfast": "engine.holdfast", "HoldfastError": "errors"}
+#: where the names are that are not in ``engine.default``
+_ELSEWHERE = {
+    "Capabilities": "domain.runtimes",
+    "ContextUse": "domain.usage",
+    "Holdfast": "engine.holdfast",
+    "HoldfastError": "errors",
+    "Launch": "domain.turns",
+    "NewTurn": "domain.turns",
+    "Rights": "domain.pointers",
+    "Runtime": "domain.runtimes",
+    "Session": "domain.sessions",
+    "SessionFilter": "domain.sessions",
+    "SessionKind": "domain.sessions",
+    "TurnEnd": "domain.turns",
+    "TurnRequest": "domain.turns",
+    "TurnStatus": "domain.turns",
+    "Usage": "domain.usage",
+    "UsageReport": "domain.usage",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -166,7 +166,9 @@ def test_why_answers_for_another_provider_and_changes_nothing(library: Holdfast)
 def test_why_says_when_the_work_may_not_go_on_at_all(library: Holdfast) -> None:
     session = a_worked_session(library)
     library.update(session.id, phase="executing")
-    assert "The work may not go on (phase_not_resumable: executing is none of" in ok("why", "deploy").out
+    told = ok("why", "deploy").out
+    assert "By the rules the work should not go on (phase_not_resumable: executing is none of" in told
+    assert "A turn that is put in all the same: the next turn resumes the claude session" in told
 
     library.finalize(session.id, "completed")
     assert ok("why", "deploy", "--json").json["verdict"] == (

@@ -131,6 +131,7 @@ def explanation_document(explanation: Explanation, sentence: str) -> Document:
     return {
         "may_continue": explanation.may_continue is MayContinue.YES,
         "may_continue_reason": explanation.may_continue.value,
+        "runtime_id": None if explanation.runtime is None else explanation.runtime.id,
         "decision": decision_document(explanation.decision),
         "verdict": sentence,
         "last": None if explanation.last_attempt is None else attempt_document(explanation.last_attempt),

@@ -10,6 +10,7 @@ from holdfast.clock import Instant, to_iso
 from holdfast.domain.decisions import Outcome, Standing, Verdict
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.redaction import Json
+from holdfast.domain.runtimes import Runtime
 from holdfast.domain.turns import Attempt
 from holdfast.engine.explain import Explanation
 
@@ -35,6 +36,7 @@ def why_blocks(explanation: Explanation, words: str, sentence: str, now: Instant
         (
             ("session", cell(explanation.session.id, Tone.STRONG)),
             ("provider", cell(explanation.provider)),
+            ("judged for", cell(_where(explanation.runtime))),
             ("may it go on", cell(answer, Tone.GOOD if may else Tone.BAD)),
         )
     )
@@ -42,6 +44,12 @@ def why_blocks(explanation: Explanation, words: str, sentence: str, now: Instant
     last = explanation.last_attempt
     before = Line(cell("The last time: there was none.", Tone.DIM)) if last is None else _last(last, now)
     return [head, guards, Line(cell(sentence, Tone.STRONG)), before]
+
+
+def _where(runtime: Runtime | None) -> str:
+    if runtime is None:
+        return "any machine: it has not run yet, or it is not known where"
+    return f"where it ran before: {runtime.machine}, {runtime.home} ({runtime.id})"
 
 
 def _guard_row(verdict: Verdict) -> tuple[Cell, ...]:

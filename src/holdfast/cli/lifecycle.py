@@ -59,19 +59,22 @@ def create(
     "holdfast update deploy --phase approval",
     'holdfast update deploy --expect planning --phase executing --metadata \'{"plan_file": "plan.json"}\'',
     "holdfast update deploy --error 'terraform plan failed'",
+    "holdfast update deploy --clear-errors --phase planning",
 )
 @session_argument
 @phase_option("--phase", help="Move to this phase.")
 @metadata_option(help="A JSON object, merged key by key; - reads standard input.")
 @text_option("--error", help="Count an error.")
+@click.option("--clear-errors", is_flag=True, help="Its cause is mended: count errors from zero.")
 @phase_option("--expect", "expected", help="Only if this is still its phase; else exit code 4.")
 @pass_invocation
-def update(
+def update(  # noqa: PLR0913 - one parameter for each option
     run: Invocation,
     session: str,
     phase: str | None,
     metadata: Metadata | None,
     error: str | None,
+    clear_errors: bool,
     expected: str | None,
 ) -> None:
     """Change a session: its phase, its metadata, its errors.
@@ -79,7 +82,12 @@ def update(
     Only what is given changes, all of it or nothing. Every update counts as activity.
     """
     changed = run.holdfast.update(
-        run.find(session), phase=phase, metadata=metadata, error=error, expected_phase=expected
+        run.find(session),
+        phase=phase,
+        metadata=metadata,
+        error=error,
+        clear_errors=clear_errors,
+        expected_phase=expected,
     )
     _show_changed(run, changed)
 

@@ -45,8 +45,13 @@ def verdict(explanation: Explanation, why_continue: str) -> str:
         return f"The work is {session.phase}; it can go on in a fork: holdfast fork {session.id}"
     if explanation.may_continue is not MayContinue.YES:
         reason = explanation.may_continue.value
-        return f"The work may not go on ({reason}: {why_continue}); begin a new session, or fork this one."
+        rule = f"By the rules the work should not go on ({reason}: {why_continue})."
+        return f"{rule} A turn that is put in all the same: {_lower(next_turn(explanation.decision, explanation.provider))}"
     return next_turn(explanation.decision, explanation.provider)
+
+
+def _lower(sentence: str) -> str:
+    return sentence[:1].lower() + sentence[1:]
 
 
 def next_turn(decision: Decision, provider: str) -> str:

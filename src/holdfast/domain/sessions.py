@@ -85,6 +85,7 @@ class SessionUpdate:
     phase: Phase | None = None
     metadata: Metadata | None = None  #: merged
     error: str | None = None
+    clear_errors: bool = False  #: the cause is mended: count from zero
     expected_phase: Phase | None = None
 
 

@@ -81,7 +81,7 @@ class NewTurn:
     not_before: Instant | None = None
     runtime_id: RuntimeId | None = None  #: only this runtime may run it
     foreground: bool = False  #: run by a person's own command: never run again by itself
-    max_attempts: int = 3
+    max_attempts: int | None = None  #: None: the policy's
     key: str | None = None  #: enqueueing again with the same key returns the same turn
 
 

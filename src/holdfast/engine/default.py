@@ -11,6 +11,7 @@ from holdfast.clock import Clock, system_clock
 from holdfast.config import Settings, default_url, load_settings
 from holdfast.domain.redaction import Json
 from holdfast.engine.holdfast import Holdfast
+from holdfast.errors import InvalidInput
 from holdfast.store.open import open_store
 
 _open: dict[tuple[int, str, Settings], Holdfast] = {}
@@ -24,6 +25,8 @@ def open(url: str | None = None, clock: Clock | None = None, *, workspace: str |
 
 
 def open_with(settings: Settings, clock: Clock | None = None) -> Holdfast:
+    if clock is not None and type(clock()) is not int:
+        raise InvalidInput("clock", "must return whole microseconds since 1970, UTC")
     url = settings.url or default_url(os.environ)
     store = open_store(
         url,
@@ -75,7 +78,7 @@ def finalize_session(agent_id: str, outcome: str, summary: str | None = None) ->
     return default().finalize_session(agent_id, outcome, summary)
 
 
-def cleanup_old_sessions(hours: float = 24) -> int:
+def cleanup_old_sessions(hours: float | None = None) -> int:
     """See ``Holdfast.cleanup_old_sessions``."""
     return default().cleanup_old_sessions(hours)
 

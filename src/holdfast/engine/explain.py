@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from holdfast.domain.decisions import Decision
 from holdfast.domain.phases import MayContinue
+from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Attempt
 from holdfast.errors import NotFound, UnreadableSession
@@ -17,7 +18,8 @@ class Explanation:
     session: Session
     may_continue: MayContinue
     provider: str
-    decision: Decision  #: what a claim would decide now
+    decision: Decision  #: what a claim would decide now, on that runtime
+    runtime: Runtime | None  #: the one its pointer was recorded on, if there is one
     last_attempt: Attempt | None  #: what was decided the last time
 
 

@@ -120,21 +120,27 @@ class Holdfast(Sessions):
         request: TurnRequest | None = None,
         runtime: Runtime | None = None,
     ) -> Decision:
-        """What would happen if the next turn were claimed now. Changes nothing."""
+        """What would happen if the next turn were claimed now. Changes nothing.
+
+        Without a request, the turn that waits at the head of the session's queue is meant, if there is one.
+        """
         session = self.session(session_id)
-        return self.store.explain(
-            session.id, self._provider_of(session, provider), self._asked(request or TurnRequest()), runtime
-        )
+        asked = None if request is None and _task_id.get() is None else self._asked(request or TurnRequest())
+        return self.store.explain(session.id, self._provider_of(session, provider), asked, runtime)
 
     def why(self, session_id: str, provider: str | None = None) -> Explanation:
-        """May it go on, how, and what was decided the last time."""
+        """May it go on, how (if it goes on where it ran before), and what was decided the last time."""
         session = self.session(session_id)
         chosen = self._provider_of(session, provider)
+        pointer = self.store.pointer(session.id, chosen)
+        recorded = None if pointer is None else pointer.runtime_id
+        runtime = next((known for known in self.store.runtimes() if known.id == recorded), None)
         return Explanation(
             session=session,
             may_continue=self.may_continue(session.id),
             provider=chosen,
-            decision=self.store.explain(session.id, chosen, TurnRequest()),
+            decision=self.store.explain(session.id, chosen, runtime=runtime),
+            runtime=runtime,
             last_attempt=self.store.newest_attempt(session.id),
         )
 

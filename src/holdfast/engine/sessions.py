@@ -113,8 +113,11 @@ class Sessions:
             return False
         return True
 
-    def cleanup_old_sessions(self, hours: float = 24) -> int:
-        """Abandon what was idle, delete what was final for that long; how many sessions that touched."""
+    def cleanup_old_sessions(self, hours: float | None = None) -> int:
+        """Abandon what was idle, delete what was final for that long; how many sessions that touched.
+
+        Without ``hours`` it is the configured ``max_age_hours``, 24 by default.
+        """
         return self.cleanup(hours).count
 
     def list_sessions(
@@ -175,6 +178,7 @@ class Sessions:
         phase: str | None = None,
         metadata: Mapping[str, Json] | None = None,
         error: str | None = None,
+        clear_errors: bool = False,
         expected_phase: str | None = None,
     ) -> Session:
         """``expected_phase`` makes it compare-and-set: PhaseConflict if someone was faster."""
@@ -182,6 +186,7 @@ class Sessions:
             phase=None if phase is None else parse_phase(phase),
             metadata=None if metadata is None else _metadata(metadata),
             error=None if error is None else check_text("error", error),
+            clear_errors=clear_errors,
             expected_phase=None if expected_phase is None else parse_phase(expected_phase),
         )
         return self.store.update_session(check_id("session", session_id), change)

@@ -76,7 +76,7 @@ class Store(Protocol):
 
         Any phase may follow any open one; the change is recorded in the history. SessionClosed once
         the phase is final. PhaseConflict if the phase is not ``expected_phase``. Metadata is merged
-        key by key; InvalidInput if the result is too large. An error raises the error count by one.
+        key by key; InvalidInput if the result is too large. An error raises the error count by one; ``clear_errors`` sets it back before.
         """
         ...
 
@@ -195,7 +195,10 @@ class Store(Protocol):
         ...
 
     def launch(self, lease: Lease, launched: Launch) -> None:
-        """Record what is about to start: the turn runs. LeaseLost."""
+        """Record what is about to start: the turn runs. LeaseLost.
+
+        Conflict for a decision stronger than the claim's, or an id other than the one that was asked for.
+        """
         ...
 
     def record_events(self, lease: Lease, events: Sequence[Event]) -> None:
@@ -271,9 +274,16 @@ class Store(Protocol):
     # --- pointers, runtimes ---
 
     def explain(
-        self, session_id: str, provider: str, request: TurnRequest, runtime: Runtime | None = None
+        self,
+        session_id: str,
+        provider: str,
+        request: TurnRequest | None = None,
+        runtime: Runtime | None = None,
     ) -> Decision:
-        """What a claim of this session's next turn would decide now. Changes nothing."""
+        """What a claim of this session's next turn would decide now. Changes nothing.
+
+        Without a request, the turn of this provider that waits at the head, or else a plain one.
+        """
         ...
 
     def pointer(self, session_id: str, provider: str) -> Pointer | None:

@@ -289,7 +289,11 @@ class SqlStore:
     # --- pointers, runtimes ---
 
     def explain(
-        self, session_id: str, provider: str, request: TurnRequest, runtime: Runtime | None = None
+        self,
+        session_id: str,
+        provider: str,
+        request: TurnRequest | None = None,
+        runtime: Runtime | None = None,
     ) -> Decision:
         with self._read() as s:
             return claims.explain(s, session_id, provider, request, runtime)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.domain.conversations import Conversation, SeenTurns
-from holdfast.domain.decisions import Decision, Fork, Resume, decision_kind
+from holdfast.domain.decisions import Decision, Fork, Fresh, Resume, decision_kind
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, TranscriptMark
@@ -186,7 +186,8 @@ def launch(s: Scope, lease: Lease, launched: Launch) -> None:
     leases.require(s, lease)
     attempt = get(s, lease)
     decision = launched.decision
-    chosen = launched.provider_session_id
+    _refuse_stronger(attempt, decision)
+    chosen = _chosen_id(launched)
     resumed = decision.provider_session_id if isinstance(decision, Resume) else None
     forked_from = decision.provider_session_id if isinstance(decision, Fork) else None
     s.run(
@@ -203,6 +204,30 @@ def launch(s: Scope, lease: Lease, launched: Launch) -> None:
         provider_sessions.hold(s, attempt.provider, chosen, lease.session_id, lease.fence, forked_from)
         if forked_from is not None:
             provider_sessions.inherit_account(s, attempt.provider, chosen, forked_from)
+
+
+def _refuse_stronger(attempt: Attempt, decision: Decision) -> None:
+    """The launch may weaken what the claim decided, and never more than that."""
+    match decision:
+        case Resume(session_id):
+            claimed = attempt.decision["kind"] == "resume" and attempt.provider_session_id == session_id
+        case Fork(session_id):
+            claimed = attempt.decision["kind"] == "fork" and attempt.forked_from == session_id
+        case _:
+            return
+    if not claimed:
+        raise Conflict(
+            f"the claim of turn {attempt.seq} did not decide to {decision_kind(decision)} that session"
+        )
+
+
+def _chosen_id(launched: Launch) -> ProviderSessionId | None:
+    """The id that the new provider session gets from us; one that was asked for is never replaced."""
+    decision, given = launched.decision, launched.provider_session_id
+    asked = decision.provider_session_id if isinstance(decision, Fresh) else None
+    if asked is not None and given is not None and given != asked:
+        raise Conflict(f"the turn asked for the session {asked}, not {given}", provider_session_id=asked)
+    return given or asked
 
 
 def pin(

@@ -278,16 +278,26 @@ def _asked_rights(turn: Turn, pointer: Pointer | None) -> Rights | None:
 
 
 def explain(
-    s: Scope, session_id: str, provider: str, request: TurnRequest, runtime: Runtime | None
+    s: Scope, session_id: str, provider: str, request: TurnRequest | None, runtime: Runtime | None
 ) -> Decision:
-    """The decision on a turn that does not exist yet."""
     session = sessions.get(s, session_id)
     conversation = history.get(s, session.conversation_id)
-    turn = Turn(
-        conversation.id, conversation.next_seq, session.id, provider, TurnStatus.QUEUED, "", None, request,
-        0, None, None, False, None, 0, 1, conversation.generation, None, None, False, s.now, None,
-    )  # fmt: skip
+    turn = _waiting_head(s, session, provider) if request is None else None
+    if turn is None:
+        turn = Turn(
+            conversation.id, conversation.next_seq, session.id, provider, TurnStatus.QUEUED, "", None,
+            request or TurnRequest(), 0, None, None, False, None, 0, 1, conversation.generation, None, None,
+            False, s.now, None,
+        )  # fmt: skip
     return judge(s, session, conversation, turn, runtime).decision
+
+
+def _waiting_head(s: Scope, session: Session, provider: str) -> Turn | None:
+    head = s.one(HEAD_OF, id=session.id)
+    if head is None or head[0] is None:
+        return None
+    turn = turns.get(s, session.conversation_id, head[0])
+    return turn if turn.status is TurnStatus.QUEUED and turn.provider == provider else None
 
 
 def find_pointer(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.domain.pointers import ProviderSession, ProviderSessionTotals
+from holdfast.domain.redaction import redact_text
 from holdfast.domain.turns import Attempt, Lease
 from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.store.sql.scope import Scope
@@ -143,4 +144,4 @@ def totals(s: Scope, session_id: str) -> tuple[ProviderSessionTotals, ...]:
 def mark_retired(s: Scope, provider: str, provider_session_id: str, session_id: str, reason: str) -> None:
     """For good: the first reason stays."""
     know(s, provider, provider_session_id, session_id)
-    s.run(RETIRE, provider=provider, id=provider_session_id, reason=reason, now=s.now)
+    s.run(RETIRE, provider=provider, id=provider_session_id, reason=redact_text(reason), now=s.now)

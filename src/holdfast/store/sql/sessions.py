@@ -107,16 +107,16 @@ def insert(
     phase: Phase,
     parent: SessionId | None,
 ) -> Session:
-    ready = _ready(s, phase, new.kind)
+    ready, purpose = _ready(s, phase, new.kind), redact_text(new.purpose)
     written = s.run(
         INSERT, id=new.id, conversation_id=conversation_id, agent=new.agent, kind=new.kind.value,
-        purpose=new.purpose, name=new.name, provider=new.provider, phase=phase.value,
+        purpose=purpose, name=new.name, provider=new.provider, phase=phase.value,
         resume_ready=ready, metadata=metadata, now=s.now, parent_session_id=parent,
     )  # fmt: skip
     if not written:
         return _already_there(s, new, conversation_id)
     return Session(
-        new.id, conversation_id, new.agent, new.kind, new.purpose, new.name, new.provider, phase,
+        new.id, conversation_id, new.agent, new.kind, purpose, new.name, new.provider, phase,
         ready, read_metadata(metadata), 0, None, s.now, s.now, None, None, parent,
     )  # fmt: skip
 
@@ -209,12 +209,13 @@ def _changed(
     phase = change.phase or current.phase
     ready = current.resume_ready if change.phase is None else _ready(s, phase, current.kind)
     error = current.last_error
+    errors = 0 if change.clear_errors else current.error_count
     if change.error is not None:
-        error = SessionError(redact_text(change.error), s.now)
+        error, errors = SessionError(redact_text(change.error), s.now), errors + 1
     # spelled out: dataclasses.replace would take longer than the statements around it
     return Session(
         current.id, current.conversation_id, current.agent, current.kind, current.purpose, current.name,
-        current.provider, phase, ready, metadata, current.error_count + (change.error is not None), error,
+        current.provider, phase, ready, metadata, errors, error,
         current.created_at, s.now, s.now if phase.is_final else None,
         None if summary is None else redact_text(summary), current.parent_session_id, current.usage,
     )  # fmt: skip

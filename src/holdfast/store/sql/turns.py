@@ -135,12 +135,16 @@ def put(
     turn = Turn(
         conversation.id, seq, SessionId(session_id), new.provider, TurnStatus.QUEUED, new.prompt, None,
         new.request, new.priority, new.not_before, new.runtime_id, new.foreground, retry_of, 0,
-        new.max_attempts, conversation.generation, None, None, False, s.now, None,
+        _max_attempts(s, new), conversation.generation, None, None, False, s.now, None,
     )  # fmt: skip
     _insert(s, turn, new.key)
     history.add_text(s, conversation.id, seq, conversation.revision, prompt=new.prompt, response=None)
     promote_head(s, conversation.id, session_id)
     return turn
+
+
+def _max_attempts(s: Scope, new: NewTurn) -> int:
+    return s.policy.queue.max_attempts if new.max_attempts is None else new.max_attempts
 
 
 def record(s: Scope, session_id: str, new: NewTurn, response: str | None, used: Usage) -> Turn:
@@ -152,7 +156,7 @@ def record(s: Scope, session_id: str, new: NewTurn, response: str | None, used: 
     seq = history.take_seq(s, conversation)
     turn = Turn(
         conversation.id, seq, SessionId(session_id), new.provider, TurnStatus.DONE, new.prompt, response,
-        new.request, new.priority, None, new.runtime_id, new.foreground, None, 0, new.max_attempts,
+        new.request, new.priority, None, new.runtime_id, new.foreground, None, 0, _max_attempts(s, new),
         conversation.generation, None, None, False, s.now, s.now,
     )  # fmt: skip
     _insert(s, turn, new.key)

@@ -1,0 +1,124 @@
+"""Owns the clauses on launching: the claim decides, the launch may only weaken, and a named id is kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from holdfast.domain.decisions import Fork, Fresh, Reason, Resume
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.policy import Policy, QueuePolicy
+from holdfast.domain.sessions import SessionUpdate
+from holdfast.domain.turns import Launch, TurnRequest
+from holdfast.errors import Conflict
+from holdfast.store.contract import Store
+from holdfast.testing.builders import a_provider_session_id, a_runtime, a_turn, done
+from holdfast.testing.mishaps import pointer_of, resumed_id
+from holdfast.testing.steps import begin, claim, enqueue, refused, run
+
+NAMED = ProviderSessionId("0b5f0c5e-9f0a-4a52-8b3c-2f6f6a3f7d10")
+
+
+class LaunchContract:
+    """``launch``."""
+
+    @pytest.mark.parametrize("kind", [Resume, Fork])
+    def test_a_fresh_start_is_not_turned_into_anything_stronger(
+        self, store: Store, kind: type[Resume | Fork]
+    ) -> None:
+        session = begin(store)
+        enqueue(store, session, "fresh")
+        lease = claim(store, session).lease
+
+        with refused(store, Conflict):
+            store.launch(lease, Launch(kind(NAMED, (), ())))
+
+    def test_no_other_session_is_resumed_than_the_claim_decided(self, store: Store) -> None:
+        session = begin(store)
+        run(store, session)
+        enqueue(store, session, "go on")
+        resumed = claim(store, session)
+
+        with refused(store, Conflict):
+            store.launch(resumed.lease, Launch(Resume(NAMED, (), ())))
+        store.launch(resumed.lease, Launch(resumed.decision))
+
+    def test_a_resume_may_be_weakened_to_a_fresh_start(self, store: Store) -> None:
+        session = begin(store)
+        run(store, session)
+        enqueue(store, session, "go on")
+        resumed = claim(store, session)
+        weaker = Fresh(Reason.TRANSCRIPT_MISSING, ())
+
+        store.launch(resumed.lease, Launch(weaker, provider_session_id=a_provider_session_id()))
+
+        attempt = store.newest_attempt(session.id)
+        assert attempt is not None
+        assert (attempt.decision["kind"], attempt.decision["reason"]) == ("fresh", "transcript_missing")
+        assert attempt.provider_session_id != resumed_id(resumed.decision)
+
+    def test_the_id_that_a_turn_asked_for_is_the_one_that_is_kept(self, store: Store) -> None:
+        session = begin(store)
+        enqueue(store, session, "in there", request=TurnRequest(provider_session_id=NAMED))
+        claimed = claim(store, session)
+        store.launch(claimed.lease, Launch(claimed.decision))
+        store.finish_turn(claimed.lease, done(provider_session_id=None))
+
+        assert pointer_of(store, session).provider_session_id == NAMED
+
+    def test_another_id_than_the_one_a_turn_asked_for_is_refused(self, store: Store) -> None:
+        session = begin(store)
+        enqueue(store, session, "in there", request=TurnRequest(provider_session_id=NAMED))
+        claimed = claim(store, session)
+
+        with refused(store, Conflict):
+            store.launch(claimed.lease, Launch(claimed.decision, provider_session_id=a_provider_session_id()))
+
+
+class ExplainContract:
+    """``explain``."""
+
+    def test_the_turn_that_waits_at_the_head_is_the_one_that_is_judged(self, store: Store) -> None:
+        session = begin(store)
+        run(store, session)
+        assert isinstance(store.explain(session.id, "claude", runtime=a_runtime()), Resume)
+        enqueue(store, session, "start over", request=TurnRequest(force_fresh=True))
+
+        explained = store.explain(session.id, "claude", runtime=a_runtime())
+
+        assert explained.reason is Reason.FORCE_FRESH
+        assert isinstance(store.explain(session.id, "claude", TurnRequest(), a_runtime()), Resume)
+        assert claim(store, session).decision == explained
+
+    def test_another_providers_head_is_not(self, store: Store) -> None:
+        session = begin(store)
+        enqueue(store, session, "for codex", provider="codex", request=TurnRequest(force_fresh=True))
+
+        assert store.explain(session.id, "claude").reason is Reason.NO_POINTER
+
+
+class RulesContract:
+    """What a turn or a session takes from the policy, and how a person sets it right."""
+
+    def test_a_turn_is_tried_as_often_as_the_policy_says(self, store: Store) -> None:
+        session = begin(store)
+        assert enqueue(store, session, "by default").max_attempts == QueuePolicy().max_attempts
+        assert enqueue(store, session, "once", max_attempts=1).max_attempts == 1
+        assert Policy().queue.max_attempts == store.enqueue_turn(session.id, a_turn()).max_attempts
+
+    def test_errors_are_counted_from_zero_once_their_cause_is_mended(self, store: Store) -> None:
+        session = begin(store)
+        for _ in range(3):
+            store.update_session(session.id, SessionUpdate(error="no such module"))
+
+        mended = store.update_session(session.id, SessionUpdate(clear_errors=True))
+
+        assert mended.error_count == 0
+        assert mended.last_error is not None
+        again = store.update_session(session.id, SessionUpdate(clear_errors=True, error="another"))
+        assert again.error_count == 1
+
+    def test_a_secret_in_a_purpose_is_never_written(self, store: Store) -> None:
+        secret = "ghp_" + "a1B2" * 9
+        session = begin(store, purpose=f"deploy with {secret}")
+        assert secret not in session.purpose
+        assert store.get_session(session.id).purpose == session.purpose
