@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import ast
 import copy
 import json
 import re
 import subprocess
 import sys
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -12,7 +15,7 @@ from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_cla
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from holdfast.domain import secret_names, secret_tokens
+from holdfast.domain import redaction, secret_names, secret_tokens
 from holdfast.domain.redaction import Json, encode_redacted, redact_text, redact_value
 from tests.unit import redaction_corpus as corpus
 from tests.unit.redaction_corpus import Sample
@@ -284,6 +287,7 @@ HOSTILE = [
     "--password ", "api key: ", "authorization: ", "Bearer aaaaaaaaaaaaaaaaaaaa ", "DB_PASSWORD=abc123 ", "password=\\",
     "token: a a a a a a a a a a a a a a a a a a a =", "-----BEGIN PRIVATE KEY-----", "-----BEGIN PRIVATE KEY-----\nA\n",
     "PuTTY-User-Key-File-2: ", "curl -u ", " -u curl a", "sig=aaaaaaaaaa", "12345678:Aaaaaaaaaaaa", "[redacted:password]=",
+    "eyJ-", "1meyJ", "eyJaaaaaaaa.aa-", "M-", "M.", "- ", "\\n", "a: b\n", "Px", "password=\"\\\"",
 ]  # fmt: skip
 
 
@@ -292,6 +296,36 @@ HOSTILE = [
 def test_a_megabyte_of_hostile_text_is_linear_work(unit: str) -> None:
     """Each takes up to two seconds on a slow machine; one quadratic step would take hours."""
     redact_text(unit * (1_000_000 // len(unit)))
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize(
+    "unit", ["M-", "M.", "eyJ-", "- ", "---a", "\\n", "\n", "a: b\n", "P", "Px", "A" * 20 + "\n"]
+)
+@pytest.mark.parametrize("head", ["-----BEGIN PRIVATE KEY-----", "PuTTY-User-Key-File-2: ", GITHUB + " "])
+def test_hostile_text_behind_what_opens_the_gate_is_linear_work(head: str, unit: str) -> None:
+    redact_text(head + unit * (500_000 // len(unit)))
+
+
+def possessive_or_atomic(pattern: str) -> list[str]:
+    literal = re.sub(r"\\.", "a", pattern, flags=re.DOTALL)
+    return re.findall(r"[*+?}]\+|\(\?>", re.sub(r"\[\^?\]?[^\]]*\]", "a", literal))
+
+
+@pytest.mark.parametrize("module", [secret_tokens, secret_names, redaction])
+def test_no_pattern_is_possessive_or_atomic(module: ModuleType) -> None:
+    """Python before 3.11.5, such as Debian 12's, gets those wrong: half of a private key stayed."""
+    for pattern in ["a*+", "a++", "a?+", "(?:a|b){1,9}+", "(?>a)"]:
+        assert possessive_or_atomic(pattern)
+    assert not possessive_or_atomic(r"\*+[*+]\++")
+    strings = [
+        n.value
+        for n in ast.walk(ast.parse(Path(str(module.__file__)).read_text("utf-8")))
+        if isinstance(n, ast.Constant)
+    ]
+    docstring, *patterns = [string for string in strings if isinstance(string, str)]
+    assert docstring == module.__doc__
+    assert {pattern: found for pattern in patterns if (found := possessive_or_atomic(pattern))} == {}
 
 
 def test_importing_is_light_and_compiles_no_pattern() -> None:

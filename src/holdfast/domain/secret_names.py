@@ -34,13 +34,13 @@ _SEPARATOR = (
 # One group a way to quote; the last is a bare word, of which only the beginning is looked at.
 _LOOK = 256
 _VALUE = (
-    r"(?:[bfru@$]{0,2}(?=[\"'`]))?(?:\\{1,3}[\"']([^\"'\\\r\n]{1,1024}+)(?=\\)"
-    r"|\"((?:[^\"\\\r\n]|\\.){1,1024}+)\"|'((?:[^'\\\r\n]|\\.){1,1024}+)'|`([^`\r\n]{1,1024}+)`"
-    rf"|\\{{0,3}}[\"'`]?((?:[^\s\"'`\\]|\\(?![nrt\"'\\])){{1,{_LOOK}}}+))"
+    r"(?:[bfru@$]{0,2}(?=[\"'`]))?(?:\\{1,3}[\"']([^\"'\\\r\n]{1,1024})(?=\\)"
+    r"|\"((?:[^\"\\\r\n]|\\.){1,1024})\"|'((?:[^'\\\r\n]|\\.){1,1024})'|`([^`\r\n]{1,1024})`"
+    rf"|\\{{0,3}}[\"'`]?((?:[^\s\"'`\\]|\\(?![nrt\"'\\])){{1,{_LOOK}}}))"
 )
 _BARE = 5
 _CUT = r"[,;&)\]}<>|]"
-_REST_OF_WORD = r"[^\s\"'`\\]*+"
+_REST_OF_WORD = r"[^\s\"'`\\]*"
 _SCHEME = r"[\"']?[A-Za-z][\w-]{2,19}[ \t]{1,4}(?=[^\s\"'])"
 
 # Values that stand for a secret without being one: masks, templates, references, paths, what to fill in.

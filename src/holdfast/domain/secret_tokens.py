@@ -1,8 +1,9 @@
 """Owns the secrets that are known by their own shape, and how to find them fast.
 
 Every text passes here and almost none holds a token, so a gate of literal searches decides first; a pattern
-is compiled when it is needed. No pattern can run away: what repeats is bounded, possessive, or stops at a
-character that a later start cannot step over.
+is compiled when it is needed. No pattern can run away: what repeats is bounded, cannot match in two ways, or
+stops at a character that a later start cannot step over. None is possessive (`*+`) or atomic (`(?>`), here and
+in the modules beside: before Python 3.11.5 `re` gets those wrong, and would leave half a private key.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ class Token(NamedTuple):
 # A start that follows no letter or digit, unless those are an escape: \n, %3D, the end of a terminal colour.
 _START = r"(?:(?<![0-9A-Za-z])|(?<=\\[nrt])|(?<=%[0-9A-F][0-9A-F])|(?<=\dm))"
 _END = r"(?![0-9A-Za-z])"
+# Between the lines of a key, also when they are escaped; all that repeats has a limit, for re keeps each turn.
+_BREAK = r"\s*(?:\\{1,4}[nr]\s*){0,16}"
 _FOLLOWED = r"(?=[\w%+/=.~-]{10})"
 
 # In this order: patterns that look at what follows the token come last, when that is already redacted.
@@ -35,17 +38,17 @@ _FOLLOWED = r"(?=[\w%+/=.~-]{10})"
 TOKENS = (
     Token("private_key", "PRIVATE KEY",
           r"-{4,5} ?BEGIN [0-9A-Z ]{0,40}PRIVATE KEY(?: BLOCK)? ?-{4,5}"
-          r"(?:(?:[^-]|-(?!---))*+-{4,5} ?END [0-9A-Z ]{0,40}PRIVATE KEY(?: BLOCK)? ?-{4,5}"
+          r"(?:[^-]*(?:-{1,3}(?!-)[^-]*){0,20000}-{4,5} ?END [0-9A-Z ]{0,40}PRIVATE KEY(?: BLOCK)? ?-{4,5}"
           # cut off: header lines, lines of base64, and the line at which it was cut
-          r"|(?:(?:\s|\\{1,4}[nr])*+(?:[\w-]{1,40}: [^\r\n\\]{1,200}+|[\w+/=]{16,}+))++"
-          r"(?:(?:\s|\\{1,4}[nr])++[\w+/=]++(?=[\r\n\"'\\…]|\.\.\.|\Z))?)"),
+          rf"|(?:{_BREAK}(?:[\w-]{{1,40}}: [^\r\n\\]{{1,200}}|[\w+/=]{{16,}})){{1,20000}}"
+          rf"(?:(?=[\s\\]){_BREAK}[\w+/=]+(?=[\r\n\"'\\…]|\.\.\.|\Z))?)"),
     Token("private_key", "PuTTY-User-Key-File-",
-          r"PuTTY-User-Key-File-\d: (?:[^P]|P(?!uTTY-User|rivate-MAC))*+(?:Private-MAC: [0-9a-f]*)?"),
+          r"PuTTY-User-Key-File-\d: [\s\S]*?(?=PuTTY-User|Private-MAC|\Z)(?:Private-MAC: [0-9a-f]*)?"),
     Token("age_key", "AGE-SECRET-KEY-1…", r"AGE-SECRET-KEY-1[0-9A-Z]{40,}"),
     Token("anthropic_key", "sk-ant-…", r"sk-ant-[0-9a-z]{2,16}-[\w-]{20,}"),
     Token("openai_key", "sk-…",
           _START + r"sk-(?:(?:proj|svcacct|service|admin|None)-[\w-]{20,}"
-          r"|(?:[0-9A-Za-z]{1,12}-){0,3}(?=[A-Za-z]*+\d)[0-9A-Za-z]{20,}[\w-]*|[\w-]{20,200}?T3BlbkFJ[\w-]{16,})"),
+          r"|(?:[0-9A-Za-z]{1,12}-){0,3}(?=[A-Za-z]*\d)[0-9A-Za-z]{20,}[\w-]*|[\w-]{20,200}?T3BlbkFJ[\w-]{16,})"),
     Token("groq_key", "gsk_…", _START + r"gsk_[0-9A-Za-z]{40,}"),
     Token("xai_key", "xai-…", _START + r"xai-[0-9A-Za-z]{40,}"),
     Token("perplexity_key", "pplx-…", r"pplx-[0-9A-Za-z]{40,}"),
@@ -101,27 +104,29 @@ TOKENS = (
     Token("softlayer_key", "api.softlayer.com", r"(api\.softlayer\.com/soap/v3(?:\.1)?/)[0-9a-z]{64}\w*"),
     Token("square_token", "sq0atp-…|sq0csp-…", r"sq0(?:atp|csp)-[\w-]{22,}"),
     Token("jwt", "eyJ…",
-          _START + r"eyJ[\w-]{8,}+={0,2}\.(?:eyJ[\w-]{4,}+={0,2}(?:\.[\w+/=-]*+)?|[\w-]*+(?:\.[\w-]++){3})[\w-]*"),
-    Token("bearer_token", "Bearer …", r"(Bearer )(?=[A-Za-z_.~+/=-]*+\d)[\w.~+/=-]{15,}[\w~+/=-]"),
+          # the header ends at the next start, so that no two starts look at the same text
+          _START + r"eyJ(?=[\w-]{8})[0-9A-Za-ln-z]*(?:[m_-](?!" + _START + r"eyJ)[0-9A-Za-ln-z]*){0,4000}={0,2}\."
+          r"(?:eyJ[\w-]{4,}={0,2}(?:\.[\w+/=-]*)?|[\w-]*\.[\w-]+\.[\w-]+\.[\w-]+)[\w-]*"),
+    Token("bearer_token", "Bearer …", r"(Bearer )(?=[A-Za-z_.~+/=-]*\d)[\w.~+/=-]{15,}[\w~+/=-]"),
     Token("mailchimp_key", "-us[123456789]", _START + r"[0-9a-z]{32}-us\d{1,2}" + _END),
     Token("password", " -u | --user",
           r"(\bcurl\b(?:(?!\s--?u)[^\r\n]){0,256}?\s(?:-u|--user)[ =][\"']?[^\s:\"'$]{1,64}:)[^\s\"'$\[<*][^\s\"']*"),
     Token("password", "sshpass -p", r"(\bsshpass[ \t]{1,4}-p[ \t]{0,4}[\"']?)[^\s\"'$\[<*][^\s\"']*"),
     Token("artifactory_key", "AKC…|AP[0123456789ABCDEF]…",
-          _START + r"(?=[A-Za-z]*+\d)(?:AKC[0-9A-Za-z]{10,}|AP[0-9A-F](?=[0-9A-Z]*[a-z])[0-9A-Za-z]{20,})" + _END),
+          _START + r"(?=[A-Za-z]*\d)(?:AKC[0-9A-Za-z]{10,}|AP[0-9A-F](?=[0-9A-Z]*[a-z])[0-9A-Za-z]{20,})" + _END),
     Token("twilio_key", "SK…|AC…", _START + r"(?:AC|SK)[0-9a-z]{32}" + _END),
     Token("databricks_token", "dapi…", _START + r"dapi[0-9a-f]{32}(?:-\d)?" + _END),
     Token("aws_access_key", "AKIA…|ASIA…|ABIA…|ACCA…|A3T…",
           _START + r"(?:A3T[0-9A-Z]|A[KS]IA|ABIA|ACCA)[0-9A-Z]{16}" + _END),
     Token("telegram_token", ":A…", _START + r"(?<![_-])\d{8,10}:A[\w-]{34}(?![\w-])"),
-    Token("square_token", "EAAA…", _START + r"(?<![_-])EAAA(?=[A-Za-z_-]*+\d)[\w-]{56,64}(?![\w+/=-])"),
+    Token("square_token", "EAAA…", _START + r"(?<![_-])EAAA(?=[A-Za-z_-]*\d)[\w-]{56,64}(?![\w+/=-])"),
 )
 # fmt: on
 
 # Two without a literal of their own.
 _DISCORD_GATE = r"[\w-]{6}\.[\w-]{27}"  #: after a first dot
-_DISCORD = _START + r"[MNO](?=[A-Za-z_.-]*+\d)[\w-]{23,27}\.[\w-]{6}\.[\w-]{27,}"
-_URL_LOGIN = r"(://[^\s/?#@:\"'<>]*+:)(?!\[redacted:)([^\s/?#\"'<>]+)(?=@)"
+_DISCORD = _START + r"[MNO](?=[A-Za-z_.-]{0,62}\d)[\w-]{23,27}\.[\w-]{6}\.[\w-]{27,}"
+_URL_LOGIN = r"(://[^\s/?#@:\"'<>]*:)(?!\[redacted:)([^\s/?#\"'<>]+)(?=@)"
 
 # Characters of markers, those that are rare in ordinary text first.
 _RARE_FIRST = "~?&JQXZKVYGUWqzxjMHBNAFDLORICSETP_=/-.:kvbwygpfmucdlhrsnioate 0123456789"

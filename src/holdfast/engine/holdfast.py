@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from types import MappingProxyType
 
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import Decision
@@ -23,8 +24,10 @@ from holdfast.errors import InvalidInput
 DEFAULT_PROVIDER = "claude"
 _MOST_TURNS = 2**53
 
-#: the id that turns get inside ``Holdfast.provider_session``; explicit, so it beats configuration
-_task_id: ContextVar[ProviderSessionId | None] = ContextVar("holdfast_provider_session", default=None)
+#: the ids that turns get inside ``Holdfast.provider_session``, by handle; explicit, so they beat configuration
+_task_ids: ContextVar[Mapping[int, ProviderSessionId]] = ContextVar(
+    "holdfast_provider_session", default=MappingProxyType({})
+)
 
 
 class Holdfast(Sessions):
@@ -78,11 +81,12 @@ class Holdfast(Sessions):
 
         Undone at the end of the block, also when there was none before.
         """
-        token = _task_id.set(ProviderSessionId(check_id("provider_session_id", provider_session_id)))
+        task_id = ProviderSessionId(check_id("provider_session_id", provider_session_id))
+        token = _task_ids.set({**_task_ids.get(), id(self): task_id})
         try:
             yield
         finally:
-            _task_id.reset(token)
+            _task_ids.reset(token)
 
     def enqueue(self, session_id: str, prompt: str, new: NewTurn | None = None) -> Turn:
         """Put a turn into the queue; ``new`` carries everything besides the prompt."""
@@ -125,7 +129,11 @@ class Holdfast(Sessions):
         Without a request, the turn that waits at the head of the session's queue is meant, if there is one.
         """
         session = self.session(session_id)
-        asked = None if request is None and _task_id.get() is None else self._asked(request or TurnRequest())
+        asked = (
+            None
+            if request is None and id(self) not in _task_ids.get()
+            else self._asked(request or TurnRequest())
+        )
         return self.store.explain(session.id, self._provider_of(session, provider), asked, runtime)
 
     def why(self, session_id: str, provider: str | None = None) -> Explanation:
@@ -163,7 +171,7 @@ class Holdfast(Sessions):
     def _asked(self, request: TurnRequest) -> TurnRequest:
         if request.provider_session_id is not None:
             check_id("provider_session_id", request.provider_session_id)
-        task_id = _task_id.get()
+        task_id = _task_ids.get().get(id(self))
         if task_id is None or request.provider_session_id is not None:
             return request
         return replace(request, provider_session_id=task_id)

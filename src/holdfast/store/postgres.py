@@ -12,7 +12,7 @@ from psycopg import conninfo, errors
 from psycopg_pool import ConnectionPool, PoolTimeout
 
 from holdfast.clock import Clock, Instant
-from holdfast.errors import Conflict, HoldfastError, StoreCorrupt, StoreError, StoreUnavailable
+from holdfast.errors import Conflict, HoldfastError, InvalidInput, StoreCorrupt, StoreError, StoreUnavailable
 from holdfast.store.driver import Params, Row
 
 CONNECT_SECONDS = 10
@@ -23,7 +23,7 @@ _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 _BEGIN_WRITE = f"BEGIN; {_NOW}"
 _BEGIN_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_NOW}"
 
-_PARAMETER = re.compile(r":([a-z_]+)")
+_PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
 _INDEX_HINT = re.compile(r" INDEXED BY \w+")
 _STATEMENTS: dict[str, Any] = {}
 
@@ -147,6 +147,8 @@ class PostgresDriver:
             yield
         except HoldfastError:
             raise
+        except (UnicodeError, OverflowError, psycopg.DataError) as exc:
+            raise InvalidInput("value", f"cannot be stored: {' '.join(str(exc).split())}") from exc
         except (psycopg.Error, PoolTimeout) as exc:
             raise translate_error(self._where, exc) from exc
 
@@ -162,6 +164,14 @@ def translate_error(where: str, error: Exception) -> HoldfastError:
         return StoreUnavailable(where, "it is read-only", engine=text)
     if isinstance(error, errors.UndefinedTable | errors.UndefinedColumn):
         return StoreCorrupt(where, f"it is not a Holdfast database: {text}")
+    if isinstance(
+        error,
+        errors.DeadlockDetected
+        | errors.SerializationFailure
+        | errors.LockNotAvailable
+        | errors.QueryCanceled,
+    ):
+        return StoreUnavailable(where, f"it was busy, try again: {text}")
     if isinstance(error, psycopg.OperationalError | PoolTimeout):
         return StoreUnavailable(where, f"cannot be reached: {text}")
     return StoreError(where, f"PostgreSQL: {text}")

@@ -313,10 +313,11 @@ class SqlStore:
             sessions.require_open(s, pointer.session_id)
             if pointer.runtime_id is not None:
                 runtimes.get(s, pointer.runtime_id)
+            # known first, which locks it: it cannot be retired behind our back
+            provider_sessions.know(s, pointer.provider, pointer.provider_session_id, pointer.session_id)
             known = provider_sessions.state(s, pointer.provider, pointer.provider_session_id)
             if known.retired is not None:
                 raise Refused("retired", f"{pointer.provider_session_id} was retired: {known.retired}")
-            provider_sessions.know(s, pointer.provider, pointer.provider_session_id, pointer.session_id)
             pointers.write(s, pointer)
 
     def clear_pointer(self, session_id: str, provider: str, expected: ProviderSessionId) -> bool:

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 
 from holdfast.clock import Clock, Instant
-from holdfast.errors import StoreCorrupt, StoreError, StoreUnavailable
+from holdfast.errors import InvalidInput, StoreCorrupt, StoreError, StoreUnavailable
 from holdfast.store.driver import Params, Row
 
 #: marks a file as Holdfast's: "Hold"
@@ -111,6 +111,9 @@ class Gate:
                 if now - since >= BUSY_SECONDS:
                     return False
                 time.sleep(max(_GATE_LAST_LOOK, _GATE_FIRST_LOOK - (now - since) / 20))
+            except OSError:
+                # a file system without such locks: there is no gate then
+                return False
             else:
                 return True
 
@@ -255,9 +258,10 @@ class _Open:
 
     def __enter__(self) -> SqliteTransaction:
         self._connection = connection = self._driver.borrow()
-        gate = connection.gate if self._writes else None
-        self._gate = gate if gate is not None and gate.acquire() else None
+        self._gate = None
         try:
+            if self._writes and connection.gate is not None and connection.gate.acquire():
+                self._gate = connection.gate
             connection.sql.execute("BEGIN IMMEDIATE" if self._writes else "BEGIN")
         except sqlite3.Error as exc:
             self._leave()
@@ -278,6 +282,8 @@ class _Open:
             self._leave()
         if isinstance(error, sqlite3.Error):
             raise translate_error(self._driver.where, error) from error
+        if isinstance(error, UnicodeError | OverflowError):
+            raise InvalidInput("value", f"cannot be stored: {error}") from error
 
     def _end(self, *, commit: bool) -> None:
         sql = self._connection.sql

@@ -64,6 +64,18 @@ class FallBackContract:
         assert again.decision == fresh.decision
         assert snapshot(store) == before
 
+    def test_the_key_of_another_claim_opens_nothing(self, store: Store) -> None:
+        resumed, other = self.resuming(store), begin(store)
+        enqueue(store, other, "elsewhere")
+        theirs = claim(store, other, key="theirs")
+
+        fresh = store.fall_back(resumed.lease, GONE, "mine")
+
+        assert fresh.lease.session_id == resumed.lease.session_id
+        with pytest.raises((Conflict, LeaseLost)):
+            store.fall_back(resumed.lease, GONE, "theirs")
+        store.heartbeat(theirs.lease, 60)
+
     def test_a_session_that_was_asked_for_by_name_is_not_replaced(self, store: Store) -> None:
         session = begin(store)
         run(store, session)

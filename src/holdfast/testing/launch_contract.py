@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
-from holdfast.domain.decisions import Fork, Fresh, Reason, Resume
+from holdfast.domain.decisions import Fork, Fresh, Reason, Refuse, Resume, Wait
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.policy import Policy, QueuePolicy
 from holdfast.domain.sessions import SessionUpdate
-from holdfast.domain.turns import Launch, TurnRequest
+from holdfast.domain.turns import Launch, NewTurn, TurnRequest
 from holdfast.errors import Conflict
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_provider_session_id, a_runtime, a_turn, done
+from holdfast.testing.builders import a_provider_session_id, a_runtime, done
 from holdfast.testing.mishaps import pointer_of, resumed_id
 from holdfast.testing.steps import begin, claim, enqueue, refused, run
 
@@ -41,6 +43,15 @@ class LaunchContract:
         with refused(store, Conflict):
             store.launch(resumed.lease, Launch(Resume(NAMED, (), ())))
         store.launch(resumed.lease, Launch(resumed.decision))
+
+    @pytest.mark.parametrize("decision", [Wait(Reason.BUSY, ()), Refuse(Reason.RIGHTS_WIDER, ())])
+    def test_nothing_is_launched_on_a_wait_or_a_refusal(self, store: Store, decision: Wait | Refuse) -> None:
+        session = begin(store)
+        enqueue(store, session, "fresh")
+        lease = claim(store, session).lease
+
+        with refused(store, Conflict):
+            store.launch(lease, Launch(decision))
 
     def test_a_resume_may_be_weakened_to_a_fresh_start(self, store: Store) -> None:
         session = begin(store)
@@ -99,11 +110,11 @@ class ExplainContract:
 class RulesContract:
     """What a turn or a session takes from the policy, and how a person sets it right."""
 
-    def test_a_turn_is_tried_as_often_as_the_policy_says(self, store: Store) -> None:
+    def test_a_turn_is_tried_as_often_as_the_policy_says(self, make_store: Callable[..., Store]) -> None:
+        store = make_store(policy=Policy(queue=QueuePolicy(max_attempts=7)))
         session = begin(store)
-        assert enqueue(store, session, "by default").max_attempts == QueuePolicy().max_attempts
-        assert enqueue(store, session, "once", max_attempts=1).max_attempts == 1
-        assert Policy().queue.max_attempts == store.enqueue_turn(session.id, a_turn()).max_attempts
+        assert store.enqueue_turn(session.id, NewTurn("by default", "claude")).max_attempts == 7
+        assert store.enqueue_turn(session.id, NewTurn("once", "claude", max_attempts=1)).max_attempts == 1
 
     def test_errors_are_counted_from_zero_once_their_cause_is_mended(self, store: Store) -> None:
         session = begin(store)

@@ -12,7 +12,7 @@ from holdfast.domain.turns import Claim, Refusal, TurnEnd, TurnStatus
 from holdfast.domain.usage import Usage
 from holdfast.errors import Busy, Conflict, InvalidInput, NotFound, SessionClosed
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_claim, a_provider_session_id, a_turn, done, failed
+from holdfast.testing.builders import a_claim, a_provider_session_id, a_runtime, a_turn, done, failed
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.mishaps import WIDER, decide, fail, point_to, resumed_id
 from holdfast.testing.steps import begin, claim, enqueue, join, refused, run, snapshot
@@ -39,6 +39,12 @@ class StartContract:
 
         with refused(store, InvalidInput):
             store.start_turn(session.id, a_turn(provider="codex"), a_claim())
+
+    def test_a_turn_that_is_pinned_to_another_runtime_is_refused(self, store: Store) -> None:
+        session, elsewhere = begin(store), store.register_runtime(a_runtime(machine="elsewhere"))
+
+        with refused(store, InvalidInput):
+            store.start_turn(session.id, a_turn(runtime_id=elsewhere), a_claim())
 
     def test_a_persons_own_turn_that_cannot_run_at_once_ends_instead_of_waiting(self, store: Store) -> None:
         session = begin(store)

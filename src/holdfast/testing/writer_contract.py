@@ -6,9 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from holdfast.clock import after
 from holdfast.domain.decisions import Decision, Fresh, Reason, Refuse, Resume
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.phases import Phase
 from holdfast.domain.policy import Policy, ResumePolicy
 from holdfast.domain.runtimes import Capabilities, Runtime
 from holdfast.domain.sessions import Session
@@ -96,6 +98,33 @@ class OneWriterContract:
         store.finish_turn(taken.lease, done(provider_session_id=None))
         with refused(store, LeaseLost):
             store.heartbeat(held.lease, 60)
+
+    def test_a_writer_that_was_replaced_cannot_take_it_back(self, store: Store, clock: ManualClock) -> None:
+        _, other, held = self.shared(store)
+        clock.advance(60)
+        taken = claim(store, other)
+        shared = resumed_id(taken.decision)
+
+        with refused(store, LeaseLost):
+            store.pin(held.lease, shared)
+        store.heartbeat(taken.lease, 60)
+
+    def test_cleaning_up_after_one_user_does_not_free_it_for_a_third(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        first, shared = begin(store), a_provider_session_id()
+        point_to(store, first, shared)
+        store.finalize_session(first.id, Phase.COMPLETED, None)
+        clock.advance(3600)
+        writer, third = begin(store), begin(store)
+        for session in (writer, third):
+            point_to(store, session, shared)
+            enqueue(store, session, "go on")
+        claim(store, writer)
+
+        store.clean_up(after(clock(), -60))
+
+        assert self.waits(store, third)
 
     def test_a_session_is_not_in_its_own_way(self, store: Store) -> None:
         session = begin(store)

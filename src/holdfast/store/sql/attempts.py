@@ -11,6 +11,7 @@ from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, TranscriptMark
 from holdfast.domain.redaction import encode_redacted
+from holdfast.domain.text import clean_text
 from holdfast.domain.turns import (
     Attempt,
     AttemptCause,
@@ -201,9 +202,16 @@ def launch(s: Scope, lease: Lease, launched: Launch) -> None:
     )  # fmt: skip
     s.run(RUNNING, id=lease.conversation_id, seq=lease.seq)
     if chosen is not None:
-        provider_sessions.hold(s, attempt.provider, chosen, lease.session_id, lease.fence, forked_from)
+        _take(s, attempt.provider, chosen, lease, forked_from)
         if forked_from is not None:
             provider_sessions.inherit_account(s, attempt.provider, chosen, forked_from)
+
+
+def _take(s: Scope, provider: str, provider_session_id: str, lease: Lease, forked_from: str | None) -> None:
+    """A provider session that someone else writes to meanwhile is as lost as the lease itself."""
+    retired = provider_sessions.state(s, provider, provider_session_id).retired
+    if retired is None and not provider_sessions.take(s, provider, provider_session_id, lease, forked_from):
+        raise LeaseLost(lease.session_id, lease.seq, lease.fence)
 
 
 def _refuse_stronger(attempt: Attempt, decision: Decision) -> None:
@@ -213,8 +221,10 @@ def _refuse_stronger(attempt: Attempt, decision: Decision) -> None:
             claimed = attempt.decision["kind"] == "resume" and attempt.provider_session_id == session_id
         case Fork(session_id):
             claimed = attempt.decision["kind"] == "fork" and attempt.forked_from == session_id
-        case _:
+        case Fresh():
             return
+        case _:
+            raise Conflict(f"nothing is launched on {decision_kind(decision)}", reason=decision.reason)
     if not claimed:
         raise Conflict(
             f"the claim of turn {attempt.seq} did not decide to {decision_kind(decision)} that session"
@@ -256,9 +266,7 @@ def pin(
         provider_session_id=provider_session_id, transcript=codec.encode_transcript(transcript),
     )  # fmt: skip
     if held:
-        provider_sessions.hold(
-            s, attempt.provider, provider_session_id, lease.session_id, lease.fence, attempt.forked_from
-        )
+        _take(s, attempt.provider, provider_session_id, lease, attempt.forked_from)
         if attempt.forked_from is not None:
             provider_sessions.inherit_account(s, attempt.provider, provider_session_id, attempt.forked_from)
         pinned = replace(attempt, provider_session_id=provider_session_id, transcript=transcript).pointer()
@@ -275,7 +283,7 @@ def add_events(s: Scope, lease: Lease, events: Sequence[Event]) -> None:
             {
                 "id": lease.conversation_id, "seq": lease.seq, "attempt": lease.attempt,
                 "number": event.number, "kind": event.kind.value, "at": event.at,
-                "data": encode_redacted(dict(event.data), codec.dump),
+                "data": clean_text(encode_redacted(dict(event.data), codec.dump)),
             }
             for event in events
         ],

@@ -24,7 +24,7 @@ from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Claim, ClaimRequest, Lease, NewTurn, Refusal, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import estimate_tokens
-from holdfast.errors import Busy, Conflict, InvalidInput, NotFound, UnreadableSession
+from holdfast.errors import Busy, Conflict, InvalidInput, NotFound, StoreCorrupt, UnreadableSession
 from holdfast.store.sql import (
     attempts,
     codec,
@@ -71,7 +71,6 @@ class Judged:
     decision: Decision
     pointer: Pointer | None
     covers: SeenTurns
-    holder: provider_sessions.Holder
 
 
 def claim(s: Scope, request: ClaimRequest) -> Claim | None:
@@ -94,10 +93,12 @@ def start(s: Scope, session_id: str, new: NewTurn, request: ClaimRequest) -> Cla
     """A turn that is claimed as it is put in. A session with other work under way is Busy: nothing changes."""
     if new.provider != request.runtime.provider:
         raise InvalidInput("provider", f"{new.provider} does not run on a {request.runtime.provider} runtime")
+    if new.runtime_id not in (None, request.runtime.id):
+        raise InvalidInput("runtime_id", f"the turn is pinned to {new.runtime_id}")
+    conversation = turns.lock_both(s, session_id)
     known = redeliver(s, request.key, request.runtime)
     if known is not None:
         return known
-    conversation = turns.lock_both(s, session_id)
     session = sessions.get(s, session_id)
     head = s.one(HEAD_OF, id=session_id)
     if head is None:
@@ -169,12 +170,13 @@ def _claim_head(s: Scope, request: ClaimRequest, session_id: str) -> Claim | Non
         return None
     try:
         session = read_session(row[:-2], s.where)
-    except UnreadableSession:
+        # the conversation first: an edit in between then makes the epoch too old, which errs towards fresh
+        conversation = history.get(s, session.conversation_id)
+        turn = turns.get(s, session.conversation_id, row[-2])
+    except (UnreadableSession, StoreCorrupt):
         # it may be mended one day; until then it holds up nobody else
         _postpone(s, session_id)
         return None
-    turn = turns.get(s, session.conversation_id, row[-2])
-    conversation = history.get(s, session.conversation_id)
     judged = judge(s, session, conversation, turn, request.runtime)
     match judged.decision:
         case Wait():
@@ -204,7 +206,7 @@ def _take(
     )  # fmt: skip
     decision = judged.decision
     named = decision.provider_session_id if isinstance(decision, Resume | Fresh) else None
-    if named is not None and not provider_sessions.take(s, turn.provider, named, lease, judged.holder):
+    if named is not None and not provider_sessions.take(s, turn.provider, named, lease):
         return None
     runtime = request.runtime
     opening = attempts.Opening(
@@ -241,11 +243,7 @@ def judge(
     pointer = find_pointer(s, session.id, turn, runtime)
     wanted = turn.request.provider_session_id
     target = wanted or (pointer.provider_session_id if pointer else None)
-    state, holder = (
-        provider_sessions.look(s, turn.provider, target, besides=session.id)
-        if target
-        else (None, provider_sessions.NOBODY)
-    )
+    state = provider_sessions.state(s, turn.provider, target, besides=session.id) if target else None
     facts = Facts(
         native_resume=s.policy.resume.native_resume_for(session.agent, turn.provider),
         capabilities=runtime.capabilities if runtime else NOT_OBSERVABLE,
@@ -267,7 +265,7 @@ def judge(
     )
     decision = decide_resume(pointer, request, facts, s.policy.resume)
     covers = SeenTurns.up_to(turn.seq, without=turns.open_before(s, conversation.id, turn.seq))
-    return Judged(decision, pointer, covers, holder)
+    return Judged(decision, pointer, covers)
 
 
 def _asked_rights(turn: Turn, pointer: Pointer | None) -> Rights | None:

@@ -48,8 +48,13 @@ DELETE_CONVERSATION = (
     "DELETE FROM turns WHERE workspace = :ws AND conversation_id = :id",
     "DELETE FROM history_changes WHERE workspace = :ws AND conversation_id = :id",
     # a retired id must never come back, so its row outlives the session
-    """DELETE FROM provider_sessions INDEXED BY provider_sessions_by_session WHERE workspace = :ws AND retired_at IS NULL AND session_id IN
-        (SELECT id FROM sessions WHERE workspace = :ws AND conversation_id = :id)""",
+    """DELETE FROM provider_sessions INDEXED BY provider_sessions_by_session
+    WHERE workspace = :ws AND retired_at IS NULL AND session_id IN
+            (SELECT id FROM sessions WHERE workspace = :ws AND conversation_id = :id)
+        AND NOT EXISTS (SELECT 1 FROM pointers p WHERE p.workspace = :ws
+            AND p.provider = provider_sessions.provider AND p.provider_session_id = provider_sessions.id
+            AND p.session_id NOT IN
+                (SELECT id FROM sessions WHERE workspace = :ws AND conversation_id = :id))""",
     "DELETE FROM sessions WHERE workspace = :ws AND conversation_id = :id",
     "DELETE FROM conversations WHERE workspace = :ws AND id = :id",
 )

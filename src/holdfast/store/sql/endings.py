@@ -243,12 +243,15 @@ def _moves_pointer(s: Scope, attempt: Attempt, end: TurnEnd) -> bool:
 def fall_back(s: Scope, lease: Lease, failure: Failure, key: str) -> Claim:
     """The provider refused the session: retire it and go on, fresh, under the same lease."""
     known = claims.redeliver(s, key, runtime=None)
-    if known is not None:
+    if known is not None and known.lease == replace(
+        lease, attempt=lease.attempt + 1, fence=lease.fence + 1, expires_at=known.lease.expires_at
+    ):
         return known
     leases.require(s, lease)
     attempt = attempts.get(s, lease)
     if attempt.decision["kind"] not in ("resume", "fork"):
         raise Conflict(f"turn {lease.seq} did not resume a session: there is nothing to fall back from")
+    conversation = history.get(s, lease.conversation_id)
     turn = turns.get(s, lease.conversation_id, lease.seq)
     if turn.request.provider_session_id is not None:
         raise Conflict(f"turn {lease.seq} asked for this session by name: it is not replaced by another")
@@ -263,26 +266,24 @@ def fall_back(s: Scope, lease: Lease, failure: Failure, key: str) -> Claim:
         pointers.retire(s, attempt.session_id, attempt.provider, refused, failure.failure_class.value)
     else:
         pointers.clear(s, attempt.session_id, attempt.provider, attempt.forked_from or "")
-    return _fresh_attempt(s, lease, attempt, turn, key, failure.message)
-
-
-def _fresh_attempt(s: Scope, lease: Lease, attempt: Attempt, turn: Turn, key: str, why: str) -> Claim:
-    conversation = history.get(s, lease.conversation_id)
-    renewed = replace(lease, attempt=lease.attempt + 1, fence=lease.fence + 1)
-    evidence = f"the provider refused it: {why}"[:300]
-    decision = Fresh(
-        Reason.RETIRED, (Verdict(Reason.RETIRED, Standing.FAILED, Outcome.FRESH, clean_text(evidence)),)
-    )
-    s.run(TAKE_FENCE, id=lease.session_id, fence=renewed.fence)
-    there = replace(turn, request=replace(turn.request, work_dir=attempt.work_dir))
+    evidence = clean_text(f"the provider refused it: {failure.message}"[:300])
+    decision = Fresh(Reason.RETIRED, (Verdict(Reason.RETIRED, Standing.FAILED, Outcome.FRESH, evidence),))
     opening = attempts.Opening(
-        renewed, there, conversation, decision, None, attempt.seen, attempt.runtime_id, attempt.version, key
-    )
+        replace(lease, attempt=lease.attempt + 1, fence=lease.fence + 1),
+        replace(turn, request=replace(turn.request, work_dir=attempt.work_dir)),
+        conversation, decision, None, attempt.seen, attempt.runtime_id, attempt.version, key,
+    )  # fmt: skip
+    return _open_fallback(s, opening, turn)
+
+
+def _open_fallback(s: Scope, opening: attempts.Opening, turn: Turn) -> Claim:
+    lease, conversation = opening.lease, opening.conversation
+    s.run(TAKE_FENCE, id=lease.session_id, fence=lease.fence)
     attempts.insert(s, opening, AttemptCause.FALLBACK)
-    s.run(NUMBER_ATTEMPT, id=turn.conversation_id, seq=turn.seq, number=renewed.attempt)
+    s.run(NUMBER_ATTEMPT, id=turn.conversation_id, seq=turn.seq, number=lease.attempt)
     return Claim(
-        renewed, replace(turn, status=TurnStatus.CLAIMED, attempts=renewed.attempt), decision, None,
-        AttemptCause.FALLBACK, conversation.revision, conversation.generation, attempt.seen,
+        lease, replace(turn, status=TurnStatus.CLAIMED, attempts=lease.attempt), opening.decision, None,
+        AttemptCause.FALLBACK, conversation.revision, conversation.generation, opening.covers,
     )  # fmt: skip
 
 

@@ -6,20 +6,16 @@ from holdfast.clock import after
 from holdfast.domain.redaction import Json, redact_value
 from holdfast.domain.turns import Heartbeat, LateReport, Lease, Orphan
 from holdfast.errors import LeaseLost
-from holdfast.store.sql import codec
+from holdfast.store.sql import codec, provider_sessions
 from holdfast.store.sql.scope import Scope
 
 LOCK = """
 SELECT fence, lease_expires_at FROM sessions WHERE workspace = :ws AND id = :session_id FOR UPDATE"""
-# once a lease has expired, another session may have become the writer of its provider session
 RENEW = """
-UPDATE sessions SET lease_expires_at = :expires_at
-WHERE workspace = :ws AND id = :session_id AND fence = :fence AND lease_expires_at IS NOT NULL
-    AND NOT EXISTS (SELECT 1 FROM attempts a JOIN provider_sessions p ON p.workspace = a.workspace
-            AND p.provider = a.provider AND p.id = a.provider_session_id
-        WHERE a.workspace = :ws AND a.session_id = :session_id AND a.fence = :fence
-            AND (p.holder_session_id <> :session_id OR p.holder_fence <> :fence
-                OR p.holder_session_id IS NULL))"""
+UPDATE sessions SET lease_expires_at = :expires_at WHERE workspace = :ws AND id = :session_id"""
+RUNS = """
+SELECT provider, provider_session_id FROM attempts INDEXED BY newest_attempts
+WHERE workspace = :ws AND session_id = :session_id AND fence = :fence"""
 WANTED_TO_STOP = """
 SELECT cancel_requested_at FROM turns WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
 RELEASE = """
@@ -57,9 +53,13 @@ def require(s: Scope, lease: Lease) -> None:
 
 
 def heartbeat(s: Scope, lease: Lease, seconds: float) -> Heartbeat:
-    expires_at = after(s.now, seconds)
-    if not s.run(RENEW, session_id=lease.session_id, fence=lease.fence, expires_at=expires_at):
+    require(s, lease)
+    runs = s.one(RUNS, session_id=lease.session_id, fence=lease.fence)
+    # once a lease has expired, another session may have become the writer of its provider session
+    if runs is not None and runs[1] and provider_sessions.is_taken(s, runs[0], runs[1], lease):
         raise LeaseLost(lease.session_id, lease.seq, lease.fence)
+    expires_at = after(s.now, seconds)
+    s.run(RENEW, session_id=lease.session_id, expires_at=expires_at)
     row = s.one(WANTED_TO_STOP, id=lease.conversation_id, seq=lease.seq)
     renewed = Lease(
         lease.session_id, lease.conversation_id, lease.seq, lease.attempt, lease.fence, lease.owner,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
+from typing import TypeVar
 
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.pointers import Pointer
@@ -10,6 +12,8 @@ from holdfast.domain.usage import NO_CALL_YET, ContextUse
 from holdfast.store.driver import Row
 from holdfast.store.sql import codec, provider_sessions
 from holdfast.store.sql.scope import Scope
+
+T = TypeVar("T")
 
 COLUMNS = """session_id, provider, provider_session_id, runtime_id, work_dir, model, epoch, generation, seen,
     rights, transcript, context_tokens, context_window, version, updated_at, is_fork_source"""
@@ -51,17 +55,18 @@ def read_pointer(row: Row) -> Pointer:
     """A part that cannot be understood counts as never recorded: its guard will fail."""
     tokens, window = row[11], row[12]
     return Pointer(
-        row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], _seen(row[8]),
-        codec.decode_rights(row[9]), codec.decode_transcript(row[10]),
+        row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], _part(SeenTurns.parse, row[8]),
+        _part(codec.decode_rights, row[9]), _part(codec.decode_transcript, row[10]),
         None if tokens is None or window is None else ContextUse(tokens, window), row[13], row[14],
         bool(row[15]),
     )  # fmt: skip
 
 
-def _seen(text: str | None) -> SeenTurns | None:
+def _part(decode: Callable[[str], T], text: str | None) -> T | None:
+    """None also for what cannot be understood: then its guard fails."""
     try:
-        return None if text is None else SeenTurns.parse(text)
-    except ValueError:
+        return None if text is None else decode(text)
+    except (ValueError, TypeError, KeyError):
         return None
 
 

@@ -9,21 +9,19 @@ from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.store.sql.scope import Scope
 
 STATE = """
-SELECT p.errors, p.failed_resumes, p.retired_reason, h.id, COALESCE(p.holder_session_id, ''),
-    COALESCE(p.holder_fence, 0)
+SELECT p.errors, p.failed_resumes, p.retired_reason, h.id
 FROM provider_sessions p LEFT JOIN sessions h ON h.workspace = p.workspace
     AND h.id = p.holder_session_id AND h.fence = p.holder_fence AND h.lease_expires_at > :now
 WHERE p.workspace = :ws AND p.provider = :provider AND p.id = :id"""
+LOCK = """
+SELECT holder_session_id, holder_fence, retired_at FROM provider_sessions
+WHERE workspace = :ws AND provider = :provider AND id = :id FOR UPDATE"""
+LIVES = """
+SELECT 1 FROM sessions
+WHERE workspace = :ws AND id = :session_id AND fence = :fence AND lease_expires_at > :now"""
 HOLD = """
-INSERT INTO provider_sessions (workspace, provider, id, session_id, forked_from, first_seen_at,
-    last_seen_at, holder_session_id, holder_fence)
-VALUES (:ws, :provider, :id, :session_id, :forked_from, :now, :now, :session_id, :fence)
-ON CONFLICT (workspace, provider, id) DO UPDATE SET
-    last_seen_at = excluded.last_seen_at, holder_session_id = excluded.holder_session_id,
-    holder_fence = excluded.holder_fence"""
-TAKE = f"""{HOLD}
-WHERE COALESCE(provider_sessions.holder_session_id, '') = :seen_session
-    AND COALESCE(provider_sessions.holder_fence, 0) = :seen_fence"""
+UPDATE provider_sessions SET holder_session_id = :session_id, holder_fence = :fence, last_seen_at = :now
+WHERE workspace = :ws AND provider = :provider AND id = :id"""
 KNOW = """
 INSERT INTO provider_sessions (workspace, provider, id, session_id, forked_from, first_seen_at, last_seen_at)
 VALUES (:ws, :provider, :id, :session_id, :forked_from, :now, :now)
@@ -35,7 +33,7 @@ WHERE workspace = :ws AND provider = :provider AND id = :id"""
 ACCOUNT = """
 SELECT errors, failed_resumes, retired_reason, reported_input_tokens, reported_cached_input_tokens,
     reported_output_tokens, reported_cost_usd
-FROM provider_sessions WHERE workspace = :ws AND provider = :provider AND id = :id"""
+FROM provider_sessions WHERE workspace = :ws AND provider = :provider AND id = :id FOR UPDATE"""
 INHERIT_ACCOUNT = """
 UPDATE provider_sessions SET (reported_input_tokens, reported_cached_input_tokens, reported_output_tokens,
     reported_cost_usd) = (SELECT p.reported_input_tokens, p.reported_cached_input_tokens,
@@ -60,44 +58,44 @@ SELECT provider, id, forked_from, retired_reason, last_seen_at, input_tokens, ca
     output_tokens, cost_usd
 FROM provider_sessions INDEXED BY provider_sessions_by_session
 WHERE workspace = :ws AND session_id = :session_id ORDER BY first_seen_at, id"""
-#: the session and the fence that held a provider session last, whether that lease still lives or not
-Holder = tuple[str, int]
-NOBODY: Holder = ("", 0)
 
 
-def state(s: Scope, provider: str, provider_session_id: str) -> ProviderSession:
-    return look(s, provider, provider_session_id, besides=None)[0]
-
-
-def look(
-    s: Scope, provider: str, provider_session_id: str, besides: str | None
-) -> tuple[ProviderSession, Holder]:
+def state(s: Scope, provider: str, provider_session_id: str, besides: str | None = None) -> ProviderSession:
     """``besides``: a holder that is not another one."""
     row = s.one(STATE, provider=provider, id=provider_session_id, now=s.now)
     if row is None:
-        return ProviderSession(), NOBODY
-    holder = None if row[3] == besides else row[3]
-    return ProviderSession(row[0], row[1], row[2], holder), (row[4], row[5])
+        return ProviderSession()
+    return ProviderSession(row[0], row[1], row[2], None if row[3] == besides else row[3])
 
 
-def take(s: Scope, provider: str, provider_session_id: str, lease: Lease, seen: Holder) -> bool:
-    """Become the one writer, unless someone else did after ``seen`` was read."""
-    return bool(
-        s.run(
-            TAKE, provider=provider, id=provider_session_id, session_id=lease.session_id,
-            fence=lease.fence, forked_from=None, now=s.now, seen_session=seen[0], seen_fence=seen[1],
-        )
-    )  # fmt: skip
+def take(
+    s: Scope, provider: str, provider_session_id: str, lease: Lease, forked_from: str | None = None
+) -> bool:
+    """Become the one writer; False if it is retired, or another live lease is.
 
-
-def hold(
-    s: Scope, provider: str, provider_session_id: str, session_id: str, fence: int, forked_from: str | None
-) -> None:
-    """This session's lease is now the one writer."""
+    Whoever wants to write locks this row first, and looks only then: see ``is_taken``.
+    """
+    know(s, provider, provider_session_id, lease.session_id, forked_from)
+    row = s.one(LOCK, provider=provider, id=provider_session_id)
+    if row is None or row[2] is not None:
+        return False
+    if row[0] not in (None, lease.session_id) and _lives(s, row[0], row[1]):
+        return False
     s.run(
-        HOLD, provider=provider, id=provider_session_id, session_id=session_id, fence=fence,
-        forked_from=forked_from, now=s.now,
+        HOLD, provider=provider, id=provider_session_id, session_id=lease.session_id, fence=lease.fence,
+        now=s.now,
     )  # fmt: skip
+    return True
+
+
+def is_taken(s: Scope, provider: str, provider_session_id: str, lease: Lease) -> bool:
+    """Whether someone else has become the writer since this lease did."""
+    row = s.one(LOCK, provider=provider, id=provider_session_id)
+    return row is not None and (row[0], row[1]) != (lease.session_id, lease.fence)
+
+
+def _lives(s: Scope, session_id: str, fence: int) -> bool:
+    return s.one(LIVES, session_id=session_id, fence=fence, now=s.now) is not None
 
 
 def inherit_account(s: Scope, provider: str, fork: str, source: str) -> None:

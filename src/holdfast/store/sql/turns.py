@@ -12,7 +12,7 @@ from holdfast.domain.redaction import redact_text
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import AttemptCause, NewTurn, Turn, TurnStatus
 from holdfast.domain.usage import Usage
-from holdfast.errors import Conflict, NotFound
+from holdfast.errors import Conflict, NotFound, StoreCorrupt
 from holdfast.store.driver import Row
 from holdfast.store.sql import codec, history, runtimes, sessions
 from holdfast.store.sql.scope import Scope
@@ -105,7 +105,10 @@ def of_session(s: Scope, session: Session, after: int, limit: int) -> tuple[Turn
 def _with_texts(s: Scope, row: Row) -> Turn:
     # in the order of revisions, so the newest text of each role wins
     newest: dict[str, str] = dict(s.all(TEXTS, id=row[0], seq=row[1]))
-    return read_turn(row, newest.get("prompt", ""), newest.get("response"))
+    try:
+        return read_turn(row, newest.get("prompt", ""), newest.get("response"))
+    except (ValueError, TypeError, KeyError) as exc:
+        raise StoreCorrupt(s.where, f"turn {row[1]} of {row[2]} cannot be read: {exc}") from exc
 
 
 def enqueue(s: Scope, session_id: str, new: NewTurn) -> Turn:

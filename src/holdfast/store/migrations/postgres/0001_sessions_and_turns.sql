@@ -115,7 +115,7 @@ CREATE TABLE turns (
     created_at           BIGINT NOT NULL,
     ended_at             BIGINT,
     PRIMARY KEY (workspace, conversation_id, seq),
-    FOREIGN KEY (workspace, session_id) REFERENCES sessions (workspace, id),
+    FOREIGN KEY (workspace, conversation_id) REFERENCES conversations (workspace, id),
     FOREIGN KEY (workspace, runtime_id) REFERENCES runtimes (workspace, id)
 );
 CREATE INDEX open_turns ON turns (workspace, conversation_id, session_id, seq)
@@ -224,6 +224,8 @@ CREATE TABLE pointers (
     FOREIGN KEY (workspace, session_id) REFERENCES sessions (workspace, id) ON DELETE CASCADE,
     FOREIGN KEY (workspace, runtime_id) REFERENCES runtimes (workspace, id)
 );
+
+CREATE INDEX pointers_to_provider_sessions ON pointers (workspace, provider, provider_session_id);
 
 CREATE TABLE provider_sessions (
     workspace                     TEXT COLLATE "C" NOT NULL,
