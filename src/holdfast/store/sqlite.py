@@ -347,10 +347,19 @@ def _is_foreign(sql: sqlite3.Connection) -> bool:
 
 
 def _use_write_ahead_log(sql: sqlite3.Connection, gate: Gate) -> None:
-    # the switch does not wait for other processes by itself
+    """The switch itself waits for nobody: neither for a writer nor for one who is just looking."""
     passed = gate.acquire()
+    give_up = time.monotonic() + BUSY_SECONDS
     try:
-        sql.execute("PRAGMA journal_mode = WAL")
+        while True:
+            try:
+                sql.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as exc:
+                if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up:
+                    raise
+                time.sleep(_GATE_FIRST_LOOK)
+            else:
+                return
     finally:
         if passed:
             gate.release()
