@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from types import TracebackType
 from typing import Self
 
@@ -73,17 +73,7 @@ class Sessions:
         error: str | None = None,
     ) -> bool:
         """Move to a phase, merge metadata, count an error: whatever is given. False if it did not happen."""
-        try:
-            self.update(agent_id, phase=phase, metadata=metadata, error=error)
-        except (NotFound, Conflict, UnreadableSession) as exc:
-            log.warning("session not updated: %s", exc)
-            return False
-        except InvalidInput as exc:
-            if exc.field not in ("phase", "session"):
-                raise
-            log.warning("session not updated: %s", exc)
-            return False
-        return True
+        return _happened(lambda: self.update(agent_id, phase=phase, metadata=metadata, error=error))
 
     def should_resume(self, agent_id: str) -> bool:
         """May this session's work go on?"""
@@ -101,17 +91,7 @@ class Sessions:
 
     def finalize_session(self, agent_id: str, outcome: str, summary: str | None = None) -> bool:
         """Close as completed, failed or abandoned. False if it did not happen."""
-        try:
-            self.finalize(agent_id, outcome, summary)
-        except (NotFound, Conflict, UnreadableSession) as exc:
-            log.warning("session not finalized: %s", exc)
-            return False
-        except InvalidInput as exc:
-            if exc.field not in ("outcome", "session"):
-                raise
-            log.warning("session not finalized: %s", exc)
-            return False
-        return True
+        return _happened(lambda: self.finalize(agent_id, outcome, summary))
 
     def cleanup_old_sessions(self, hours: float | None = None) -> int:
         """Abandon what was idle, delete what was final for that long; how many sessions that touched.
@@ -243,6 +223,21 @@ class Sessions:
 
     def new_id(self) -> SessionId:
         return make_session_id(self._clock(), os.urandom(4))
+
+
+def _happened(verb: Callable[[], Session]) -> bool:
+    """False for what the session is or the phase is called; anything else the caller got wrong is raised."""
+    try:
+        verb()
+    except (NotFound, Conflict, UnreadableSession) as exc:
+        log.warning("nothing was changed: %s", exc)
+        return False
+    except InvalidInput as exc:
+        if exc.field not in ("phase", "outcome", "session"):
+            raise
+        log.warning("nothing was changed: %s", exc)
+        return False
+    return True
 
 
 def _metadata(value: Mapping[str, Json] | None) -> dict[str, Json]:
