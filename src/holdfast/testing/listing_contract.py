@@ -12,9 +12,9 @@ from holdfast.domain.sessions import Session, SessionFilter, SessionUpdate
 from holdfast.domain.turns import TurnRequest
 from holdfast.errors import InvalidInput, UnreadableSession
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_claim, a_session_id
+from holdfast.testing.builders import a_claim, a_session_id, done
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.steps import begin, enqueue, join, run
+from holdfast.testing.steps import begin, claim, enqueue, join, run
 
 ALL = SessionFilter()
 
@@ -241,6 +241,20 @@ class UnreadableContract:
                 change()
         assert store.list_sessions(ALL, 10) == before
         assert store.phase_history(session.id) == ()
+
+    @some_garbage
+    def test_the_answer_of_its_running_turn_is_kept(
+        self, store: Store, damage: Damage, garbage: dict[str, str]
+    ) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        lease = claim(store, session).lease
+        damage(session.id, **garbage)
+
+        store.finish_turn(lease, done("kept"))
+
+        (turn,) = store.history(session.conversation_id)
+        assert (turn.response, turn.status) == ("kept", "done")
 
     @some_garbage
     def test_it_can_be_removed(self, store: Store, damage: Damage, garbage: dict[str, str]) -> None:

@@ -27,7 +27,7 @@ from holdfast.domain.turns import (
     TurnStatus,
 )
 from holdfast.domain.usage import NO_USAGE, Usage, UsageReport, usage_delta
-from holdfast.errors import Conflict, LeaseLost
+from holdfast.errors import Conflict, LeaseLost, UnreadableSession
 from holdfast.store.sql import (
     attempts,
     claims,
@@ -92,7 +92,11 @@ def finish(s: Scope, lease: Lease, end: TurnEnd) -> Turn | Late:
     used = _settle_provider_session(s, attempt, end)
     _end_attempt(s, attempt, end, used)
     turn = _end_turn(s, lease, end)
-    _settle_session(s, read_session(locked[:-2], s.where), end, used)
+    try:
+        _settle_session(s, read_session(locked[:-2], s.where), end, used)
+    except UnreadableSession:
+        # the answer is kept all the same; the session's own counters cannot be
+        leases.release(s, lease)
     turns.promote_head(s, lease.conversation_id, lease.session_id)
     return turn
 
