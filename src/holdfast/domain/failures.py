@@ -33,8 +33,6 @@ class Failure:
 
 #: the provider session is not used again
 RETIRES = frozenset({FailureClass.GONE, FailureClass.POISONED, FailureClass.OVERFLOW})
-#: the same turn may be tried again by itself
-RETRYABLE = frozenset({FailureClass.TRANSIENT, FailureClass.LIMIT, FailureClass.LOCKED})
 #: counts against the provider session, whatever its text says
 BLAMES_SESSION = RETIRES | {FailureClass.UNKNOWN}
 #: says nothing about the work itself, so it is not one of the session's errors

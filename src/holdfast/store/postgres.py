@@ -20,7 +20,7 @@ POOL_SIZE = 8
 
 # BEGIN and the clock travel together: the server's time costs no extra round trip
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-_BEGIN_WRITE = f"BEGIN; {_NOW}"
+_BEGIN_WRITE = f"BEGIN ISOLATION LEVEL READ COMMITTED; {_NOW}"
 _BEGIN_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_NOW}"
 
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")

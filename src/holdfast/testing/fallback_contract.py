@@ -64,6 +64,16 @@ class FallBackContract:
         assert again.decision == fresh.decision
         assert snapshot(store) == before
 
+    def test_a_secret_in_the_refusal_is_not_written_even_where_it_is_cut(self, store: Store) -> None:
+        resumed = self.resuming(store)
+        secret = "ghp_" + "a1B2" * 9
+        refusal = Failure(FailureClass.GONE, "x" * 255 + " " + secret)
+
+        store.fall_back(resumed.lease, refusal, "fallback")
+
+        attempts = store.attempts(resumed.lease.conversation_id, resumed.lease.seq)
+        assert secret[:12] not in str(attempts)
+
     def test_the_key_of_another_claim_opens_nothing(self, store: Store) -> None:
         resumed, other = self.resuming(store), begin(store)
         enqueue(store, other, "elsewhere")

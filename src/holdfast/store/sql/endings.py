@@ -270,7 +270,8 @@ def fall_back(s: Scope, lease: Lease, failure: Failure, key: str) -> Claim:
         pointers.retire(s, attempt.session_id, attempt.provider, refused, failure.failure_class.value)
     else:
         pointers.clear(s, attempt.session_id, attempt.provider, attempt.forked_from or "")
-    evidence = clean_text(f"the provider refused it: {failure.message}"[:300])
+    # redacted before it is cut: half a secret has no shape any more
+    evidence = redact_text(clean_text(f"the provider refused it: {failure.message}"))[:300]
     decision = Fresh(Reason.RETIRED, (Verdict(Reason.RETIRED, Standing.FAILED, Outcome.FRESH, evidence),))
     opening = attempts.Opening(
         replace(lease, attempt=lease.attempt + 1, fence=lease.fence + 1),
