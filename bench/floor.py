@@ -114,11 +114,11 @@ class Floor(FloorTurns):
             c.execute(
                 "INSERT INTO pointers (workspace, session_id, provider, provider_session_id, runtime_id,"
                 " version, work_dir, model, epoch, generation, seen, rights, transcript, context_tokens,"
-                " context_window, is_fork_source, updated_at)"
+                " context_window, fork_seq, updated_at)"
                 " SELECT workspace, ?, provider, provider_session_id, runtime_id, version, work_dir, model,"
-                " epoch, generation, seen, rights, transcript, context_tokens, context_window, TRUE, updated_at"
+                " epoch, generation, seen, rights, transcript, context_tokens, context_window, ?, updated_at"
                 " FROM pointers WHERE workspace = ? AND session_id = ?",
-                (child_id, w.WORKSPACE, session_id),
+                (child_id, fork_seq, w.WORKSPACE, session_id),
             )
 
     def _fork_seq(self, c: Connection, conversation_id: str) -> int:

@@ -304,13 +304,13 @@ class FloorTurns(FloorSessions):
             return
         c.execute(
             "INSERT INTO pointers (workspace, session_id, provider, provider_session_id, runtime_id, version,"
-            " work_dir, model, epoch, generation, seen, rights, transcript, is_fork_source, updated_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, FALSE, ?)"
+            " work_dir, model, epoch, generation, seen, rights, transcript, updated_at)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
             " ON CONFLICT (workspace, session_id, provider) DO UPDATE SET"
             " provider_session_id = excluded.provider_session_id, runtime_id = excluded.runtime_id,"
             " version = excluded.version, work_dir = excluded.work_dir, model = excluded.model,"
             " epoch = excluded.epoch, generation = excluded.generation, seen = excluded.seen,"
-            " rights = excluded.rights, transcript = excluded.transcript, is_fork_source = FALSE, updated_at = excluded.updated_at",
+            " rights = excluded.rights, transcript = excluded.transcript, fork_seq = NULL, updated_at = excluded.updated_at",
             (w.WORKSPACE, session_id, w.PROVIDER, provider_session, *attempt[:8], TRANSCRIPT, now),
         )
 

@@ -62,7 +62,7 @@ def shrink(c: Connection, session_id: str, turns: int) -> None:
     c.execute("BEGIN IMMEDIATE")
     for table in ("attempts", "messages", "turns"):
         c.execute(f"DELETE FROM {table} WHERE conversation_id = ? AND seq > ?", (conversation_id, turns))
-    c.execute("DELETE FROM pointers WHERE is_fork_source = 1")
+    c.execute("DELETE FROM pointers WHERE fork_seq IS NOT NULL")
     c.execute("DELETE FROM sessions WHERE parent_session_id = ?", (session_id,))
     c.execute("DELETE FROM conversations WHERE parent_id = ?", (conversation_id,))
     _set_length(c, session_id, turns)

@@ -21,7 +21,7 @@ CONVERSATIONS = "SELECT workspace, id, fork_seq, next_seq, parent_id FROM conver
 RETIRED_POINTERS = """
 SELECT p.session_id, p.provider_session_id FROM pointers p JOIN provider_sessions r
     ON r.workspace = p.workspace AND r.provider = p.provider AND r.id = p.provider_session_id
-WHERE r.retired_at IS NOT NULL AND p.is_fork_source = FALSE"""
+WHERE r.retired_at IS NOT NULL AND p.fork_seq IS NULL"""
 
 LEASED = {TurnStatus.CLAIMED, TurnStatus.RUNNING}
 Key = tuple[str, str]

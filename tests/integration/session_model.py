@@ -54,7 +54,7 @@ class Seen:
     provider_session: str | None = None
     resumed: bool = False
     stale: bool = False
-    is_fork_source: bool = False
+    fork_seq: int | None = None  #: of the earliest fork on the way here
 
 
 @dataclass(eq=False)
@@ -148,9 +148,9 @@ class Model:
             return "fresh"
         if self.errors.get(known.provider_session, 0) >= MAX_ERRORS:
             return "fresh"
-        if not known.is_fork_source:
+        if known.fork_seq is None:
             return "resume"
-        grown = max(known.turns) > session.conversation.fork_seq
+        grown = max(known.turns) > known.fork_seq
         return "fresh" if grown or self._is_written(known.provider_session) else "fork"
 
     def _is_written(self, provider_session: str) -> bool:
@@ -202,7 +202,12 @@ class Model:
         conversation = ModelConversation(conversation_of(SessionId(child_id)), source, at, inherited)
         child = ModelSession(child_id, conversation, parent.provider)
         child.pointers = {
-            provider: replace(seen, turns=set(seen.turns), is_fork_source=True, resumed=False)
+            provider: replace(
+                seen,
+                turns=set(seen.turns),
+                fork_seq=at if seen.fork_seq is None else min(at, seen.fork_seq),
+                resumed=False,
+            )
             for provider, seen in parent.pointers.items()
         }
         self.sessions[child_id] = child

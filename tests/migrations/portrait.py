@@ -140,7 +140,7 @@ def _pointer(pointer: Pointer) -> Document:
         "transcript": None if transcript is None else [transcript.path, transcript.size, transcript.digest],
         "context": None if context is None else [context.tokens, context.window],
         "version": pointer.version,
-        "is_fork_source": pointer.is_fork_source,
+        "fork_seq": pointer.fork_seq,
     }
 
 

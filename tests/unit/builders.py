@@ -97,7 +97,8 @@ def a_pointer(**changes: Any) -> Pointer:
 
 
 def a_fork_source(**changes: Any) -> Pointer:
-    return a_pointer(is_fork_source=True, **changes)
+    """Forked at the last of its turns."""
+    return a_pointer(**{"fork_seq": 4} | changes)
 
 
 def a_transcript(**changes: Any) -> TranscriptFacts:
@@ -118,7 +119,6 @@ def some_facts(**changes: Any) -> Facts:
         changes=(),
         provider_session=ProviderSession(),
         seq=5,
-        fork_seq=4,
         same_directory=True,
         transcript=a_transcript(),
         lock_free=True,

@@ -79,7 +79,7 @@ POINTER: Table = {
     "context": or_missing(st.builds(ContextUse, numbers, numbers)),
     "version": or_missing(words),
     "updated_at": numbers,
-    "is_fork_source": booleans,
+    "fork_seq": or_missing(numbers),
 }
 REQUEST: Table = {
     "force_fresh": looked_for(booleans),
@@ -98,7 +98,6 @@ FACTS: Table = {
     "changes": looked_for(st.lists(changes, max_size=2).map(tuple)),
     "provider_session": looked_for(st.builds(ProviderSession, **PROVIDER_SESSION)),
     "seq": numbers,
-    "fork_seq": or_missing(numbers),
     "same_directory": looked_for(booleans),
     "transcript": looked_for(st.builds(TranscriptFacts, **TRANSCRIPT)),
     "lock_free": looked_for(booleans),
@@ -158,7 +157,7 @@ resumable_situations = st.builds(
     st.builds(
         a_pointer,
         provider_session_id=st.one_of(st.uuids().map(str), st.just(RECORDED_ID)),
-        is_fork_source=booleans,
+        fork_seq=st.sampled_from([None, 3, 6]),
         seen=st.sampled_from([SeenTurns(), SeenTurns.up_to(3), SeenTurns.parse("2-3")]),
     ),
     passing(
@@ -179,7 +178,6 @@ resumable_situations = st.builds(
         changes=UNSEEN,
         provider_session=[NOT_OBSERVABLE, ProviderSession(errors=1)],
         seq=[1, 9],
-        fork_seq=[6],
         same_directory=UNSEEN,
         transcript=[NOT_OBSERVABLE, a_transcript(prefix_intact=NOT_OBSERVABLE, grown=NOT_OBSERVABLE)],
         lock_free=UNSEEN,

@@ -207,7 +207,7 @@ def test_one_more_change_of_the_history_never_makes_the_outcome_weaker(
     assert outcome_of(after.decide()) >= outcome_of(situation.decide())
 
 
-MAY_BE_MISSING = [("facts", name) for name, values in FACTS.items() if name not in ("seq", "fork_seq")] + [
+MAY_BE_MISSING = [("facts", name) for name, values in FACTS.items() if name != "seq"] + [
     ("request", "force_fresh"),
     ("request", "model"),
     ("request", "rights"),

@@ -41,7 +41,7 @@ def test_the_same_pointer_of_a_session_of_its_own_is_resumed() -> None:
         ),
         pytest.param(
             a_fork_source(seen=SeenTurns.up_to(5)),
-            some_facts(fork_seq=4),
+            some_facts(),
             Reason.FORK_POINT_MOVED,
             id="source-went-on-in-our-record",
         ),
@@ -135,7 +135,23 @@ def test_turns_that_the_provider_has_not_seen_are_told_and_do_not_stop_a_resume(
 
 
 def test_a_fork_catches_up_as_well() -> None:
-    decision = Situation(a_fork_source(), facts=some_facts(fork_seq=6, seq=7)).decide()
+    decision = Situation(a_fork_source(fork_seq=6), facts=some_facts(seq=7)).decide()
 
     assert isinstance(decision, Fork)
     assert decision.catch_up == ((5, 6),)
+
+
+@pytest.mark.parametrize(
+    ("seen", "fork_seq", "catch_up"),
+    [("1-9", 4, ((5, 6),)), ("1-2,4-9", 5, ((3, 3), (6, 6))), ("5-9", 4, ((1, 6),)), ("1-9", 0, ((1, 6),))],
+)
+def test_a_fork_at_a_turn_has_seen_nothing_behind_it(
+    seen: str, fork_seq: int, catch_up: tuple[tuple[int, int], ...]
+) -> None:
+    source = a_fork_source(seen=SeenTurns.parse(seen), fork_seq=fork_seq)
+    facts = some_facts(capabilities=capabilities(can_fork_at_turn=True), seq=7)
+
+    decision = Situation(source, facts=facts).decide()
+
+    assert isinstance(decision, Fork)
+    assert decision.catch_up == catch_up

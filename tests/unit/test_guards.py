@@ -151,7 +151,7 @@ MATRIX: dict[Reason, Row] = {
     Reason.FORK_POINT_MOVED: Row(
         passing=passes(Situation(a_fork_source()), decided="fork"),
         failing=fails(Situation(a_fork_source(), facts=some_facts(transcript=a_transcript(grown=True)))),
-        missing=misses(Situation(a_fork_source(), facts=some_facts(fork_seq=None))),
+        missing=misses(Situation(a_fork_source(), facts=some_facts(transcript=a_transcript(grown=None)))),
         unseen=cannot_see(
             Situation(a_fork_source(), facts=some_facts(transcript=a_transcript(grown=NOT_OBSERVABLE))),
             decided="fork",
@@ -346,12 +346,11 @@ def test_what_was_never_recorded_is_missing_whatever_is_known_of_the_other_half(
     ("pointer", "facts"),
     [
         (a_fork_source(seen=None), {}),
-        (a_fork_source(), {"fork_seq": None}),
         (a_fork_source(), {"capabilities": None}),
         (a_fork_source(), {"transcript": None}),
         (a_fork_source(), {"transcript": a_transcript(grown=None)}),
     ],
-    ids=["what-it-has-seen", "fork-point", "capabilities", "transcript", "growth"],
+    ids=["what-it-has-seen", "capabilities", "transcript", "growth"],
 )
 def test_a_fork_misses_each_thing_it_needs(pointer: Pointer, facts: dict[str, Any]) -> None:
     situation = Situation(pointer, facts=some_facts(**facts))

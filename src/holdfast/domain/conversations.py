@@ -93,6 +93,10 @@ class SeenTurns:
     def last(self) -> int:
         return self.ranges[-1][1] if self.ranges else 0
 
+    def before_fork(self, seq: int) -> SeenTurns:
+        """Those that a fork at turn ``seq`` has in common with its source."""
+        return SeenTurns(tuple([(a, min(b, seq)) for a, b in self.ranges if a <= seq]))
+
     def touched_by(self, change: HistoryChange) -> bool:
         return any(a <= change.last and change.first <= b for a, b in self.ranges)
 

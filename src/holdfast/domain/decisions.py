@@ -85,7 +85,6 @@ class Facts:
     changes: Seen[tuple[HistoryChange, ...]] = None  #: of the history since the pointer's epoch
     provider_session: Seen[ProviderSession] = None
     seq: int = 1  #: of the turn that is about to run
-    fork_seq: int | None = None  #: where this conversation branched off
     same_directory: Seen[bool] = NOT_OBSERVABLE
     transcript: Seen[TranscriptFacts] = NOT_OBSERVABLE
     lock_free: Seen[bool] = NOT_OBSERVABLE

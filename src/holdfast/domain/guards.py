@@ -163,7 +163,7 @@ def _workdir_changed(case: Case) -> Verdict:
 def _history_changed(case: Case) -> Verdict:
     if case.pointer is None:
         return _not_applicable(Reason.HISTORY_CHANGED)
-    seen, changes = case.pointer.seen, case.facts.changes
+    seen, changes = case.pointer.seen_here, case.facts.changes
     if seen is None or case.pointer.epoch is None or changes is None:
         return _unseen(case, Reason.HISTORY_CHANGED, None, "the history it has seen")
     if changes is NOT_OBSERVABLE:
@@ -178,11 +178,11 @@ def _history_changed(case: Case) -> Verdict:
 
 
 def _fork_point_moved(case: Case) -> Verdict:
-    if case.pointer is None or not case.pointer.is_fork_source:
+    if case.pointer is None or case.pointer.fork_seq is None:
         return _not_applicable(Reason.FORK_POINT_MOVED)
-    seen, fork_seq, can = case.pointer.seen, case.facts.fork_seq, case.facts.capabilities
-    if seen is None or fork_seq is None or can is None:
-        return _unseen(case, Reason.FORK_POINT_MOVED, None, "the fork point")
+    seen, fork_seq, can = case.pointer.seen, case.pointer.fork_seq, case.facts.capabilities
+    if seen is None or can is None:
+        return _unseen(case, Reason.FORK_POINT_MOVED, None, "the length of the session")
     if can is NOT_OBSERVABLE:
         return _unseen(case, Reason.FORK_POINT_MOVED, can, "what the binary can do")
     if can.can_fork_at_turn:

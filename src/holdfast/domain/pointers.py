@@ -59,8 +59,25 @@ class Pointer:
     context: ContextUse | None
     version: str | None
     updated_at: Instant
-    #: belongs to the session this one was forked from; the child's first launch forks it natively
-    is_fork_source: bool = False
+    #: set: it belongs to the session this one was forked from, and the first launch forks it natively;
+    #: both histories are the same up to this turn, the earliest fork point on the way from there to here
+    fork_seq: int | None = None
+
+    @property
+    def is_fork_source(self) -> bool:
+        return self.fork_seq is not None
+
+    @property
+    def seen_here(self) -> SeenTurns | None:
+        """What it has seen of this session's history, not of the branch that it comes from."""
+        return (
+            self.seen if self.seen is None or self.fork_seq is None else self.seen.before_fork(self.fork_seq)
+        )
+
+    def catch_up(self, seq: int) -> tuple[tuple[int, int], ...]:
+        """The ranges before turn ``seq`` that it has not seen."""
+        seen = self.seen_here
+        return () if seen is None else seen.missing_up_to(seq - 1)
 
 
 @record

@@ -69,8 +69,7 @@ def _decision(case: Case, worst: Verdict, verdicts: tuple[Verdict, ...]) -> Deci
     if worst.outcome is Outcome.FRESH or case.pointer is None:
         return Fresh(worst.reason, verdicts, case.request.provider_session_id)
     pointer = case.pointer
-    seen = pointer.seen
-    catch_up = seen.missing_up_to(case.facts.seq - 1) if seen is not None else ()
+    catch_up = pointer.catch_up(case.facts.seq)
     if pointer.is_fork_source:
         return Fork(pointer.provider_session_id, catch_up, verdicts)
     return Resume(pointer.provider_session_id, catch_up, verdicts)

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from holdfast.domain.decisions import Fork, Reason, Resume
+from holdfast.domain.runtimes import Capabilities, Runtime
+from holdfast.domain.sessions import Session
+from holdfast.domain.usage import NO_USAGE
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_provider_session_id, a_session_id, done
-from holdfast.testing.epoch_contract import CODEX, ask, assert_fresh, two_agents
-from holdfast.testing.steps import begin, run
+from holdfast.testing.builders import a_claim, a_provider_session_id, a_runtime, a_session_id, a_turn, done
+from holdfast.testing.epoch_contract import CODEX, ask, assert_fresh, caught_up, two_agents
+from holdfast.testing.steps import begin, enqueue, run
+
+FORKS_AT_A_TURN = a_runtime(
+    capabilities=Capabilities(can_resume=True, can_fork=True, can_fork_at_turn=True, chooses_id=True)
+)
 
 
 class ForkedEpochContract:
@@ -80,3 +87,47 @@ class ForkedEpochContract:
         decision = ask(store, store.fork(child.id, a_session_id())).decision
         assert isinstance(decision, Fork)
         assert decision.provider_session_id == source
+
+    # --- another branch ---
+
+    def branched(self, store: Store, at: int, runtime: Runtime | None = None) -> Session:
+        """Forked at a turn of three in one provider session, it went on with another provider; forked again."""
+        parent = begin(store)
+        for prompt in ("one", "two", "three"):
+            run(store, parent, prompt, runtime)
+        child = store.fork(parent.id, a_session_id(), at=at)
+        for seq in range(at + 1, 4):
+            elsewhere = a_turn(f"other {seq}", provider="codex")
+            store.record_turn(child.id, elsewhere, f"re: other {seq}", NO_USAGE)
+        return store.fork(child.id, a_session_id())
+
+    def test_a_fork_of_a_fork_does_not_fork_what_went_on_in_another_branch(self, store: Store) -> None:
+        assert_fresh(store, ask(store, self.branched(store, at=2)), Reason.FORK_POINT_MOVED)
+
+    def test_a_fork_of_a_fork_is_told_what_came_after_the_earlier_fork_point(self, store: Store) -> None:
+        claimed = ask(store, self.branched(store, 1, FORKS_AT_A_TURN), FORKS_AT_A_TURN)
+        assert isinstance(claimed.decision, Fork)
+        assert caught_up(store, claimed) == ["other 2", "other 3"]
+        assert claimed.pointer is not None
+        assert claimed.pointer.fork_seq == 1
+
+    def test_a_source_that_was_forked_at_its_end_is_forked_by_later_branches_too(self, store: Store) -> None:
+        claimed = ask(store, self.branched(store, at=3))
+        assert isinstance(claimed.decision, Fork)
+        assert caught_up(store, claimed) == []
+
+    def test_a_change_behind_the_fork_point_is_none_of_a_source_forked_there(self, store: Store) -> None:
+        forked = self.branched(store, 2, FORKS_AT_A_TURN)
+        store.edit_turn(forked.id, 3, prompt="edited")
+        claimed = ask(store, forked, FORKS_AT_A_TURN)
+        assert caught_up(store, claimed) == ["edited"]
+
+    def test_a_repeated_claim_of_a_fork_is_told_the_same(self, store: Store) -> None:
+        forked = self.branched(store, 2, FORKS_AT_A_TURN)
+        enqueue(store, forked, "next")
+        request = a_claim(runtime=FORKS_AT_A_TURN, session_id=forked.id)
+        first, again = store.claim_turn(request), store.claim_turn(request)
+        assert first is not None
+        assert again is not None
+        assert caught_up(store, again) == caught_up(store, first) == ["other 3"]
+        assert again.lease == first.lease

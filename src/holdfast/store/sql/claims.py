@@ -133,11 +133,10 @@ def redeliver(s: Scope, key: str, runtime: Runtime | None) -> Claim | None:
         attempt.owner, held[2] if held and held[2] is not None else s.now,
     )  # fmt: skip
     pointer = find_pointer(s, attempt.session_id, turn, runtime, attempt.fence)
-    seen = pointer.seen if pointer else None
     decision = codec.decode_decision(
         attempt.decision,
         attempt.provider_session_id or attempt.forked_from or turn.request.provider_session_id,
-        seen.missing_up_to(turn.seq - 1) if seen is not None else (),
+        () if pointer is None else pointer.catch_up(turn.seq),
     )  # fmt: skip
     return Claim(
         lease, turn, decision, pointer, attempt.cause, attempt.epoch, attempt.generation, attempt.seen
@@ -253,7 +252,6 @@ def judge(
         changes=_changes(s, conversation, pointer),
         provider_session=state,
         seq=turn.seq,
-        fork_seq=conversation.fork_point.seq if conversation.fork_point else None,
     )
     request = ResumeRequest(
         force_fresh=turn.request.force_fresh,

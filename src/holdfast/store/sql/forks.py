@@ -43,7 +43,7 @@ def fork(s: Scope, parent_id: str, child_id: SessionId, at: int | None, name: st
     )  # fmt: skip
     sessions.refuse_taken_name(s, child_id, name)
     child = sessions.insert(s, new, child_conversation, row[9], Phase.INITIALIZING, parent.id)
-    pointers.copy_as_fork_source(s, parent.id, child.id)
+    pointers.copy_as_fork_source(s, parent.id, child.id, seq)
     return child
 
 

@@ -16,7 +16,7 @@ from holdfast.store.sql.scope import Scope
 T = TypeVar("T")
 
 COLUMNS = """session_id, provider, provider_session_id, runtime_id, work_dir, model, epoch, generation, seen,
-    rights, transcript, context_tokens, context_window, version, updated_at, is_fork_source"""
+    rights, transcript, context_tokens, context_window, version, updated_at, fork_seq"""
 
 GET = f"""
 SELECT {COLUMNS} FROM pointers
@@ -26,14 +26,14 @@ WRITE = f"""
 INSERT INTO pointers (workspace, {COLUMNS})
 VALUES (:ws, :session_id, :provider, :provider_session_id, :runtime_id, :work_dir, :model, :epoch,
     :generation, :seen, :rights, :transcript, :context_tokens, :context_window, :version, :updated_at,
-    :is_fork_source)
+    :fork_seq)
 ON CONFLICT (workspace, session_id, provider) DO UPDATE SET
     provider_session_id = excluded.provider_session_id, runtime_id = excluded.runtime_id,
     work_dir = excluded.work_dir, model = excluded.model, epoch = excluded.epoch,
     generation = excluded.generation, seen = excluded.seen, rights = excluded.rights,
     transcript = excluded.transcript, context_tokens = excluded.context_tokens,
     context_window = excluded.context_window, version = excluded.version,
-    updated_at = excluded.updated_at, is_fork_source = excluded.is_fork_source"""
+    updated_at = excluded.updated_at, fork_seq = excluded.fork_seq"""
 CLEAR = """
 DELETE FROM pointers
 WHERE workspace = :ws AND session_id = :session_id AND provider = :provider
@@ -47,7 +47,8 @@ ORDER BY fence DESC LIMIT 1"""
 COPY_AS_FORK_SOURCE = f"""
 INSERT INTO pointers (workspace, {COLUMNS})
 SELECT workspace, :child, provider, provider_session_id, runtime_id, work_dir, model, epoch, generation,
-    seen, rights, transcript, context_tokens, context_window, version, updated_at, TRUE
+    seen, rights, transcript, context_tokens, context_window, version, updated_at,
+    CASE WHEN fork_seq < :fork_seq THEN fork_seq ELSE :fork_seq END
 FROM pointers WHERE workspace = :ws AND session_id = :parent"""
 
 
@@ -58,7 +59,7 @@ def read_pointer(row: Row) -> Pointer:
         row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], _part(SeenTurns.parse, row[8]),
         _part(codec.decode_rights, row[9]), _part(codec.decode_transcript, row[10]),
         None if tokens is None or window is None else ContextUse(tokens, window), row[13], row[14],
-        bool(row[15]),
+        row[15],
     )  # fmt: skip
 
 
@@ -96,7 +97,7 @@ def write(s: Scope, pointer: Pointer) -> None:
         rights=codec.encode_rights(pointer.rights), transcript=codec.encode_transcript(pointer.transcript),
         context_tokens=context.tokens if context else None,
         context_window=context.window if context else None, version=pointer.version,
-        updated_at=pointer.updated_at, is_fork_source=pointer.is_fork_source,
+        updated_at=pointer.updated_at, fork_seq=pointer.fork_seq,
     )  # fmt: skip
 
 
@@ -118,8 +119,9 @@ def clear(s: Scope, session_id: str, provider: str, expected: str) -> bool:
     return bool(s.run(CLEAR, session_id=session_id, provider=provider, provider_session_id=expected))
 
 
-def copy_as_fork_source(s: Scope, parent: str, child: str) -> None:
-    s.run(COPY_AS_FORK_SOURCE, parent=parent, child=child)
+def copy_as_fork_source(s: Scope, parent: str, child: str, fork_seq: int) -> None:
+    """What the parent itself inherited keeps its earlier fork point."""
+    s.run(COPY_AS_FORK_SOURCE, parent=parent, child=child, fork_seq=fork_seq)
 
 
 def retire(s: Scope, session_id: str, provider: str, provider_session_id: str, reason: str) -> None:

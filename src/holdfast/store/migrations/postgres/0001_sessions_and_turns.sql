@@ -218,7 +218,7 @@ CREATE TABLE pointers (
     transcript           TEXT COLLATE "C",
     context_tokens       BIGINT,
     context_window       BIGINT,
-    is_fork_source       BOOLEAN NOT NULL,
+    fork_seq             BIGINT,             -- set: belongs to the session this one was forked from
     updated_at           BIGINT NOT NULL,
     PRIMARY KEY (workspace, session_id, provider),
     FOREIGN KEY (workspace, session_id) REFERENCES sessions (workspace, id) ON DELETE CASCADE,

@@ -218,7 +218,7 @@ CREATE TABLE pointers (
     transcript           TEXT,
     context_tokens       INTEGER,
     context_window       INTEGER,
-    is_fork_source       INTEGER NOT NULL,
+    fork_seq             INTEGER,            -- set: belongs to the session this one was forked from
     updated_at           INTEGER NOT NULL,
     PRIMARY KEY (workspace, session_id, provider),
     FOREIGN KEY (workspace, session_id) REFERENCES sessions (workspace, id) ON DELETE CASCADE,
