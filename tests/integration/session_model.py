@@ -54,6 +54,7 @@ class Seen:
     provider_session: str | None = None
     resumed: bool = False
     stale: bool = False
+    answered: bool = False
     fork_seq: int | None = None  #: of the earliest fork on the way here
 
 
@@ -144,6 +145,8 @@ class Model:
             known = newest
         if known is None or known.provider_session is None:
             return "fresh"
+        if known is not stored and known.resumed and not known.answered:
+            return "fresh"
         if known.runtime != runtime or known.stale or known.provider_session in self.retired:
             return "fresh"
         if self.errors.get(known.provider_session, 0) >= MAX_ERRORS:
@@ -226,7 +229,10 @@ class Model:
         session.held = ModelLease(claimed.lease, claimed.decision, turn, seen)
 
     def point(self, session: ModelSession, held: ModelLease) -> None:
-        if held.seen.provider_session is not None and held.seen.provider_session not in self.retired:
+        """Without an answer, what is pointed at already has seen what it had seen before."""
+        used, pointer = held.seen.provider_session, session.pointers.get(held.turn.provider)
+        known = pointer is not None and pointer.provider_session == used
+        if used is not None and used not in self.retired and (held.seen.answered or not known):
             session.pointers[held.turn.provider] = held.seen
 
     def retire(self, session: ModelSession, provider: str, provider_session: str) -> None:
@@ -245,6 +251,7 @@ class Model:
 
     def succeed(self, session: ModelSession, held: ModelLease, response: str) -> None:
         held.turn.status, held.turn.response = "done", response
+        held.seen.answered = True
         if held.seen.provider_session is not None:
             self.errors[held.seen.provider_session] = self.failed_resumes[held.seen.provider_session] = 0
         self.point(session, held)
@@ -263,9 +270,6 @@ class Model:
             self.failed_resumes[used] = self.failed_resumes.get(used, 0) + held.seen.resumed
         if why in RETIRES or self.failed_resumes.get(used, 0) >= MAX_FAILED_RESUMES:
             self.retire(session, turn.provider, used)
-        pointer = session.pointers.get(turn.provider)
-        if pointer is not None and pointer.provider_session == used:
-            self.point(session, held)
 
     def put_back(self, session: ModelSession, held: ModelLease) -> None:
         turn = held.turn

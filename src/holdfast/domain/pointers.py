@@ -40,6 +40,10 @@ class TranscriptMark:
     size: int
     digest: str
 
+    def grown_since(self, recorded: TranscriptMark | None) -> bool:
+        """Whether something was added; with nothing to compare with, nobody knows."""
+        return recorded is not None and self.size > recorded.size
+
 
 @record
 class Pointer:

@@ -210,6 +210,8 @@ class Store(Protocol):
     ) -> None:
         """The provider's store holds this session: point to it. Idempotent.
 
+        A resumed one has seen the turn only if its transcript has grown.
+
         Conflict if the attempt runs another one. After the lease is lost only an empty slot of the
         session's newest attempt is filled, and no pointer moves; LeaseLost otherwise.
         """
@@ -236,7 +238,8 @@ class Store(Protocol):
         Idempotent. LeaseLost if the token is stale: the report is kept apart as evidence, and
         nothing else changes. An empty id never replaces a pointer; a retired one never becomes one.
         A provider session that its provider did not save is retired. Another id after a failed resume
-        is a rejection: the session that was asked for answers for it, and no pointer moves.
+        is a rejection: the session that was asked for answers for it, and no pointer moves. A resumed
+        session has seen the turn if it answered, or if its transcript has grown; else what it had seen.
         """
         ...
 

@@ -11,11 +11,21 @@ from dataclasses import dataclass, field
 import pytest
 
 from holdfast.domain.decisions import Fork, Fresh, Reason, Resume
+from holdfast.domain.failures import FailureClass
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session
-from holdfast.domain.turns import Claim
+from holdfast.domain.turns import Claim, TurnEnd, TurnStatus
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_codex_runtime, a_provider_session_id, a_runtime, a_session_id, done
+from holdfast.testing.builders import (
+    a_codex_runtime,
+    a_provider_session_id,
+    a_runtime,
+    a_session_id,
+    done,
+    failed,
+)
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.mishaps import lose, resumed_id
 from holdfast.testing.steps import begin, claim, enqueue, join, run
 
 CODEX = a_codex_runtime()
@@ -250,6 +260,46 @@ class CatchUpContract:
         run(store, claude, "three")
         store.finish_turn(running.lease, done("late"))
         assert caught_up(store, ask(store, claude)) == ["two"]
+
+    @pytest.mark.parametrize("ending", ["failed", "cancelled", "put back", "pinned and lost"])
+    def test_what_was_not_sent_is_caught_up_with_by_the_next_attempt(
+        self, store: Store, clock: ManualClock, ending: str
+    ) -> None:
+        claude, codex = two_agents(store)
+        run(store, claude, "one")
+        run(store, codex, "two", CODEX)
+        claimed = ask(store, claude)
+        match ending:
+            case "failed":
+                store.finish_turn(claimed.lease, failed(FailureClass.TRANSIENT, retry_at=clock()))
+            case "cancelled":
+                store.finish_turn(claimed.lease, TurnEnd(TurnStatus.CANCELLED))
+                enqueue(store, claude, "next")
+            case "put back":
+                store.put_back(claimed.lease)
+            case _:
+                store.pin(claimed.lease, resumed_id(claimed.decision))
+                lose(store, clock, claimed.lease)
+        assert "two" in caught_up(store, claim(store, claude))
+
+    def test_an_edit_is_noticed_by_a_session_whose_last_turn_was_not_sent(self, store: Store) -> None:
+        claude = begin(store)
+        run(store, claude, "one")
+        claimed = ask(store, claude)
+        store.edit_turn(claude.id, 1, prompt="edited")
+        store.finish_turn(claimed.lease, failed(FailureClass.TRANSIENT))
+        assert_fresh(store, ask(store, claude), Reason.HISTORY_CHANGED)
+
+    def test_a_resume_that_failed_does_not_say_what_was_seen_once_its_pointer_is_gone(
+        self, store: Store
+    ) -> None:
+        claude, codex = two_agents(store)
+        run(store, claude, "one")
+        run(store, codex, "two", CODEX)
+        claimed = ask(store, claude)
+        store.finish_turn(claimed.lease, failed(FailureClass.TRANSIENT))
+        store.clear_pointer(claude.id, "claude", resumed_id(claimed.decision))
+        assert_fresh(store, ask(store, claude), Reason.HISTORY_CHANGED)
 
     def test_a_fork_is_caught_up_with_what_was_said_before_it(self, store: Store) -> None:
         claude, codex = two_agents(store)

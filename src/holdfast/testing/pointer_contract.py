@@ -180,12 +180,24 @@ class PointerContract:
 
         assert pointer_of(store, session).provider_session_id == named
 
-    def test_a_failed_turn_has_been_seen_by_the_session_that_it_resumed(self, store: Store) -> None:
-        session = begin(store)
-        run(store, session)
-        fail(store, session, FailureClass.TRANSIENT)
+    def test_a_failed_turn_was_sent_to_the_session_that_it_resumed_if_the_transcript_has_grown(
+        self, store: Store
+    ) -> None:
+        session, grown = begin(store), replace(MARK, size=MARK.size + 1, digest="def")
+        run(store, session, transcript=MARK)
+        fail(store, session, FailureClass.INTERRUPTED, transcript=grown)
 
         assert pointer_of(store, session).seen == SeenTurns.up_to(2)
+
+    @pytest.mark.parametrize("mark", [None, MARK], ids=["no mark", "the same mark"])
+    def test_a_failed_turn_was_not_sent_as_far_as_anyone_knows(
+        self, store: Store, mark: TranscriptMark | None
+    ) -> None:
+        session = begin(store)
+        run(store, session, transcript=MARK)
+        fail(store, session, FailureClass.TRANSIENT, transcript=mark)
+
+        assert pointer_of(store, session).seen == SeenTurns.up_to(1)
 
     @pytest.mark.parametrize("end", ["failed", "done"])
     def test_what_a_resumed_turn_does_not_report_is_kept(self, store: Store, end: str) -> None:

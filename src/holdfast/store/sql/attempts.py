@@ -179,7 +179,16 @@ def newest(s: Scope, session_id: str) -> Attempt | None:
 def newest_pointer(s: Scope, session_id: str, provider: str, before_fence: int) -> Pointer | None:
     """What the newest attempt with a provider itself says it could be resumed from."""
     row = s.one(NEWEST_WITH_PROVIDER, session_id=session_id, provider=provider, before=before_fence)
-    return None if row is None else read_attempt(row).pointer()
+    if row is None:
+        return None
+    attempt = read_attempt(row)
+    pointer = attempt.pointer()
+    if pointer is None or attempt.status is AttemptStatus.DONE or attempt.decision["kind"] != "resume":
+        return pointer
+    if provider_sessions.state(s, provider, pointer.provider_session_id).retired is not None:
+        return pointer
+    # a resume without an answer: whether it was told what it had missed, nobody knows
+    return replace(pointer, seen=None)
 
 
 def launch(s: Scope, lease: Lease, launched: Launch) -> None:

@@ -207,7 +207,8 @@ def _settle_provider_session(s: Scope, attempt: Attempt, end: TurnEnd) -> Usage:
     elif before.retired is None and _moves_pointer(s, attempt, end):
         pointer = replace(attempt, transcript=end.transcript or attempt.transcript).pointer()
         if pointer is not None:
-            pointers.move(s, replace(pointer, context=end.usage.context, updated_at=s.now))
+            moved = replace(pointer, context=end.usage.context, updated_at=s.now)
+            pointers.move(s, moved, answered=end.status is TurnStatus.DONE)
     return used
 
 

@@ -101,13 +101,20 @@ def write(s: Scope, pointer: Pointer) -> None:
     )  # fmt: skip
 
 
-def move(s: Scope, pointer: Pointer) -> None:
-    """Write a pointer of an attempt; what it did not see anew stays known while the id is the same."""
+def move(s: Scope, pointer: Pointer, *, answered: bool = False) -> None:
+    """Write a pointer of an attempt; what it did not see anew stays known while the id is the same.
+
+    Only an answer, or a transcript that has grown, shows that the prompt was sent. As long as nobody
+    knows, the session has seen what it had seen before: to be told twice is better than never.
+    """
     stored = s.one(GET, session_id=pointer.session_id, provider=pointer.provider)
     if stored is not None and stored[2] == pointer.provider_session_id:
-        known = read_pointer(stored)
+        known, mark = read_pointer(stored), pointer.transcript
+        sent = answered or (mark is not None and mark.grown_since(known.transcript))
         pointer = replace(
             pointer,
+            seen=pointer.seen if sent else known.seen,
+            epoch=pointer.epoch if sent else known.epoch,
             transcript=pointer.transcript or known.transcript,
             context=known.context if pointer.context in (None, NO_CALL_YET) else pointer.context,
         )
