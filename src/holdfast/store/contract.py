@@ -197,7 +197,8 @@ class Store(Protocol):
     def launch(self, lease: Lease, launched: Launch) -> None:
         """Record what is about to start: the turn runs. LeaseLost.
 
-        Conflict for a decision stronger than the claim's, or an id other than the one that was asked for.
+        Conflict for a decision stronger than the claim's, for an id other than the one that was asked
+        for, and for a fork with the id of its source.
         """
         ...
 
@@ -212,7 +213,7 @@ class Store(Protocol):
 
         A resumed one has seen the turn only if its transcript has grown.
 
-        Conflict if the attempt runs another one. After the lease is lost only an empty slot of the
+        Conflict if the attempt runs another one, or is a fork of this one. After the lease is lost only an empty slot of the
         session's newest attempt is filled, and no pointer moves; LeaseLost otherwise.
         """
         ...
@@ -240,6 +241,7 @@ class Store(Protocol):
         A provider session that its provider did not save is retired. Another id after a failed resume
         is a rejection: the session that was asked for answers for it, and no pointer moves. A resumed
         session has seen the turn if it answered, or if its transcript has grown; else what it had seen.
+        The id of its source is none of a fork's own; a source in which a fork was answered is retired.
         """
         ...
 

@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from holdfast.domain.decisions import Fork, Reason, Resume
+import pytest
+
+from holdfast.domain.decisions import Fork, Fresh, Reason, Resume
+from holdfast.domain.failures import FailureClass
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.runtimes import Capabilities, Runtime
 from holdfast.domain.sessions import Session
+from holdfast.domain.turns import Claim, Launch
 from holdfast.domain.usage import NO_USAGE
+from holdfast.errors import Conflict
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_claim, a_provider_session_id, a_runtime, a_session_id, a_turn, done
+from holdfast.testing.builders import (
+    a_claim,
+    a_provider_session_id,
+    a_runtime,
+    a_session_id,
+    a_turn,
+    done,
+    failed,
+)
 from holdfast.testing.epoch_contract import CODEX, ask, assert_fresh, caught_up, two_agents
-from holdfast.testing.steps import begin, enqueue, run
+from holdfast.testing.mishaps import decide, resumed_id
+from holdfast.testing.steps import begin, enqueue, refused, run
 
 FORKS_AT_A_TURN = a_runtime(
     capabilities=Capabilities(can_resume=True, can_fork=True, can_fork_at_turn=True, chooses_id=True)
@@ -87,6 +103,49 @@ class ForkedEpochContract:
         decision = ask(store, store.fork(child.id, a_session_id())).decision
         assert isinstance(decision, Fork)
         assert decision.provider_session_id == source
+
+    # --- a fork that is none ---
+
+    def forking(self, store: Store) -> tuple[Session, Session, Claim, ProviderSessionId]:
+        parent, source = begin(store), a_provider_session_id()
+        run(store, parent, "one", provider_session_id=source)
+        child = store.fork(parent.id, a_session_id())
+        claimed = ask(store, child)
+        assert isinstance(claimed.decision, Fork)
+        return parent, child, claimed, source
+
+    def test_a_fork_that_failed_with_its_sources_id_has_none_of_its_own(self, store: Store) -> None:
+        parent, child, claimed, source = self.forking(store)
+        mark = TranscriptMark("projects/infra/5b1c2d3e.jsonl", size=10, digest="abc")
+        end = failed(FailureClass.TRANSIENT, provider_session_id=source, transcript=mark)
+        store.finish_turn(claimed.lease, end)
+        again = ask(store, child).decision
+        assert isinstance(again, Fork)
+        assert again.provider_session_id == source
+        assert resumed_id(ask(store, parent).decision) == source
+
+    @pytest.mark.parametrize("minted", [None, a_provider_session_id()], ids=["told", "minted"])
+    def test_a_fork_that_ended_in_its_source_leaves_it_to_nobody(
+        self, store: Store, minted: ProviderSessionId | None
+    ) -> None:
+        parent, child, claimed, source = self.forking(store)
+        store.launch(claimed.lease, Launch(claimed.decision, provider_session_id=minted))
+        turn = store.finish_turn(claimed.lease, done("forked", provider_session_id=source))
+        assert turn.response == "forked"
+        for session in (parent, child):
+            assert isinstance(decide(store, session), Fresh)
+        assert decide(store, parent).reason is Reason.RETIRED
+        assert store.pointer(child.id, "claude") is None
+
+    def test_a_fork_is_not_pinned_to_its_source(self, store: Store) -> None:
+        _, _, claimed, source = self.forking(store)
+        with refused(store, Conflict):
+            store.pin(claimed.lease, source)
+
+    def test_a_fork_is_not_launched_with_the_id_of_its_source(self, store: Store) -> None:
+        _, _, claimed, source = self.forking(store)
+        with refused(store, Conflict):
+            store.launch(claimed.lease, Launch(claimed.decision, provider_session_id=source))
 
     # --- another branch ---
 

@@ -243,10 +243,19 @@ def _refuse_stronger(attempt: Attempt, decision: Decision) -> None:
 def _chosen_id(launched: Launch) -> ProviderSessionId | None:
     """The id that the new provider session gets from us; one that was asked for is never replaced."""
     decision, given = launched.decision, launched.provider_session_id
+    if isinstance(decision, Fork) and given is not None:
+        _refuse_source(given, decision.provider_session_id)
     asked = decision.provider_session_id if isinstance(decision, Fresh) else None
     if asked is not None and given is not None and given != asked:
         raise Conflict(f"the turn asked for the session {asked}, not {given}", provider_session_id=asked)
     return given or asked
+
+
+def _refuse_source(provider_session_id: str, source: str | None) -> None:
+    if provider_session_id == source:
+        raise Conflict(
+            f"{source} is the session that is forked, not the fork", provider_session_id=source
+        )  # fmt: skip
 
 
 def pin(
@@ -261,6 +270,7 @@ def pin(
     attempt = get(s, lease)
     if attempt.fence != lease.fence:
         raise LeaseLost(lease.session_id, lease.seq, lease.fence)
+    _refuse_source(provider_session_id, attempt.forked_from)
     known = attempt.provider_session_id
     if known and known != provider_session_id:
         raise Conflict(

@@ -87,7 +87,7 @@ def finish(s: Scope, lease: Lease, end: TurnEnd) -> Turn | Late:
             return turns.get(s, lease.conversation_id, lease.seq)
         leases.keep_late(s, lease, "finish", _evidence(end))
         return Late(lease)
-    end = _about_the_resumed(attempt, end)
+    end = _outside_its_source(s, attempt, _about_the_resumed(attempt, end))
     attempt = replace(attempt, provider_session_id=end.provider_session_id or attempt.provider_session_id)
     used = _settle_provider_session(s, attempt, end)
     _end_attempt(s, attempt, end, used)
@@ -108,6 +108,24 @@ def _about_the_resumed(attempt: Attempt, end: TurnEnd) -> TurnEnd:
         return end
     usage = UsageReport(_used(end.usage, NO_USAGE))
     return replace(end, provider_session_id=None, transcript=None, usage=usage)
+
+
+def _outside_its_source(s: Scope, attempt: Attempt, end: TurnEnd) -> TurnEnd:
+    """The id of the session that a fork was to leave is none of its own.
+
+    If the turn was answered there all the same, that session holds a turn of another branch: it is retired.
+    """
+    source = attempt.forked_from
+    if source is None or end.provider_session_id != source:
+        return end
+    _, known = provider_sessions.account(s, attempt.provider, source)
+    end = replace(
+        end, provider_session_id=None, transcript=None, usage=UsageReport(_used(end.usage, known))
+    )  # fmt: skip
+    if end.status is not TurnStatus.DONE:
+        return end
+    pointers.retire(s, attempt.session_id, attempt.provider, source, "forked_in_place")
+    return replace(end, resumable=False)
 
 
 def _evidence(end: TurnEnd) -> dict[str, Json]:
