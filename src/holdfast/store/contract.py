@@ -195,8 +195,9 @@ class Store(Protocol):
         ...
 
     def launch(self, lease: Lease, launched: Launch) -> None:
-        """Record what is about to start: the turn runs. LeaseLost.
+        """Record what is about to start: the turn runs. Refused if its new id is retired.
 
+        LeaseLost, also if the lease had expired and its provider session has another writer since.
         Conflict for a decision stronger than the claim's, for an id other than the one that was asked
         for, and for a fork with the id of its source.
         """

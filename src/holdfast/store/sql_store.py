@@ -41,7 +41,7 @@ from holdfast.domain.turns import (
     TurnRequest,
 )
 from holdfast.domain.usage import Usage
-from holdfast.errors import InvalidInput, Refused
+from holdfast.errors import InvalidInput
 from holdfast.store.driver import Driver, Transaction
 from holdfast.store.sql import (
     attempts,
@@ -315,9 +315,7 @@ class SqlStore:
                 runtimes.get(s, pointer.runtime_id)
             # known first, which locks it: it cannot be retired behind our back
             provider_sessions.know(s, pointer.provider, pointer.provider_session_id, pointer.session_id)
-            known = provider_sessions.state(s, pointer.provider, pointer.provider_session_id)
-            if known.retired is not None:
-                raise Refused("retired", f"{pointer.provider_session_id} was retired: {known.retired}")
+            provider_sessions.refuse_retired(s, pointer.provider, pointer.provider_session_id)
             pointers.write(s, pointer)
 
     def clear_pointer(self, session_id: str, provider: str, expected: ProviderSessionId) -> bool:

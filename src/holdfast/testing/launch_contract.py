@@ -11,7 +11,7 @@ from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.policy import Policy, QueuePolicy
 from holdfast.domain.sessions import SessionUpdate
 from holdfast.domain.turns import Launch, NewTurn, TurnRequest
-from holdfast.errors import Conflict
+from holdfast.errors import Conflict, Refused
 from holdfast.store.contract import Store
 from holdfast.testing.builders import a_provider_session_id, a_runtime, done
 from holdfast.testing.mishaps import pointer_of, resumed_id
@@ -66,6 +66,15 @@ class LaunchContract:
         assert attempt is not None
         assert (attempt.decision["kind"], attempt.decision["reason"]) == ("fresh", "transcript_missing")
         assert attempt.provider_session_id != resumed_id(resumed.decision)
+
+    def test_a_session_that_was_retired_is_not_begun_again(self, store: Store) -> None:
+        session = begin(store)
+        store.retire(session.id, "claude", NAMED, "poisoned")
+        enqueue(store, session, "fresh")
+        claimed = claim(store, session)
+
+        with refused(store, Refused):
+            store.launch(claimed.lease, Launch(claimed.decision, provider_session_id=NAMED))
 
     def test_the_id_that_a_turn_asked_for_is_the_one_that_is_kept(self, store: Store) -> None:
         session = begin(store)

@@ -14,10 +14,10 @@ from holdfast.domain.phases import Phase
 from holdfast.domain.policy import Policy, ResumePolicy
 from holdfast.domain.runtimes import Capabilities, Runtime
 from holdfast.domain.sessions import Session
-from holdfast.domain.turns import Claim, Refusal, TurnRequest, TurnStatus
+from holdfast.domain.turns import Claim, Launch, Refusal, TurnRequest, TurnStatus
 from holdfast.errors import LeaseLost
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_claim, a_provider_session_id, a_runtime, a_turn, done
+from holdfast.testing.builders import a_claim, a_provider_session_id, a_runtime, a_turn, done, failed
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.mishaps import decide, lose, point_to, resumed_id
 from holdfast.testing.steps import begin, claim, enqueue, refused, run
@@ -108,6 +108,21 @@ class OneWriterContract:
         with refused(store, LeaseLost):
             store.pin(held.lease, shared)
         store.heartbeat(taken.lease, 60)
+
+    @pytest.mark.parametrize("ended", [False, True], ids=["still writes", "has ended"])
+    def test_a_writer_that_was_replaced_does_not_launch(
+        self, store: Store, clock: ManualClock, *, ended: bool
+    ) -> None:
+        _, other, held = self.shared(store)
+        clock.advance(60)
+        taken = claim(store, other)
+        if ended:
+            store.finish_turn(taken.lease, done(provider_session_id=None))
+
+        with refused(store, LeaseLost):
+            store.launch(held.lease, Launch(held.decision))
+        with refused(store, LeaseLost):
+            store.pin(held.lease, resumed_id(held.decision))
 
     def test_cleaning_up_after_one_user_does_not_free_it_for_a_third(
         self, store: Store, clock: ManualClock
@@ -235,6 +250,50 @@ class ExplicitIdContract:
 
         assert isinstance(started, Claim)
         assert isinstance(self.ask(store, second, named), Refuse)
+
+    def promised(self, store: Store, named: ProviderSessionId) -> Claim:
+        session = begin(store)
+        enqueue(store, session, "in there", request=TurnRequest(provider_session_id=named))
+        return claim(store, session)
+
+    @pytest.mark.parametrize("ended", [False, True], ids=["still writes", "has ended"])
+    def test_an_id_that_was_promised_is_lost_with_the_lease_once_another_one_has_it(
+        self, store: Store, clock: ManualClock, *, ended: bool
+    ) -> None:
+        named = a_provider_session_id()
+        late = self.promised(store, named)
+        clock.advance(60)
+        taken = self.promised(store, named)
+        if ended:
+            store.finish_turn(taken.lease, done(provider_session_id=named))
+
+        for launched in (Launch(late.decision), Launch(late.decision, provider_session_id=named)):
+            with refused(store, LeaseLost):
+                store.launch(late.lease, launched)
+        with refused(store, LeaseLost):
+            store.heartbeat(late.lease, 60)
+        if not ended:
+            store.heartbeat(taken.lease, 60)
+
+    @pytest.mark.parametrize("ending", ["put back", "failed", "lost"])
+    def test_an_id_that_was_promised_and_never_launched_is_still_a_new_one(
+        self, store: Store, clock: ManualClock, ending: str
+    ) -> None:
+        named = a_provider_session_id()
+        claimed = self.promised(store, named)
+        match ending:
+            case "put back":
+                store.put_back(claimed.lease)
+            case "failed":
+                store.finish_turn(claimed.lease, failed(FailureClass.TRANSIENT, retry_at=clock()))
+            case _:
+                lose(store, clock, claimed.lease)
+
+        again = store.claim_turn(a_claim(session_id=claimed.turn.session_id))
+
+        assert again is not None
+        assert isinstance(again.decision, Fresh)
+        assert again.decision.provider_session_id == named
 
     def test_the_current_session_is_refused_where_it_cannot_be_resumed(self, store: Store) -> None:
         session, named = begin(store), a_provider_session_id()

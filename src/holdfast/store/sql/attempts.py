@@ -79,9 +79,10 @@ UPDATE attempts SET status = :status, ended_at = :now, failure_class = :failure_
     provider_session_id = :provider_session_id, transcript = :transcript, input_tokens = :input,
     cached_input_tokens = :cached, output_tokens = :output, cost_usd = :cost
 WHERE {KEY}"""
-INTERRUPT = (
-    f"UPDATE attempts SET status = :status, ended_at = :now, failure_class = :failure_class WHERE {KEY}"
-)
+INTERRUPT = f"""
+UPDATE attempts SET status = :status, ended_at = :now, failure_class = :failure_class,
+    provider_session_id = :provider_session_id
+WHERE {KEY}"""
 
 
 def read_attempt(row: Row) -> Attempt:
@@ -120,7 +121,7 @@ def open_attempt(s: Scope, opening: Opening) -> AttemptCause:
 
 def insert(s: Scope, opening: Opening, cause: AttemptCause) -> None:
     lease, turn, decision = opening.lease, opening.turn, opening.decision
-    resumed = decision.provider_session_id if isinstance(decision, Resume) else None
+    named = decision.provider_session_id if isinstance(decision, Resume | Fresh) else None
     forked_from = decision.provider_session_id if isinstance(decision, Fork) else None
     work_dir, model, rights = _profile(opening)
     s.run(
@@ -128,7 +129,7 @@ def insert(s: Scope, opening: Opening, cause: AttemptCause) -> None:
         session_id=turn.session_id, provider=turn.provider, runtime_id=opening.runtime_id,
         version=opening.version, owner=lease.owner, claim_key=opening.key, fence=lease.fence,
         cause=cause.value, decision=decision_kind(decision), reason=decision.reason.value,
-        evidence=codec.encode_evidence(decision), provider_session_id=resumed, forked_from=forked_from,
+        evidence=codec.encode_evidence(decision), provider_session_id=named, forked_from=forked_from,
         work_dir=work_dir, model=model, rights=codec.encode_rights(rights),
         epoch=opening.conversation.revision,
         generation=opening.conversation.generation, seen=str(opening.covers), now=s.now,
@@ -148,6 +149,14 @@ def _profile(opening: Opening) -> tuple[str | None, str | None, Rights | None]:
     if not isinstance(opening.decision, Resume | Fork):
         return work_dir, request.model, rights
     return work_dir, request.model or pointer.model, rights if request.allow_wider_rights else pointer.rights
+
+
+def begun_id(attempt: Attempt, turn: Turn) -> ProviderSessionId | None:
+    """The attempt's provider session, unless its id was promised to a turn that was never launched."""
+    promised = turn.status is TurnStatus.CLAIMED and attempt.decision["kind"] == "fresh"
+    if promised and attempt.provider_session_id == turn.request.provider_session_id:
+        return None
+    return attempt.provider_session_id
 
 
 def as_claimed(turn: Turn) -> Turn:
@@ -210,17 +219,23 @@ def launch(s: Scope, lease: Lease, launched: Launch) -> None:
         process=codec.encode_process(launched.process),
     )  # fmt: skip
     s.run(RUNNING, id=lease.conversation_id, seq=lease.seq)
-    if chosen is not None:
-        _take(s, attempt.provider, chosen, lease, forked_from)
-        if forked_from is not None:
-            provider_sessions.inherit_account(s, attempt.provider, chosen, forked_from)
+    used = chosen or resumed
+    if used is not None:
+        _take(s, replace(attempt, forked_from=forked_from), used, lease)
 
 
-def _take(s: Scope, provider: str, provider_session_id: str, lease: Lease, forked_from: str | None) -> None:
+def _take(s: Scope, attempt: Attempt, provider_session_id: str, lease: Lease) -> None:
     """A provider session that someone else writes to meanwhile is as lost as the lease itself."""
-    retired = provider_sessions.state(s, provider, provider_session_id).retired
-    if retired is None and not provider_sessions.take(s, provider, provider_session_id, lease, forked_from):
+    provider = attempt.provider
+    if attempt.provider_session_id == provider_session_id:
+        taken = provider_sessions.is_taken(s, provider, provider_session_id, lease)
+    else:
+        taken = not provider_sessions.take(s, provider, provider_session_id, lease, attempt.forked_from)
+    if taken:
+        provider_sessions.refuse_retired(s, provider, provider_session_id)
         raise LeaseLost(lease.session_id, lease.seq, lease.fence)
+    if attempt.forked_from is not None:
+        provider_sessions.inherit_account(s, provider, provider_session_id, attempt.forked_from)
 
 
 def _refuse_stronger(attempt: Attempt, decision: Decision) -> None:
@@ -284,14 +299,24 @@ def pin(
         PIN, id=lease.conversation_id, seq=lease.seq, number=lease.attempt,
         provider_session_id=provider_session_id, transcript=codec.encode_transcript(transcript),
     )  # fmt: skip
-    if held:
-        _take(s, attempt.provider, provider_session_id, lease, attempt.forked_from)
-        if attempt.forked_from is not None:
-            provider_sessions.inherit_account(s, attempt.provider, provider_session_id, attempt.forked_from)
+    if held and provider_sessions.state(s, attempt.provider, provider_session_id).retired is None:
+        _take(s, attempt, provider_session_id, lease)
         pinned = replace(attempt, provider_session_id=provider_session_id, transcript=transcript).pointer()
-        retired = provider_sessions.state(s, attempt.provider, provider_session_id).retired
-        if pinned is not None and retired is None:
+        if pinned is not None:
             pointers.move(s, replace(pinned, context=NO_CALL_YET, updated_at=s.now))
+
+
+def interrupt(
+    s: Scope, lease: Lease, turn: Turn, status: AttemptStatus, failure_class: FailureClass | None
+) -> Attempt:
+    """End an attempt of which nothing was reported; the attempt as it was."""
+    attempt = get(s, lease)
+    s.run(
+        INTERRUPT, id=lease.conversation_id, seq=lease.seq, number=lease.attempt, status=status.value,
+        now=s.now, failure_class=failure_class and failure_class.value,
+        provider_session_id=begun_id(attempt, turn),
+    )  # fmt: skip
+    return attempt
 
 
 def add_events(s: Scope, lease: Lease, events: Sequence[Event]) -> None:

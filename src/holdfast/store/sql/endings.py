@@ -87,11 +87,13 @@ def finish(s: Scope, lease: Lease, end: TurnEnd) -> Turn | Late:
             return turns.get(s, lease.conversation_id, lease.seq)
         leases.keep_late(s, lease, "finish", _evidence(end))
         return Late(lease)
+    turn = turns.get(s, lease.conversation_id, lease.seq)
     end = _outside_its_source(s, attempt, _about_the_resumed(attempt, end))
-    attempt = replace(attempt, provider_session_id=end.provider_session_id or attempt.provider_session_id)
+    own = attempt.provider_session_id if end.status is TurnStatus.DONE else attempts.begun_id(attempt, turn)
+    attempt = replace(attempt, provider_session_id=end.provider_session_id or own)
     used = _settle_provider_session(s, attempt, end)
     _end_attempt(s, attempt, end, used)
-    turn = _end_turn(s, lease, end)
+    turn = _end_turn(s, turn, end)
     try:
         _settle_session(s, read_session(locked[:-2], s.where), end, used)
     except UnreadableSession:
@@ -151,9 +153,8 @@ def _end_attempt(s: Scope, attempt: Attempt, end: TurnEnd, used: Usage) -> None:
     )  # fmt: skip
 
 
-def _end_turn(s: Scope, lease: Lease, end: TurnEnd) -> Turn:
+def _end_turn(s: Scope, turn: Turn, end: TurnEnd) -> Turn:
     """The turn as it is afterwards."""
-    turn = turns.get(s, lease.conversation_id, lease.seq)
     if end.status is TurnStatus.FAILED and end.retry_at is not None and _may_retry(turn):
         # what runs again has no answer yet
         turns.requeue(s, turn.conversation_id, turn.seq, end.retry_at, AttemptCause.RETRY, turn.tries)
@@ -161,8 +162,8 @@ def _end_turn(s: Scope, lease: Lease, end: TurnEnd) -> Turn:
     response = turn.response
     if end.response is not None:
         response = clean_text(end.response)
-        revision = history.get(s, lease.conversation_id).revision
-        history.add_text(s, lease.conversation_id, lease.seq, revision, prompt=None, response=response)
+        revision = history.get(s, turn.conversation_id).revision
+        history.add_text(s, turn.conversation_id, turn.seq, revision, prompt=None, response=response)
     failure = end.failure
     if failure is not None:
         failure = Failure(failure.failure_class, redact_text(clean_text(failure.message)))
@@ -314,18 +315,14 @@ def _open_fallback(s: Scope, opening: attempts.Opening, turn: Turn) -> Claim:
 def put_back(s: Scope, lease: Lease, not_before: Instant | None) -> Turn:
     """The turn waits again, as it did before, and this does not count as a try."""
     leases.require(s, lease)
-    s.run(
-        attempts.INTERRUPT, id=lease.conversation_id, seq=lease.seq, number=lease.attempt,
-        status=AttemptStatus.PUT_BACK.value, now=s.now, failure_class=None,
-    )  # fmt: skip
     turn = turns.get(s, lease.conversation_id, lease.seq)
+    attempt = attempts.interrupt(s, lease, turn, AttemptStatus.PUT_BACK, None)
     if turn.cancel_requested:
         turns.end(s, turn, TurnStatus.CANCELLED, Failure(FailureClass.CANCELLED, "cancelled"))
     elif turn.foreground:
         turns.end(s, turn, TurnStatus.FAILED, Failure(FailureClass.LOCKED, "it could not run at once"))
     else:
-        cause = attempts.get(s, lease).cause
-        turns.requeue(s, turn.conversation_id, turn.seq, not_before, cause, turn.tries - 1)
+        turns.requeue(s, turn.conversation_id, turn.seq, not_before, attempt.cause, turn.tries - 1)
     leases.release(s, lease)
     turns.promote_head(s, lease.conversation_id, lease.session_id)
     return turns.get(s, lease.conversation_id, lease.seq)
@@ -337,13 +334,9 @@ def recover(s: Scope, orphan: Orphan) -> Turn:
     row = s.one(leases.LOCK, session_id=lease.session_id)
     if row is None or row[0] != lease.fence or row[1] is None or row[1] > s.now:
         raise Conflict(f"turn {lease.seq} of {lease.session_id} is no orphan any more", seq=lease.seq)
-    s.run(
-        attempts.INTERRUPT, id=lease.conversation_id, seq=lease.seq, number=lease.attempt,
-        status=AttemptStatus.INTERRUPTED.value, now=s.now,
-        failure_class=FailureClass.INTERRUPTED.value,
-    )  # fmt: skip
-    leases.release(s, lease)
     turn = turns.get(s, lease.conversation_id, lease.seq)
+    attempts.interrupt(s, lease, turn, AttemptStatus.INTERRUPTED, FailureClass.INTERRUPTED)
+    leases.release(s, lease)
     if turn.cancel_requested or turn.dropped is not None:
         turns.end(s, turn, TurnStatus.CANCELLED, Failure(FailureClass.CANCELLED, "cancelled"))
     elif turn.foreground or turn.tries >= turn.max_attempts:

@@ -6,6 +6,7 @@ from holdfast.domain.pointers import ProviderSession, ProviderSessionTotals
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.turns import Attempt, Lease
 from holdfast.domain.usage import NO_USAGE, Usage
+from holdfast.errors import Refused
 from holdfast.store.sql.scope import Scope
 
 STATE = """
@@ -66,6 +67,12 @@ def state(s: Scope, provider: str, provider_session_id: str, besides: str | None
     if row is None:
         return ProviderSession()
     return ProviderSession(row[0], row[1], row[2], None if row[3] == besides else row[3])
+
+
+def refuse_retired(s: Scope, provider: str, provider_session_id: str) -> None:
+    retired = state(s, provider, provider_session_id).retired
+    if retired is not None:
+        raise Refused("retired", f"{provider_session_id} was retired: {retired}")
 
 
 def take(
