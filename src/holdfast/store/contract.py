@@ -100,7 +100,10 @@ class Store(Protocol):
         ...
 
     def remove_session(self, session_id: str) -> None:
-        """Delete it and its conversation. Busy while it is leased; Conflict while forks or others need it."""
+        """Delete it and its conversation. Busy while it is leased; Conflict while forks or others need it.
+
+        A provider session that another session points to, or was the last to write to, becomes that one's.
+        """
         ...
 
     def clean_up(self, cutoff: Instant, *, dry_run: bool = False) -> CleanupReport:

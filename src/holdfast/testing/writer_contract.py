@@ -15,6 +15,7 @@ from holdfast.domain.policy import Policy, ResumePolicy
 from holdfast.domain.runtimes import Capabilities, Runtime
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Claim, Launch, Refusal, TurnRequest, TurnStatus
+from holdfast.domain.usage import NO_USAGE, Usage, UsageReport
 from holdfast.errors import LeaseLost
 from holdfast.store.contract import Store
 from holdfast.testing.builders import a_claim, a_provider_session_id, a_runtime, a_turn, done, failed
@@ -140,6 +141,46 @@ class OneWriterContract:
         store.clean_up(after(clock(), -60))
 
         assert self.waits(store, third)
+
+    @pytest.mark.parametrize("verb", ["removing", "cleaning up"])
+    def test_taking_away_its_first_user_does_not_free_it_from_a_writer_by_name(
+        self, store: Store, clock: ManualClock, verb: str
+    ) -> None:
+        first, shared = begin(store), a_provider_session_id()
+        run(store, first, provider_session_id=shared)
+        store.finalize_session(first.id, Phase.COMPLETED, None)
+        clock.advance(3600)
+        writer, third = begin(store), begin(store)
+        by_name = TurnRequest(provider_session_id=shared)
+        enqueue(store, writer, "writes", request=by_name)
+        held = claim(store, writer)
+
+        if verb == "removing":
+            store.remove_session(first.id)
+        else:
+            store.clean_up(after(clock(), -60))
+
+        assert decide(store, third, request=by_name).reason is Reason.BUSY
+        store.heartbeat(held.lease, 60)
+        (totals,) = store.provider_sessions(writer.id)
+        assert totals.id == shared
+
+    def test_taking_away_the_last_user_forgets_it(self, store: Store) -> None:
+        first, shared = begin(store), a_provider_session_id()
+        run(store, first, provider_session_id=shared)
+        other = begin(store)
+        enqueue(store, other, "in there", request=TurnRequest(provider_session_id=shared))
+        claimed = claim(store, other)
+        store.launch(claimed.lease, Launch(claimed.decision))
+        store.finish_turn(claimed.lease, failed(usage=UsageReport(Usage(input_tokens=7))))
+        store.remove_session(first.id)
+        assert [totals.id for totals in store.provider_sessions(other.id)] == [shared]
+
+        store.remove_session(other.id)
+        run(store, last := begin(store), provider_session_id=shared)
+
+        (totals,) = store.provider_sessions(last.id)
+        assert totals.usage == NO_USAGE
 
     def test_a_session_is_not_in_its_own_way(self, store: Store) -> None:
         session = begin(store)

@@ -47,14 +47,21 @@ DELETE_CONVERSATION = (
     "DELETE FROM messages WHERE workspace = :ws AND conversation_id = :id",
     "DELETE FROM turns WHERE workspace = :ws AND conversation_id = :id",
     "DELETE FROM history_changes WHERE workspace = :ws AND conversation_id = :id",
+    # what another session has written to last, or points to, is that one's from now on
+    """UPDATE provider_sessions INDEXED BY provider_sessions_by_session SET session_id = COALESCE(
+        (SELECT h.id FROM sessions h
+            WHERE h.workspace = :ws AND h.id = holder_session_id AND h.conversation_id <> :id),
+        (SELECT MIN(p.session_id) FROM pointers p JOIN sessions o
+            ON o.workspace = p.workspace AND o.id = p.session_id AND o.conversation_id <> :id
+            WHERE p.workspace = :ws AND p.provider = provider_sessions.provider
+                AND p.provider_session_id = provider_sessions.id),
+        session_id)
+    WHERE workspace = :ws AND session_id IN
+        (SELECT id FROM sessions WHERE workspace = :ws AND conversation_id = :id)""",
     # a retired id must never come back, so its row outlives the session
     """DELETE FROM provider_sessions INDEXED BY provider_sessions_by_session
     WHERE workspace = :ws AND retired_at IS NULL AND session_id IN
-            (SELECT id FROM sessions WHERE workspace = :ws AND conversation_id = :id)
-        AND NOT EXISTS (SELECT 1 FROM pointers p WHERE p.workspace = :ws
-            AND p.provider = provider_sessions.provider AND p.provider_session_id = provider_sessions.id
-            AND p.session_id NOT IN
-                (SELECT id FROM sessions WHERE workspace = :ws AND conversation_id = :id))""",
+        (SELECT id FROM sessions WHERE workspace = :ws AND conversation_id = :id)""",
     "DELETE FROM sessions WHERE workspace = :ws AND conversation_id = :id",
     "DELETE FROM conversations WHERE workspace = :ws AND id = :id",
 )

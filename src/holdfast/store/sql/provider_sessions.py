@@ -45,10 +45,6 @@ WHERE workspace = :ws AND provider = :provider AND id = :id AND reported_input_t
         WHERE p.workspace = :ws AND p.provider = :provider AND p.id = :source)"""
 SETTLE = """
 UPDATE provider_sessions SET errors = :errors, failed_resumes = :failed_resumes, last_seen_at = :now,
-    holder_session_id = CASE WHEN holder_fence = :fence AND holder_session_id = :session_id
-        THEN NULL ELSE holder_session_id END,
-    holder_fence = CASE WHEN holder_fence = :fence AND holder_session_id = :session_id
-        THEN NULL ELSE holder_fence END,
     input_tokens = input_tokens + :input, cached_input_tokens = cached_input_tokens + :cached,
     output_tokens = output_tokens + :output, cost_usd = cost_usd + :cost,
     reported_input_tokens = :reported_input, reported_cached_input_tokens = :reported_cached,
@@ -128,10 +124,9 @@ def account(s: Scope, provider: str, provider_session_id: str) -> tuple[Provider
 
 
 def settle(s: Scope, attempt: Attempt, state: ProviderSession, used: Usage, reported: Usage) -> None:
-    """The end of an attempt, as far as its provider session is concerned; it holds it no longer."""
+    """The end of an attempt, as far as its provider session is concerned; its holder stays, without a lease."""
     s.run(
-        SETTLE, provider=attempt.provider, id=attempt.provider_session_id, session_id=attempt.session_id,
-        fence=attempt.fence, errors=state.errors,
+        SETTLE, provider=attempt.provider, id=attempt.provider_session_id, errors=state.errors,
         failed_resumes=state.failed_resumes, now=s.now, input=used.input_tokens,
         cached=used.cached_input_tokens, output=used.output_tokens, cost=used.cost_usd,
         reported_input=reported.input_tokens, reported_cached=reported.cached_input_tokens,

@@ -239,7 +239,7 @@ CREATE TABLE provider_sessions (
     failed_resumes                BIGINT NOT NULL DEFAULT 0,
     retired_at                    BIGINT,
     retired_reason                TEXT COLLATE "C",
-    -- the one writer: live exactly while that session's lease carries this fence
+    -- the one writer, or the last one: live exactly while that session's lease carries this fence
     holder_session_id             TEXT COLLATE "C",
     holder_fence                  BIGINT,
     input_tokens                  BIGINT NOT NULL DEFAULT 0,

@@ -239,7 +239,7 @@ CREATE TABLE provider_sessions (
     failed_resumes                INTEGER NOT NULL DEFAULT 0,
     retired_at                    INTEGER,
     retired_reason                TEXT,
-    -- the one writer: live exactly while that session's lease carries this fence
+    -- the one writer, or the last one: live exactly while that session's lease carries this fence
     holder_session_id             TEXT,
     holder_fence                  INTEGER,
     input_tokens                  INTEGER NOT NULL DEFAULT 0,
