@@ -177,6 +177,36 @@ class QueueContract:
 
     # --- time ---
 
+    def test_heads_that_must_wait_do_not_hold_up_the_others_for_good(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        shared, holder = a_provider_session_id(), begin(store)
+        point_to(store, holder, shared)
+        enqueue(store, holder, "holds the provider session")
+        claim(store, holder, lease_seconds=3600.0)
+        for _ in range(50):
+            waiting = begin(store)
+            point_to(store, waiting, shared)
+            enqueue(store, waiting, "must wait", priority=9)
+        enqueue(store, begin(store), "may run")
+        claimed = None
+        for _ in range(50):
+            claimed = claimed or store.claim_turn(a_claim())
+            clock.advance(10)
+
+        assert claimed is not None
+        assert claimed.turn.prompt == "may run"
+
+    def test_every_delayed_turn_is_claimed_when_it_is_due(self, store: Store, clock: ManualClock) -> None:
+        for number in range(30):
+            enqueue(store, begin(store), f"{number}", not_before=after(clock(), 60))
+        late = begin(store)
+        enqueue(store, late, "by name", not_before=after(clock(), 90))
+        clock.advance(90)
+
+        assert claim(store, late).turn.prompt == "by name"
+        assert {take(store).turn.prompt for _ in range(30)} == {f"{number}" for number in range(30)}
+
     def test_a_delayed_turn_is_claimed_at_its_time_and_not_before(
         self, store: Store, clock: ManualClock
     ) -> None:

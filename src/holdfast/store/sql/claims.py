@@ -38,11 +38,12 @@ from holdfast.store.sql import (
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.session_rows import COLUMNS, read_session
 
-WAKE = """
-UPDATE sessions SET ready_at = wake_at, wake_at = NULL
-WHERE workspace = :ws AND id IN (
-    SELECT id FROM sessions WHERE workspace = :ws AND wake_at IS NOT NULL AND wake_at <= :now
-    FOR UPDATE SKIP LOCKED)"""
+# apart from WAKE: PostgreSQL may run a subquery of an update more than once, and so exceed its limit
+DUE = """
+SELECT id FROM sessions
+WHERE workspace = :ws AND head_provider = :provider AND wake_at IS NOT NULL AND wake_at <= :now
+ORDER BY wake_at LIMIT :limit FOR UPDATE SKIP LOCKED"""
+WAKE = "UPDATE sessions SET ready_at = wake_at, wake_at = NULL WHERE workspace = :ws AND id = :id"
 PICK = """
 SELECT id, head_priority, ready_at FROM sessions
 WHERE workspace = :ws AND head_provider = :provider AND head_runtime_id = :runtime_id
@@ -50,8 +51,8 @@ WHERE workspace = :ws AND head_provider = :provider AND head_runtime_id = :runti
 ORDER BY head_priority DESC, ready_at LIMIT 1 FOR UPDATE SKIP LOCKED"""
 PICK_SESSION = """
 SELECT id, head_priority, ready_at FROM sessions
-WHERE workspace = :ws AND id = :session_id AND head_provider = :provider
-    AND head_runtime_id = :runtime_id AND ready_at IS NOT NULL FOR UPDATE SKIP LOCKED"""
+WHERE workspace = :ws AND id = :session_id AND head_provider = :provider AND head_runtime_id = :runtime_id
+    AND (ready_at IS NOT NULL OR wake_at <= :now) FOR UPDATE SKIP LOCKED"""
 HEAD_OF = (
     "SELECT head_seq, fence, lease_owner, lease_expires_at FROM sessions WHERE workspace = :ws AND id = :id"
 )
@@ -64,6 +65,8 @@ POSTPONE = "UPDATE sessions SET ready_at = NULL, wake_at = :wake_at WHERE worksp
 
 #: heads that cannot run now are passed over, but a claim looks at no more than this many
 MAX_CANDIDATES = 16
+#: fewer come back than a claim passes over, so that those behind them have their turn in the end
+MAX_WOKEN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,8 @@ def claim(s: Scope, request: ClaimRequest) -> Claim | None:
     known = redeliver(s, request.key, request.runtime)
     if known is not None:
         return known
-    s.run(WAKE, now=s.now)
+    for (due,) in s.all(DUE, provider=request.runtime.provider, now=s.now, limit=MAX_WOKEN):
+        s.run(WAKE, id=due)
     runtime_id = runtimes.register(s, request.runtime, refresh=False)
     for _ in range(MAX_CANDIDATES):
         picked = _pick(s, request, runtime_id)
@@ -152,7 +156,7 @@ def _pick(s: Scope, request: ClaimRequest, runtime_id: str) -> str | None:
         else:
             row = s.one(
                 PICK_SESSION, provider=request.runtime.provider, runtime_id=pin,
-                session_id=request.session_id,
+                session_id=request.session_id, now=s.now,
             )  # fmt: skip
         if row is not None:
             found.append(row)

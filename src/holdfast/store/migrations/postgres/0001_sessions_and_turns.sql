@@ -61,7 +61,7 @@ CREATE INDEX sessions_by_parent ON sessions (workspace, parent_session_id) WHERE
 CREATE UNIQUE INDEX one_open_session ON sessions (workspace, conversation_id, agent) WHERE finalized_at IS NULL;
 CREATE INDEX ready_heads ON sessions (workspace, head_provider, head_runtime_id, head_priority DESC, ready_at)
     WHERE ready_at IS NOT NULL;
-CREATE INDEX waking_heads ON sessions (workspace, wake_at) WHERE wake_at IS NOT NULL;
+CREATE INDEX waking_heads ON sessions (workspace, head_provider, wake_at) WHERE wake_at IS NOT NULL;
 CREATE INDEX live_leases ON sessions (workspace, lease_expires_at) WHERE lease_expires_at IS NOT NULL;
 
 CREATE TABLE phase_changes (
