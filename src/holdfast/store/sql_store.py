@@ -307,16 +307,8 @@ class SqlStore:
             return pointers.of_session(s, session_id)
 
     def set_pointer(self, pointer: Pointer) -> None:
-        if not pointer.provider_session_id:
-            raise InvalidInput("provider_session_id", "must not be empty")
         with self._write() as s:
-            sessions.require_open(s, pointer.session_id)
-            if pointer.runtime_id is not None:
-                runtimes.get(s, pointer.runtime_id)
-            # known first, which locks it: it cannot be retired behind our back
-            provider_sessions.know(s, pointer.provider, pointer.provider_session_id, pointer.session_id)
-            provider_sessions.refuse_retired(s, pointer.provider, pointer.provider_session_id)
-            pointers.write(s, pointer)
+            pointers.adopt(s, pointer)
 
     def clear_pointer(self, session_id: str, provider: str, expected: ProviderSessionId) -> bool:
         with self._write() as s:

@@ -29,6 +29,7 @@ from holdfast.store.sql import (
     attempts,
     codec,
     history,
+    leases,
     pointers,
     provider_sessions,
     runtimes,
@@ -131,10 +132,10 @@ def redeliver(s: Scope, key: str, runtime: Runtime | None) -> Claim | None:
     if attempt is None:
         return None
     turn = turns.get(s, attempt.conversation_id, attempt.seq)
-    held = s.one(turns.LEASE, session_id=attempt.session_id)
+    expires_at = leases.expires_at(s, attempt.session_id)
     lease = Lease(
         attempt.session_id, attempt.conversation_id, attempt.seq, attempt.number, attempt.fence,
-        attempt.owner, held[2] if held and held[2] is not None else s.now,
+        attempt.owner, s.now if expires_at is None else expires_at,
     )  # fmt: skip
     pointer = find_pointer(s, attempt.session_id, turn, runtime, attempt.fence)
     decision = codec.decode_decision(

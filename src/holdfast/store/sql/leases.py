@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.clock import after
+from holdfast.clock import Instant, after
 from holdfast.domain.redaction import Json, redact_value
 from holdfast.domain.turns import Heartbeat, LateReport, Lease, Orphan
 from holdfast.errors import LeaseLost
@@ -11,6 +11,7 @@ from holdfast.store.sql.scope import Scope
 
 LOCK = """
 SELECT fence, lease_expires_at FROM sessions WHERE workspace = :ws AND id = :session_id FOR UPDATE"""
+EXPIRES_AT = "SELECT lease_expires_at FROM sessions WHERE workspace = :ws AND id = :session_id"
 RENEW = """
 UPDATE sessions SET lease_expires_at = :expires_at WHERE workspace = :ws AND id = :session_id"""
 RUNS = """
@@ -52,18 +53,22 @@ def require(s: Scope, lease: Lease) -> None:
         raise LeaseLost(lease.session_id, lease.seq, lease.fence)
 
 
+def expires_at(s: Scope, session_id: str) -> Instant | None:
+    row = s.one(EXPIRES_AT, session_id=session_id)
+    return None if row is None else row[0]
+
+
 def heartbeat(s: Scope, lease: Lease, seconds: float) -> Heartbeat:
     require(s, lease)
     runs = s.one(RUNS, session_id=lease.session_id, fence=lease.fence)
     # once a lease has expired, another session may have become the writer of its provider session
     if runs is not None and runs[1] and provider_sessions.is_taken(s, runs[0], runs[1], lease):
         raise LeaseLost(lease.session_id, lease.seq, lease.fence)
-    expires_at = after(s.now, seconds)
-    s.run(RENEW, session_id=lease.session_id, expires_at=expires_at)
+    until = after(s.now, seconds)
+    s.run(RENEW, session_id=lease.session_id, expires_at=until)
     row = s.one(WANTED_TO_STOP, id=lease.conversation_id, seq=lease.seq)
     renewed = Lease(
-        lease.session_id, lease.conversation_id, lease.seq, lease.attempt, lease.fence, lease.owner,
-        expires_at,
+        lease.session_id, lease.conversation_id, lease.seq, lease.attempt, lease.fence, lease.owner, until
     )  # fmt: skip
     return Heartbeat(renewed, cancel_requested=row is not None and row[0] is not None)
 

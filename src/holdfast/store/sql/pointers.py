@@ -9,8 +9,9 @@ from typing import TypeVar
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.pointers import Pointer
 from holdfast.domain.usage import NO_CALL_YET, ContextUse
+from holdfast.errors import InvalidInput
 from holdfast.store.driver import Row
-from holdfast.store.sql import codec, provider_sessions
+from holdfast.store.sql import codec, provider_sessions, runtimes, sessions
 from holdfast.store.sql.scope import Scope
 
 T = TypeVar("T")
@@ -84,6 +85,19 @@ def get(s: Scope, session_id: str, provider: str) -> Pointer | None:
 
 def of_session(s: Scope, session_id: str) -> tuple[Pointer, ...]:
     return tuple(read_pointer(row) for row in s.all(OF_SESSION, session_id=session_id))
+
+
+def adopt(s: Scope, pointer: Pointer) -> None:
+    """A pointer that somebody else recorded."""
+    if not pointer.provider_session_id:
+        raise InvalidInput("provider_session_id", "must not be empty")
+    sessions.require_open(s, pointer.session_id)
+    if pointer.runtime_id is not None:
+        runtimes.get(s, pointer.runtime_id)
+    # known first, which locks it: it cannot be retired behind our back
+    provider_sessions.know(s, pointer.provider, pointer.provider_session_id, pointer.session_id)
+    provider_sessions.refuse_retired(s, pointer.provider, pointer.provider_session_id)
+    write(s, pointer)
 
 
 def write(s: Scope, pointer: Pointer) -> None:

@@ -74,7 +74,6 @@ UPDATE sessions SET updated_at = :now, error_count = 0,
     input_tokens = input_tokens + :input, cached_input_tokens = cached_input_tokens + :cached,
     output_tokens = output_tokens + :output, cost_usd = cost_usd + :cost
 WHERE workspace = :ws AND id = :session_id"""
-LEASE = "SELECT fence, lease_owner, lease_expires_at FROM sessions WHERE workspace = :ws AND id = :session_id"
 
 
 _STATUSES = {status.value: status for status in TurnStatus}
