@@ -23,6 +23,7 @@ from holdfast.testing.builders import (
     a_process,
     a_provider_session_id,
     a_runtime,
+    a_session_id,
     done,
     failed,
 )
@@ -97,6 +98,22 @@ class PointerContract:
 
         assert store.pointer(session.id, "claude") == claude
         assert {pointer.provider for pointer in store.pointers(session.id)} == {"claude", "codex"}
+
+    def test_a_provider_session_that_was_adopted_is_listed_for_both_of_its_users(self, store: Store) -> None:
+        first, adopter = begin(store), begin(store)
+        run(store, first)
+        shared = pointer_of(store, first).provider_session_id
+        point_to(store, adopter, shared)
+
+        for session in (first, adopter):
+            assert [totals.id for totals in store.provider_sessions(session.id)] == [shared]
+
+    def test_the_source_of_a_fork_is_not_listed_for_the_fork(self, store: Store) -> None:
+        parent = begin(store)
+        run(store, parent)
+        child = store.fork(parent.id, a_session_id())
+
+        assert store.provider_sessions(child.id) == ()
 
     def test_a_session_that_never_ran_has_none(self, store: Store) -> None:
         session = begin(store)

@@ -50,11 +50,19 @@ UPDATE provider_sessions SET errors = :errors, failed_resumes = :failed_resumes,
     reported_input_tokens = :reported_input, reported_cached_input_tokens = :reported_cached,
     reported_output_tokens = :reported_output, reported_cost_usd = :reported_cost
 WHERE workspace = :ws AND provider = :provider AND id = :id"""
+# UNION, because both may find the same one
 TOTALS = """
 SELECT provider, id, forked_from, retired_reason, last_seen_at, input_tokens, cached_input_tokens,
-    output_tokens, cost_usd
+    output_tokens, cost_usd, first_seen_at
 FROM provider_sessions INDEXED BY provider_sessions_by_session
-WHERE workspace = :ws AND session_id = :session_id ORDER BY first_seen_at, id"""
+WHERE workspace = :ws AND session_id = :session_id
+UNION
+SELECT p.provider, p.id, p.forked_from, p.retired_reason, p.last_seen_at, p.input_tokens,
+    p.cached_input_tokens, p.output_tokens, p.cost_usd, p.first_seen_at
+FROM pointers a JOIN provider_sessions p
+    ON p.workspace = a.workspace AND p.provider = a.provider AND p.id = a.provider_session_id
+WHERE a.workspace = :ws AND a.session_id = :session_id AND a.fork_seq IS NULL
+ORDER BY first_seen_at, id"""
 
 
 def state(s: Scope, provider: str, provider_session_id: str, besides: str | None = None) -> ProviderSession:
