@@ -14,8 +14,8 @@
     └── StoreError                   1  store_error        the store itself
         ├── StoreUnavailable         1  store_unavailable  cannot be opened, reached, written
         ├── StoreCorrupt             1  store_corrupt      not a Holdfast database, or damaged
-        ├── SchemaTooNew             1  schema_too_new     made by a newer Holdfast
-        └── UnreadableSession        1  session_unreadable one row cannot be understood
+        │   └── UnreadableSession    1  session_unreadable one session's row cannot be understood
+        └── SchemaTooNew             1  schema_too_new     made by a newer Holdfast
 
 Every error carries its data as attributes and in ``details``, so that nobody has to read the text.
 """
@@ -184,7 +184,7 @@ class SchemaTooNew(StoreError):
     code = "schema_too_new"
 
 
-class UnreadableSession(StoreError):
+class UnreadableSession(StoreCorrupt):
     """One session's row cannot be understood; the others are not affected."""
 
     code = "session_unreadable"

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.domain.turns import TurnStatus
 
 from holdfast.clock import Instant
 from holdfast.domain.ids import ConversationId
@@ -122,7 +126,7 @@ class HistoryTurn:
     seq: int
     agent: str
     session_id: str
-    status: str
+    status: TurnStatus
     revision: int  #: of the newest text of this turn
     prompt: str
     response: str | None

@@ -3,6 +3,7 @@
 For all verbs: one call is one transaction, and a call that raises has changed nothing. Everything
 happens in the workspace that the store was opened for; what is in another one does not exist.
 ``NotFound`` is raised for an id that does not exist; a verb that only lists what belongs to it lists nothing. Instants are the store's own.
+``StoreCorrupt`` names a row that cannot be understood, to whoever asks for what it belongs to: nobody else is affected.
 """
 
 from __future__ import annotations
@@ -180,8 +181,8 @@ class Store(Protocol):
 
         Two claims never get the same turn. Turns of one session run one at a time and in order;
         priority orders sessions. A head that must wait, for a time or for another writer of its
-        provider session, is passed over and takes no lease. A head that a guard refuses ends as
-        failed. The decision is made in the same transaction, from the claiming runtime. Idempotent by
+        provider session, is passed over and takes no lease; so is one that cannot be understood. A head
+        that a guard refuses ends as failed. The decision is made in the same transaction, from the claiming runtime. Idempotent by
         ``request.key`` while the attempt is open: the answer to a lost reply is the same claim.
         """
         ...

@@ -54,7 +54,7 @@ class HistoryContract:
             (2, "codex", "two", "re: two"),
             (3, "terraform-architect", "three", "re: three"),
         ]
-        assert found[1] == HistoryTurn(2, "codex", codex.id, "done", 0, "two", "re: two", at)
+        assert found[1] == HistoryTurn(2, "codex", codex.id, TurnStatus.DONE, 0, "two", "re: two", at)
 
     def test_turns_are_numbered_per_conversation(self, store: Store) -> None:
         one, other = talked(store, "a", "b"), talked(store, "c")

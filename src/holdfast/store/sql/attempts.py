@@ -24,10 +24,11 @@ from holdfast.domain.turns import (
     TurnStatus,
 )
 from holdfast.domain.usage import NO_CALL_YET, Usage
-from holdfast.errors import Conflict, LeaseLost, NotFound
+from holdfast.errors import Conflict, LeaseLost, NotFound, StoreCorrupt
 from holdfast.store.driver import Row
 from holdfast.store.sql import codec, leases, pointers, provider_sessions
 from holdfast.store.sql.scope import Scope
+from holdfast.store.sql.shapes import Shape, read_instant, read_optional_instant
 
 COLUMNS = """conversation_id, seq, number, session_id, provider, runtime_id, owner, fence, cause, status,
     decision, reason, evidence, provider_session_id, work_dir, model, epoch, seen, process, started_at,
@@ -52,7 +53,8 @@ INSERT INTO attempts (workspace, conversation_id, seq, number, session_id, provi
     work_dir, model, rights, epoch, generation, seen, started_at)
 VALUES (:ws, :conversation_id, :seq, :number, :session_id, :provider, :runtime_id, :version,
     :owner, :claim_key, :fence, :cause, 'open', :decision, :reason, :evidence, :provider_session_id,
-    :forked_from, :work_dir, :model, :rights, :epoch, :generation, :seen, :now)"""
+    :forked_from, :work_dir, :model, :rights, :epoch, :generation, :seen, :now)
+ON CONFLICT (workspace, conversation_id, seq, number) DO NOTHING"""
 CLAIMED = """
 UPDATE turns SET status = 'claimed', attempts = :number, tries = tries + 1
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
@@ -85,14 +87,26 @@ UPDATE attempts SET status = :status, ended_at = :now, failure_class = :failure_
 WHERE {KEY}"""
 
 
-def read_attempt(row: Row) -> Attempt:
+_SHAPE = Shape(
+    "attempts", COLUMNS,
+    "runtime_id provider_session_id work_dir model process ended_at failure_class error version rights "
+    "transcript forked_from",
+)  # fmt: skip
+_EVENT = Shape("events", "attempt, number, kind, at, data")
+
+
+def read_attempt(s: Scope, row: Row) -> Attempt:
+    return _SHAPE.read(s.where, row, _read, "turn", row[1], "attempt", row[2], "of", row[3])
+
+
+def _read(row: Row) -> Attempt:
     failure = None if row[21] is None else Failure(FailureClass(row[21]), row[22] or "")
     return Attempt(
         row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], AttemptCause(row[8]),
         AttemptStatus(row[9]),
-        {"kind": row[10], "reason": row[11], "evidence": codec.load(row[12])},
+        codec.decode_stored_decision(row[10], row[11], row[12]),
         row[13], row[14], row[15], row[16], SeenTurns.parse(row[17]), codec.decode_process(row[18]),
-        row[19], row[20], failure, Usage(*row[23:27]), row[27], codec.decode_rights(row[28]),
+        read_instant(row[19]), read_optional_instant(row[20]), failure, Usage(*row[23:27]), row[27], codec.decode_rights(row[28]),
         codec.decode_transcript(row[29]), row[30], row[31],
     )  # fmt: skip
 
@@ -124,7 +138,7 @@ def insert(s: Scope, opening: Opening, cause: AttemptCause) -> None:
     named = decision.provider_session_id if isinstance(decision, Resume | Fresh) else None
     forked_from = decision.provider_session_id if isinstance(decision, Fork) else None
     work_dir, model, rights = _profile(opening)
-    s.run(
+    written = s.run(
         INSERT, conversation_id=turn.conversation_id, seq=turn.seq, number=lease.attempt,
         session_id=turn.session_id, provider=turn.provider, runtime_id=opening.runtime_id,
         version=opening.version, owner=lease.owner, claim_key=opening.key, fence=lease.fence,
@@ -134,6 +148,9 @@ def insert(s: Scope, opening: Opening, cause: AttemptCause) -> None:
         epoch=opening.conversation.revision,
         generation=opening.conversation.generation, seen=str(opening.covers), now=s.now,
     )  # fmt: skip
+    if not written:
+        problem = f"turns: turn {turn.seq} of {turn.session_id} has more attempts than it counts"
+        raise StoreCorrupt(s.where, problem, table="turns")
 
 
 def _profile(opening: Opening) -> tuple[str | None, str | None, Rights | None]:
@@ -166,23 +183,23 @@ def as_claimed(turn: Turn) -> Turn:
 def open_claim(s: Scope, key: str) -> Attempt | None:
     """The open attempt that a claim with this key made."""
     row = s.one(BY_CLAIM_KEY, key=key)
-    return None if row is None else read_attempt(row)
+    return None if row is None else read_attempt(s, row)
 
 
 def get(s: Scope, lease: Lease) -> Attempt:
     row = s.one(GET, id=lease.conversation_id, seq=lease.seq, number=lease.attempt)
     if row is None:
         raise NotFound("attempt", f"{lease.seq}.{lease.attempt}", conversation_id=lease.conversation_id)
-    return read_attempt(row)
+    return read_attempt(s, row)
 
 
 def of_turn(s: Scope, conversation_id: str, seq: int) -> tuple[Attempt, ...]:
-    return tuple(read_attempt(row) for row in s.all(OF_TURN, id=conversation_id, seq=seq))
+    return tuple(read_attempt(s, row) for row in s.all(OF_TURN, id=conversation_id, seq=seq))
 
 
 def newest(s: Scope, session_id: str) -> Attempt | None:
     row = s.one(NEWEST, session_id=session_id)
-    return None if row is None else read_attempt(row)
+    return None if row is None else read_attempt(s, row)
 
 
 def newest_pointer(s: Scope, session_id: str, provider: str, before_fence: int) -> Pointer | None:
@@ -190,7 +207,7 @@ def newest_pointer(s: Scope, session_id: str, provider: str, before_fence: int) 
     row = s.one(NEWEST_WITH_PROVIDER, session_id=session_id, provider=provider, before=before_fence)
     if row is None:
         return None
-    attempt = read_attempt(row)
+    attempt = read_attempt(s, row)
     pointer = attempt.pointer()
     if pointer is None or attempt.status is AttemptStatus.DONE or attempt.decision["kind"] != "resume":
         return pointer
@@ -338,4 +355,8 @@ def events(
     s: Scope, conversation_id: str, seq: int, after: tuple[int, int], limit: int
 ) -> tuple[tuple[int, Event], ...]:
     rows = s.all(EVENTS, id=conversation_id, seq=seq, attempt=after[0], after=after[1], limit=limit)
-    return tuple((row[0], Event(row[1], EventKind(row[2]), codec.load(row[4]), row[3])) for row in rows)
+    return tuple(_EVENT.read(s.where, row, _read_event, "event", row[1], "of turn", seq) for row in rows)
+
+
+def _read_event(row: Row) -> tuple[int, Event]:
+    return row[0], Event(row[1], EventKind(row[2]), codec.decode_object(row[4]), read_instant(row[3]))

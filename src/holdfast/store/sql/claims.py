@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from holdfast.clock import after, to_iso
@@ -24,7 +25,8 @@ from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Claim, ClaimRequest, Lease, NewTurn, Refusal, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import estimate_tokens
-from holdfast.errors import Busy, Conflict, InvalidInput, NotFound, StoreCorrupt, UnreadableSession
+from holdfast.errors import Busy, Conflict, InvalidInput, NotFound, StoreCorrupt
+from holdfast.store.driver import Row
 from holdfast.store.sql import (
     attempts,
     codec,
@@ -38,6 +40,9 @@ from holdfast.store.sql import (
 )
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.session_rows import COLUMNS, read_session
+from holdfast.store.sql.shapes import Shape, read_instant
+
+log = logging.getLogger("holdfast")
 
 # apart from WAKE: PostgreSQL may run a subquery of an update more than once, and so exceed its limit
 DUE = """
@@ -45,15 +50,19 @@ SELECT id FROM sessions
 WHERE workspace = :ws AND head_provider = :provider AND wake_at IS NOT NULL AND wake_at <= :now
 ORDER BY wake_at LIMIT :limit FOR UPDATE SKIP LOCKED"""
 WAKE = "UPDATE sessions SET ready_at = wake_at, wake_at = NULL WHERE workspace = :ws AND id = :id"
-PICK = """
+# SQLite sorts what is no number above every number: such a head would come first, and is never picked
+READY = """ready_at IS NOT NULL AND ready_at <= 9223372036854775807
+    AND head_priority <= 9223372036854775807"""
+PICK = f"""
 SELECT id, head_priority, ready_at FROM sessions
 WHERE workspace = :ws AND head_provider = :provider AND head_runtime_id = :runtime_id
-    AND ready_at IS NOT NULL
+    AND {READY}
 ORDER BY head_priority DESC, ready_at LIMIT 1 FOR UPDATE SKIP LOCKED"""
 PICK_SESSION = """
 SELECT id, head_priority, ready_at FROM sessions
 WHERE workspace = :ws AND id = :session_id AND head_provider = :provider AND head_runtime_id = :runtime_id
-    AND (ready_at IS NOT NULL OR wake_at <= :now) FOR UPDATE SKIP LOCKED"""
+    AND head_priority <= 9223372036854775807
+    AND (ready_at <= 9223372036854775807 OR wake_at <= :now) FOR UPDATE SKIP LOCKED"""
 HEAD_OF = (
     "SELECT head_seq, fence, lease_owner, lease_expires_at FROM sessions WHERE workspace = :ws AND id = :id"
 )
@@ -64,6 +73,10 @@ UPDATE sessions SET fence = :fence, lease_owner = :owner, lease_expires_at = :ex
 WHERE workspace = :ws AND id = :id"""
 POSTPONE = "UPDATE sessions SET ready_at = NULL, wake_at = :wake_at WHERE workspace = :ws AND id = :id"
 
+_HEAD = Shape("sessions", "head_seq, fence")
+_LEASED_HEAD = Shape(
+    "sessions", "head_seq, fence, lease_owner, lease_expires_at", "head_seq lease_owner lease_expires_at"
+)
 #: heads that cannot run now are passed over, but a claim looks at no more than this many
 MAX_CANDIDATES = 16
 #: fewer come back than a claim passes over, so that those behind them have their turn in the end
@@ -108,8 +121,9 @@ def start(s: Scope, session_id: str, new: NewTurn, request: ClaimRequest) -> Cla
     head = s.one(HEAD_OF, id=session_id)
     if head is None:
         raise NotFound("session", session_id)
+    _LEASED_HEAD.read(s.where, head, tuple, session_id)
     if head[0] is not None:
-        until = None if head[3] is None else to_iso(head[3])
+        until = None if head[3] is None else to_iso(read_instant(head[3]))
         raise Busy(f"session {session_id} (turn {head[0]})", head[2], until)
     if turns.known(s, conversation, session_id, new) is not None:
         raise Conflict(f"the turn with the key {new.key} is there already", key=new.key)
@@ -173,14 +187,22 @@ def _claim_head(s: Scope, request: ClaimRequest, session_id: str) -> Claim | Non
     if row is None:
         return None
     try:
-        session = read_session(row[:-2], s.where)
-        # the conversation first: an edit in between then makes the epoch too old, which errs towards fresh
-        conversation = history.get(s, session.conversation_id)
-        turn = turns.get(s, session.conversation_id, row[-2])
-    except (UnreadableSession, StoreCorrupt):
+        return _judge_head(s, request, row)
+    except (StoreCorrupt, NotFound) as exc:
         # it may be mended one day; until then it holds up nobody else
+        log.warning("session %s passed over: %s", session_id, exc)
         _postpone(s, session_id)
         return None
+
+
+def _judge_head(s: Scope, request: ClaimRequest, row: Row) -> Claim | None:
+    session = read_session(row[:-2], s.where)
+    head_seq, fence = _HEAD.read(s.where, row[-2:], tuple, session.id)
+    # the conversation first: an edit in between then makes the epoch too old, which errs towards fresh
+    conversation = history.get(s, session.conversation_id)
+    turn = turns.get(s, session.conversation_id, head_seq)
+    if turn.session_id != session.id:
+        raise StoreCorrupt(s.where, f"turns: the head of {session.id} is a turn of {turn.session_id}")
     judged = judge(s, session, conversation, turn, request.runtime)
     match judged.decision:
         case Wait():
@@ -190,7 +212,7 @@ def _claim_head(s: Scope, request: ClaimRequest, session_id: str) -> Claim | Non
             _refuse(s, turn, judged.decision)
             return None
         case _:
-            claimed = _take(s, request, row[-1] + 1, conversation, turn, judged)
+            claimed = _take(s, request, fence + 1, conversation, turn, judged)
             if claimed is None:
                 _postpone(s, session.id)
             return claimed

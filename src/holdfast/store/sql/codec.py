@@ -20,7 +20,7 @@ from holdfast.domain.decisions import (
 )
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import NO_RIGHTS, Rights, TranscriptMark
-from holdfast.domain.redaction import redact_text
+from holdfast.domain.redaction import Json, redact_text
 from holdfast.domain.runtimes import Capabilities
 from holdfast.domain.turns import ProcessMark, TurnRequest
 
@@ -68,7 +68,35 @@ def decode_rights(text: str | None) -> Rights | None:
     if text == "{}":
         return NO_RIGHTS
     value = load(text)
-    return Rights(value["mode"], frozenset(value["tools"]), frozenset(value["dirs"]), tuple(value["args"]))
+    return Rights(
+        _optional_text(value["mode"]),
+        frozenset(_texts(value["tools"])),
+        frozenset(_texts(value["dirs"])),
+        tuple(_texts(value["args"])),
+    )
+
+
+def _texts(value: object) -> list[str]:
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise ValueError("it is not a list of texts")
+    return value
+
+
+def as_text(value: object) -> str:
+    # not of a subclass either, which stands for bytes that are not UTF-8
+    if type(value) is not str:
+        raise ValueError(f"{str(value)[:40]!r} is not text")
+    return value
+
+
+def _optional_text(value: object) -> str | None:
+    return None if value is None else as_text(value)
+
+
+def as_whole(value: object) -> int:
+    if type(value) is not int:
+        raise ValueError(f"{str(value)[:40]!r} is not a whole number")
+    return value
 
 
 def encode_request(request: TurnRequest) -> str:
@@ -93,10 +121,10 @@ def decode_request(text: str) -> TurnRequest:
     if text == "{}":
         return TurnRequest()
     value = load(text)
-    explicit = value.get("provider_session_id")
+    explicit = _optional_text(value.get("provider_session_id"))
     return TurnRequest(
-        work_dir=value.get("work_dir"),
-        model=value.get("model"),
+        work_dir=_optional_text(value.get("work_dir")),
+        model=_optional_text(value.get("model")),
         rights=decode_rights(value.get("rights")),
         force_fresh=value.get("force_fresh", False),
         provider_session_id=None if explicit is None else ProviderSessionId(explicit),
@@ -109,7 +137,10 @@ def encode_transcript(mark: TranscriptMark | None) -> str | None:
 
 
 def decode_transcript(text: str | None) -> TranscriptMark | None:
-    return None if text is None else TranscriptMark(*load(text))
+    if text is None:
+        return None
+    path, size, digest = load(text)
+    return TranscriptMark(as_text(path), as_whole(size), as_text(digest))
 
 
 def encode_process(mark: ProcessMark | None) -> str | None:
@@ -117,7 +148,10 @@ def encode_process(mark: ProcessMark | None) -> str | None:
 
 
 def decode_process(text: str | None) -> ProcessMark | None:
-    return None if text is None else ProcessMark(*load(text))
+    if text is None:
+        return None
+    machine, boot_id, pgid, started_at = load(text)
+    return ProcessMark(as_text(machine), as_text(boot_id), as_whole(pgid), as_whole(started_at))
 
 
 def encode_capabilities(capabilities: Capabilities) -> str:
@@ -125,7 +159,7 @@ def encode_capabilities(capabilities: Capabilities) -> str:
 
 
 def decode_capabilities(text: str) -> Capabilities:
-    held = set(load(text))
+    held = set(_texts(load(text)))
     return Capabilities(**{name: name in held for name in _CAPABILITIES})
 
 
@@ -139,13 +173,27 @@ def encode_evidence(decision: Decision) -> str:
     return dump(rows) if rows else "[]"
 
 
+def decode_stored_decision(kind: str, reason: str, evidence: str) -> dict[str, Json]:
+    """As an attempt keeps it: plain JSON that ``decode_decision`` can read."""
+    stored: dict[str, Json] = {"kind": kind, "reason": reason, "evidence": load(evidence)}
+    decode_decision(stored, None, ())
+    return stored
+
+
+def decode_object(text: str) -> dict[str, Any]:
+    value = load(text)
+    if not isinstance(value, dict):
+        raise ValueError("it is not a JSON object")
+    return value
+
+
 def decode_decision(
     stored: Mapping[str, Any], provider_session_id: str | None, catch_up: tuple[tuple[int, int], ...]
 ) -> Decision:
     """A stored decision; of its verdicts, those that were kept."""
     kind, reason = stored["kind"], Reason(stored["reason"])
     verdicts = tuple(
-        Verdict(Reason(code), Standing(standing), Outcome[outcome.upper()], text)
+        Verdict(Reason(code), Standing(standing), Outcome[outcome.upper()], as_text(text))
         for code, standing, outcome, text in stored["evidence"]
     )
     session_id = ProviderSessionId(provider_session_id or "")
@@ -158,5 +206,7 @@ def decode_decision(
             return Fresh(reason, verdicts, session_id or None)
         case "wait":
             return Wait(reason, verdicts)
-        case _:
+        case "refuse":
             return Refuse(reason, verdicts)
+        case _:
+            raise ValueError(f"{kind[:40]!r} is no decision")

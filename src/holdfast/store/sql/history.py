@@ -6,21 +6,26 @@ remembers its parent's revision, so that it keeps reading the parent as it stood
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
+from operator import itemgetter
 
 from holdfast.domain.conversations import ChangeKind, Conversation, ForkPoint, HistoryChange, HistoryTurn
 from holdfast.domain.ids import ConversationId
 from holdfast.domain.turns import TurnStatus
-from holdfast.errors import Conflict, InvalidInput, NotFound
+from holdfast.errors import Conflict, InvalidInput, NotFound, StoreCorrupt
 from holdfast.store.driver import Row
 from holdfast.store.sql.scope import Scope
+from holdfast.store.sql.shapes import Shape, read_instant
 
-GET = """
-SELECT id, parent_id, fork_seq, fork_revision, revision, generation, next_seq, created_at
+COLUMNS = "id, parent_id, fork_seq, fork_revision, revision, generation, next_seq, created_at"
+GET = f"""
+SELECT {COLUMNS}
 FROM conversations WHERE workspace = :ws AND id = :id"""
 LOCK = f"{GET} FOR UPDATE"
-LOCK_OF_SESSION = """
-SELECT id, parent_id, fork_seq, fork_revision, revision, generation, next_seq, created_at
+LOCK_OF_SESSION = f"""
+SELECT {COLUMNS}
 FROM conversations WHERE workspace = :ws AND id =
     (SELECT conversation_id FROM sessions WHERE workspace = :ws AND id = :session_id) FOR UPDATE"""
 SET_NEXT_SEQ = "UPDATE conversations SET next_seq = :next_seq WHERE workspace = :ws AND id = :id"
@@ -86,6 +91,12 @@ SELECT MIN(seq) FROM turns
 WHERE workspace = :ws AND conversation_id = :id AND seq > :keep AND seq <= :last
     AND (dropped IS NULL OR dropped > :revision)"""
 
+_SHAPE = Shape("conversations", COLUMNS, "parent_id fork_seq fork_revision")
+_TURN = Shape("turns", "seq, agent, session_id, status, created_at")
+_TEXT = Shape("messages", "seq, role, revision, text")
+_CHANGE = Shape("history_changes", "revision, kind, first_seq, last_seq")
+_CUT = Shape("history_changes", "first_seq", "first_seq")
+
 #: past any turn there will ever be
 LAST_SEQ = 2**62
 
@@ -103,34 +114,65 @@ def get(s: Scope, conversation_id: str, *, lock: bool = False) -> Conversation:
     row = s.one(LOCK if lock else GET, id=conversation_id)
     if row is None:
         raise NotFound("conversation", conversation_id)
-    return _read(row)
+    return _SHAPE.read(s.where, row, _read, conversation_id)
 
 
 def lock_of_session(s: Scope, session_id: str) -> Conversation:
     row = s.one(LOCK_OF_SESSION, session_id=session_id)
     if row is None:
         raise NotFound("session", session_id)
-    return _read(row)
+    return _SHAPE.read(s.where, row, _read, row[0])
 
 
 def _read(row: Row) -> Conversation:
-    fork_point = None if row[1] is None else ForkPoint(row[1], row[2], row[3])
-    return Conversation(row[0], fork_point, row[4], row[5], row[6], row[7])
+    return Conversation(row[0], _read_fork_point(row), row[4], row[5], row[6], read_instant(row[7]))
+
+
+def _read_fork_point(row: Row) -> ForkPoint | None:
+    if row[1] is None:
+        return None
+    if row[2] is None or row[3] is None:
+        raise ValueError("it is a fork from nowhere")
+    return ForkPoint(row[1], row[2], row[3])
+
+
+def ancestry(s: Scope, conversation: Conversation) -> Iterator[Conversation]:
+    """The conversation, the one it was forked from, and so on. StoreCorrupt if that never ends, or nowhere."""
+    seen = {conversation.id}
+    yield conversation
+    while conversation.fork_point is not None:
+        parent_id = conversation.fork_point.conversation_id
+        if parent_id in seen:
+            raise StoreCorrupt(
+                s.where, f"conversations: {parent_id} is its own ancestor", table="conversations"
+            )
+        seen.add(parent_id)
+        try:
+            conversation = get(s, parent_id)
+        except NotFound as exc:
+            problem = f"conversations: {conversation.id} was forked from {parent_id}, which is not there"
+            raise StoreCorrupt(s.where, problem, table="conversations") from exc
+        yield conversation
 
 
 def segments(s: Scope, conversation: Conversation) -> list[Segment]:
     """Youngest first. A truncation in a fork may also cut what it inherits."""
-    chain = [Segment(conversation.id, LAST_SEQ, conversation.revision)]
-    current, last = conversation, LAST_SEQ
-    while current.fork_point is not None:
+    chain: list[Segment] = []
+    last, revision = LAST_SEQ, conversation.revision
+    for current in ancestry(s, conversation):
+        chain.append(Segment(current.id, last, revision))
         point = current.fork_point
-        last = min(last, point.seq)
-        cut = s.one(INHERITED_CUT, id=current.id, revision=chain[-1].revision)
-        if cut is not None and cut[0] is not None:
-            last = min(last, cut[0] - 1)
-        chain.append(Segment(point.conversation_id, last, point.revision))
-        current = get(s, point.conversation_id)
+        if point is not None:
+            last = min(last, point.seq, _inherited_cut(s, current.id, revision))
+            revision = point.revision
     return chain
+
+
+def _inherited_cut(s: Scope, conversation_id: str, revision: int) -> int:
+    """The last turn that the truncations of a fork leave of what it inherits."""
+    row = s.one(INHERITED_CUT, id=conversation_id, revision=revision) or (None,)
+    first = _CUT.read(s.where, row, itemgetter(0), conversation_id)
+    return LAST_SEQ if first is None else first - 1
 
 
 def read(
@@ -138,10 +180,10 @@ def read(
 ) -> list[HistoryTurn]:
     """The newest ``limit`` turns of the current history between two sequence numbers, oldest first."""
     chain = segments(s, conversation)
-    rows: list[tuple[int, str, str, str, int]] = []
+    rows: list[Row] = []
     below = last
-    for segment in chain:
-        own_first = first if segment is chain[-1] else max(first, _inherited_last(chain, segment) + 1)
+    for segment, inherited in zip_longest(chain, chain[1:]):
+        own_first = first if inherited is None else max(first, inherited.last + 1)
         top = min(below, segment.last)
         if len(rows) < limit and own_first <= top:
             rows += s.all(
@@ -152,11 +194,10 @@ def read(
     if not rows:
         return []
     texts = _texts(s, chain, rows[-1][0], rows[0][0])
-    return [_turn(row, texts) for row in reversed(rows)]
-
-
-def _inherited_last(chain: list[Segment], segment: Segment) -> int:
-    return chain[chain.index(segment) + 1].last
+    return [
+        _TURN.read(s.where, row, lambda row: _turn(row, texts), "turn", row[0], "of", row[2])
+        for row in reversed(rows)
+    ]
 
 
 def _texts(s: Scope, chain: list[Segment], first: int, last: int) -> dict[tuple[int, str], tuple[int, str]]:
@@ -164,35 +205,40 @@ def _texts(s: Scope, chain: list[Segment], first: int, last: int) -> dict[tuple[
     texts: dict[tuple[int, str], tuple[int, str]] = {}
     for segment in reversed(chain):
         top = min(last, segment.last)
-        for seq, role, revision, text in s.all(
-            TEXTS, id=segment.id, first=first, last=top, revision=segment.revision
-        ):
+        for row in s.all(TEXTS, id=segment.id, first=first, last=top, revision=segment.revision):
+            seq, role, revision, text = _TEXT.read(s.where, row, tuple, "turn", row[0], "of", segment.id)
             texts[seq, role] = (revision, text)
     return texts
 
 
-def _turn(row: tuple[int, str, str, str, int], texts: dict[tuple[int, str], tuple[int, str]]) -> HistoryTurn:
+def _turn(row: Row, texts: Mapping[tuple[int, str], tuple[int, str]]) -> HistoryTurn:
     seq, agent, session_id, status, at = row
     asked_at, prompt = texts.get((seq, "prompt"), (0, ""))
     answered_at, response = texts.get((seq, "response"), (0, None))
+    revision = max(asked_at, answered_at)
     return HistoryTurn(
-        seq, agent, session_id, status, max(asked_at, answered_at), prompt, response, at  # type: ignore[arg-type]
-    )  # fmt: skip
+        seq, agent, session_id, TurnStatus(status), revision, prompt, response, read_instant(at)
+    )
 
 
 def changes_since(s: Scope, conversation: Conversation, epoch: int) -> tuple[HistoryChange, ...]:
     """Every change that this conversation's history saw after ``epoch``, its parents' included."""
     found: list[HistoryChange] = []
-    current, until = conversation, conversation.revision
-    while True:
+    until = conversation.revision
+    for current in ancestry(s, conversation):
         # the usual case costs nothing: no change since
         if until > epoch:
             rows = s.all(CHANGES_BETWEEN, id=current.id, after=epoch, until=until)
-            found += [HistoryChange(row[0], ChangeKind(row[1]), row[2], row[3]) for row in rows]
+            found += [_CHANGE.read(s.where, row, _read_change, current.id, row[0]) for row in rows]
         point = current.fork_point
         if point is None or point.revision <= epoch:
-            return tuple(found)
-        current, until = get(s, point.conversation_id), point.revision
+            break
+        until = point.revision
+    return tuple(found)
+
+
+def _read_change(row: Row) -> HistoryChange:
+    return HistoryChange(row[0], ChangeKind(row[1]), row[2], row[3])
 
 
 def take_seq(s: Scope, conversation: Conversation) -> int:
@@ -221,7 +267,7 @@ def edit(
     if prompt is None and response is None:
         raise InvalidInput("edit", "give a new prompt, a new response, or both")
     current = visible_turn(s, conversation, seq)
-    if response is not None and TurnStatus(current.status).is_open:
+    if response is not None and current.status.is_open:
         raise Conflict(f"turn {seq} is still {current.status}: it has no response to edit", seq=seq)
     changed = _record(s, conversation, ChangeKind.EDIT, seq, seq)
     add_text(s, conversation.id, seq, changed.revision, prompt=prompt, response=response)

@@ -6,8 +6,10 @@ from holdfast.clock import Instant, after
 from holdfast.domain.redaction import Json, redact_value
 from holdfast.domain.turns import Heartbeat, LateReport, Lease, Orphan
 from holdfast.errors import LeaseLost
+from holdfast.store.driver import Row
 from holdfast.store.sql import codec, provider_sessions
 from holdfast.store.sql.scope import Scope
+from holdfast.store.sql.shapes import Shape, read_flag, read_instant, readable
 
 LOCK = """
 SELECT fence, lease_expires_at FROM sessions WHERE workspace = :ws AND id = :session_id FOR UPDATE"""
@@ -36,6 +38,13 @@ VALUES (:ws, :id, :seq, :fence, :verb, :report, :now)"""
 LATE = """
 SELECT seq, fence, verb, report, at FROM late_reports
 WHERE workspace = :ws AND conversation_id = :id ORDER BY at, seq, fence"""
+
+_ORPHAN = Shape(
+    "sessions",
+    "id, conversation_id, seq, number, fence, lease_owner, lease_expires_at, process, foreground",
+    "process",
+)
+_LATE = Shape("late_reports", "seq, fence, verb, report, at")
 
 
 def is_held(s: Scope, lease: Lease) -> bool:
@@ -78,10 +87,12 @@ def release(s: Scope, lease: Lease) -> None:
 
 
 def expired(s: Scope, limit: int) -> tuple[Orphan, ...]:
-    return tuple(
-        Orphan(Lease(*row[:7]), codec.decode_process(row[7]), bool(row[8]))
-        for row in s.all(EXPIRED, now=s.now, limit=limit)
-    )
+    rows = s.all(EXPIRED, now=s.now, limit=limit)
+    return tuple(readable(lambda row: _ORPHAN.read(s.where, row, _read_orphan, "lease of", row[0]), rows))
+
+
+def _read_orphan(row: Row) -> Orphan:
+    return Orphan(Lease(*row[:7]), codec.decode_process(row[7]), read_flag(row[8]))
 
 
 def keep_late(s: Scope, lease: Lease, verb: str, report: dict[str, Json]) -> None:
@@ -92,7 +103,9 @@ def keep_late(s: Scope, lease: Lease, verb: str, report: dict[str, Json]) -> Non
 
 
 def late_reports(s: Scope, conversation_id: str) -> tuple[LateReport, ...]:
-    return tuple(
-        LateReport(seq, fence, verb, codec.load(report), at)
-        for seq, fence, verb, report, at in s.all(LATE, id=conversation_id)
-    )
+    rows = s.all(LATE, id=conversation_id)
+    return tuple(_LATE.read(s.where, row, _read_late, "turn", row[0], "of", conversation_id) for row in rows)
+
+
+def _read_late(row: Row) -> LateReport:
+    return LateReport(row[0], row[1], row[2], codec.decode_object(row[3]), read_instant(row[4]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TypeVar
+from typing import Any
 
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.pointers import Pointer
@@ -13,11 +13,18 @@ from holdfast.errors import InvalidInput
 from holdfast.store.driver import Row
 from holdfast.store.sql import codec, provider_sessions, runtimes, sessions
 from holdfast.store.sql.scope import Scope
-
-T = TypeVar("T")
+from holdfast.store.sql.shapes import MISREAD, Shape, read_instant
 
 COLUMNS = """session_id, provider, provider_session_id, runtime_id, work_dir, model, epoch, generation, seen,
     rights, transcript, context_tokens, context_window, version, updated_at, fork_seq"""
+
+_IDENTITY = Shape("pointers", "session_id, provider, provider_session_id, updated_at, fork_seq", "fork_seq")
+#: how the columns between are read
+_PARTS: tuple[Callable[[Any], Any], ...] = (
+    codec.as_text, codec.as_text, codec.as_text, codec.as_whole, codec.as_whole, SeenTurns.parse,
+    codec.decode_rights, codec.decode_transcript, codec.as_whole, codec.as_whole, codec.as_text,
+)  # fmt: skip
+_EPOCH = 3
 
 GET = f"""
 SELECT {COLUMNS} FROM pointers
@@ -53,22 +60,27 @@ SELECT workspace, :child, provider, provider_session_id, runtime_id, work_dir, m
 FROM pointers WHERE workspace = :ws AND session_id = :parent"""
 
 
-def read_pointer(row: Row) -> Pointer:
-    """A part that cannot be understood counts as never recorded: its guard will fail."""
-    tokens, window = row[11], row[12]
+def read_pointer(s: Scope, row: Row) -> Pointer:
+    return _IDENTITY.read(s.where, (*row[:3], *row[14:]), lambda _: _read(row), row[1], "pointer of", row[0])
+
+
+def _read(row: Row) -> Pointer:
+    """A part that cannot be understood counts as never recorded; and then neither does the epoch, so that nothing resumes."""
+    parts = [_part(decode, value) for decode, value in zip(_PARTS, row[3:14], strict=True)]
+    if parts.count(None) > row[3:14].count(None):
+        parts[_EPOCH] = None
+    runtime_id, work_dir, model, epoch, generation, seen, rights, transcript, tokens, window, version = parts
     return Pointer(
-        row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], _part(SeenTurns.parse, row[8]),
-        _part(codec.decode_rights, row[9]), _part(codec.decode_transcript, row[10]),
-        None if tokens is None or window is None else ContextUse(tokens, window), row[13], row[14],
-        row[15],
+        row[0], row[1], row[2], runtime_id, work_dir, model, epoch, generation, seen, rights, transcript,
+        None if tokens is None or window is None else ContextUse(tokens, window), version,
+        read_instant(row[14]), row[15],
     )  # fmt: skip
 
 
-def _part(decode: Callable[[str], T], text: str | None) -> T | None:
-    """None also for what cannot be understood: then its guard fails."""
+def _part(decode: Callable[[Any], Any], value: object) -> Any:
     try:
-        return None if text is None else decode(text)
-    except (ValueError, TypeError, KeyError):
+        return None if value is None else decode(value)
+    except MISREAD:
         return None
 
 
@@ -80,11 +92,11 @@ def get(s: Scope, session_id: str, provider: str) -> Pointer | None:
     if row[3] is None:
         producer = s.one(PRODUCER, session_id=session_id, provider=provider, provider_session_id=row[2])
         row = (*row[:3], producer[0] if producer else None, *row[4:])
-    return read_pointer(row)
+    return read_pointer(s, row)
 
 
 def of_session(s: Scope, session_id: str) -> tuple[Pointer, ...]:
-    return tuple(read_pointer(row) for row in s.all(OF_SESSION, session_id=session_id))
+    return tuple(read_pointer(s, row) for row in s.all(OF_SESSION, session_id=session_id))
 
 
 def adopt(s: Scope, pointer: Pointer) -> None:
@@ -123,7 +135,7 @@ def move(s: Scope, pointer: Pointer, *, answered: bool = False) -> None:
     """
     stored = s.one(GET, session_id=pointer.session_id, provider=pointer.provider)
     if stored is not None and stored[2] == pointer.provider_session_id:
-        known, mark = read_pointer(stored), pointer.transcript
+        known, mark = read_pointer(s, stored), pointer.transcript
         sent = answered or (mark is not None and mark.grown_since(known.transcript))
         pointer = replace(
             pointer,

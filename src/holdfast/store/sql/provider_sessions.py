@@ -7,7 +7,9 @@ from holdfast.domain.redaction import redact_text
 from holdfast.domain.turns import Attempt, Lease
 from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.errors import Refused
+from holdfast.store.driver import Row
 from holdfast.store.sql.scope import Scope
+from holdfast.store.sql.shapes import Shape, read_instant
 
 STATE = """
 SELECT p.errors, p.failed_resumes, p.retired_reason, h.id
@@ -64,13 +66,28 @@ FROM pointers a JOIN provider_sessions p
 WHERE a.workspace = :ws AND a.session_id = :session_id AND a.fork_seq IS NULL
 ORDER BY first_seen_at, id"""
 
+_STATE = Shape("provider_sessions", "errors, failed_resumes, retired_reason, id", "retired_reason id")
+_ACCOUNT = Shape(
+    "provider_sessions",
+    "errors, failed_resumes, retired_reason, reported_input_tokens, reported_cached_input_tokens, "
+    "reported_output_tokens, reported_cost_usd",
+    "retired_reason",
+)
+_TOTALS = Shape(
+    "provider_sessions",
+    "provider, id, forked_from, retired_reason, last_seen_at, input_tokens, cached_input_tokens, "
+    "output_tokens, cost_usd",
+    "forked_from retired_reason",
+)
+
 
 def state(s: Scope, provider: str, provider_session_id: str, besides: str | None = None) -> ProviderSession:
     """``besides``: a holder that is not another one."""
     row = s.one(STATE, provider=provider, id=provider_session_id, now=s.now)
     if row is None:
         return ProviderSession()
-    return ProviderSession(row[0], row[1], row[2], None if row[3] == besides else row[3])
+    errors, failed_resumes, retired, held_by = _STATE.read(s.where, row, tuple, provider, provider_session_id)
+    return ProviderSession(errors, failed_resumes, retired, None if held_by == besides else held_by)
 
 
 def refuse_retired(s: Scope, provider: str, provider_session_id: str) -> None:
@@ -128,6 +145,7 @@ def account(s: Scope, provider: str, provider_session_id: str) -> tuple[Provider
     row = s.one(ACCOUNT, provider=provider, id=provider_session_id)
     if row is None:
         return None, NO_USAGE
+    _ACCOUNT.read(s.where, row, tuple, provider, provider_session_id)
     return ProviderSession(row[0], row[1], row[2]), Usage(row[3], row[4], row[5], row[6])
 
 
@@ -143,10 +161,12 @@ def settle(s: Scope, attempt: Attempt, state: ProviderSession, used: Usage, repo
 
 
 def totals(s: Scope, session_id: str) -> tuple[ProviderSessionTotals, ...]:
-    return tuple(
-        ProviderSessionTotals(row[0], row[1], row[2], row[3], row[4], Usage(*row[5:9]))
-        for row in s.all(TOTALS, session_id=session_id)
-    )
+    rows = s.all(TOTALS, session_id=session_id)
+    return tuple(_TOTALS.read(s.where, row, _read_totals, row[0], row[1]) for row in rows)
+
+
+def _read_totals(row: Row) -> ProviderSessionTotals:
+    return ProviderSessionTotals(row[0], row[1], row[2], row[3], read_instant(row[4]), Usage(*row[5:9]))
 
 
 def mark_retired(s: Scope, provider: str, provider_session_id: str, session_id: str, reason: str) -> None:

@@ -8,6 +8,7 @@ from holdfast.errors import NotFound
 from holdfast.store.driver import Row
 from holdfast.store.sql import codec
 from holdfast.store.sql.scope import Scope
+from holdfast.store.sql.shapes import Shape, readable
 
 KNOW = """
 INSERT INTO runtimes (workspace, id, machine, provider, distribution, home, version, capabilities,
@@ -19,12 +20,15 @@ REGISTER = KNOW.format(
     action="UPDATE SET version = excluded.version, capabilities = excluded.capabilities, "
     "last_seen_at = excluded.last_seen_at"
 )
-RUNTIME = """
-SELECT machine, provider, distribution, home, capabilities, version FROM runtimes
+COLUMNS = "machine, provider, distribution, home, capabilities, version"
+RUNTIME = f"""
+SELECT {COLUMNS} FROM runtimes
 WHERE workspace = :ws AND id = :id"""
-RUNTIMES = """
-SELECT machine, provider, distribution, home, capabilities, version FROM runtimes
+RUNTIMES = f"""
+SELECT {COLUMNS} FROM runtimes
 WHERE workspace = :ws ORDER BY provider, machine, id"""
+
+_SHAPE = Shape("runtimes", COLUMNS, "version")
 
 
 def register(s: Scope, runtime: Runtime, *, refresh: bool) -> RuntimeId:
@@ -41,11 +45,15 @@ def get(s: Scope, runtime_id: str) -> Runtime:
     row = s.one(RUNTIME, id=runtime_id)
     if row is None:
         raise NotFound("runtime", runtime_id)
-    return _read_runtime(row)
+    return _read(s, row)
 
 
 def all_of(s: Scope) -> tuple[Runtime, ...]:
-    return tuple(_read_runtime(row) for row in s.all(RUNTIMES))
+    return tuple(readable(lambda row: _read(s, row), s.all(RUNTIMES)))
+
+
+def _read(s: Scope, row: Row) -> Runtime:
+    return _SHAPE.read(s.where, row, _read_runtime, *row[:4])
 
 
 def _read_runtime(row: Row) -> Runtime:

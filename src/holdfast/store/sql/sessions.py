@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import re
-from contextlib import suppress
 
 from holdfast.domain.ids import ConversationId, SessionId, conversation_of
 from holdfast.domain.metadata import Metadata, encode_metadata, merge_metadata
@@ -29,8 +28,10 @@ from holdfast.errors import (
     SessionClosed,
     UnreadableSession,
 )
+from holdfast.store.driver import Row
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.session_rows import COLUMNS, read_instant, read_metadata, read_session
+from holdfast.store.sql.session_rows import COLUMNS, read_metadata, read_session
+from holdfast.store.sql.shapes import MISREAD, Shape, problem_of, read_instant, readable
 
 GET = f"SELECT {COLUMNS} FROM sessions WHERE workspace = :ws AND id = :id"
 LOCK = f"{GET} FOR UPDATE"
@@ -78,6 +79,7 @@ CHILDREN = f"""
 SELECT {COLUMNS} FROM sessions INDEXED BY sessions_by_parent
 WHERE workspace = :ws AND parent_session_id = :id ORDER BY created_at, id"""
 
+_PHASE_CHANGE = Shape("phase_changes", "from_phase, to_phase, at")
 #: as far as the engines can count
 _FAR = 2**63 - 1
 _WHOLE = re.compile(r"-?[0-9]{1,19}\Z")
@@ -167,11 +169,14 @@ def require_open(s: Scope, session_id: str) -> None:
 
 def phase_history(s: Scope, session_id: str) -> tuple[PhaseChange, ...]:
     try:
-        return tuple(
-            PhaseChange(row[0], row[1], read_instant(row[2])) for row in s.all(PHASES, id=session_id)
-        )
-    except ValueError as exc:
-        raise UnreadableSession(s.where, session_id, str(exc)) from exc
+        return tuple(map(_read_phase_change, s.all(PHASES, id=session_id)))
+    except MISREAD as exc:
+        raise UnreadableSession(s.where, session_id, f"phase_changes: {problem_of(exc)}") from exc
+
+
+def _read_phase_change(row: Row) -> PhaseChange:
+    _PHASE_CHANGE.check(row)
+    return PhaseChange(row[0], row[1], read_instant(row[2]))
 
 
 def update(
@@ -252,11 +257,7 @@ def resolve(s: Scope, given: str) -> SessionId:
 
 
 def children(s: Scope, session_id: str) -> tuple[Session, ...]:
-    found: list[Session] = []
-    for row in s.all(CHILDREN, id=session_id):
-        with suppress(UnreadableSession):
-            found.append(read_session(row, s.where))
-    return tuple(found)
+    return tuple(readable(lambda row: read_session(row, s.where), s.all(CHILDREN, id=session_id)))
 
 
 def list_page(s: Scope, wanted: SessionFilter, limit: int, cursor: str | None) -> SessionPage:

@@ -12,10 +12,11 @@ from holdfast.domain.redaction import redact_text
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import AttemptCause, NewTurn, Turn, TurnStatus
 from holdfast.domain.usage import Usage
-from holdfast.errors import Conflict, NotFound, StoreCorrupt
+from holdfast.errors import Conflict, NotFound
 from holdfast.store.driver import Row
 from holdfast.store.sql import codec, history, runtimes, sessions
 from holdfast.store.sql.scope import Scope
+from holdfast.store.sql.shapes import Shape, read_flag, read_instant, read_optional_instant
 
 COLUMNS = """conversation_id, seq, session_id, provider, status, request, priority, not_before, runtime_id,
     foreground, retry_of, attempts, max_attempts, generation, dropped, failure_class, error,
@@ -76,16 +77,23 @@ UPDATE sessions SET updated_at = :now, error_count = 0,
 WHERE workspace = :ws AND id = :session_id"""
 
 
+_SHAPE = Shape(
+    "turns", COLUMNS,
+    "not_before runtime_id retry_of dropped failure_class error cancel_requested_at ended_at",
+)  # fmt: skip
+_TEXT = Shape("messages", "role, text")
+_HEAD = Shape("turns", "seq, provider, runtime_id, priority, not_before, status", "runtime_id not_before")
 _STATUSES = {status.value: status for status in TurnStatus}
 _CAUSES = {cause.value: cause for cause in AttemptCause}
 
 
-def read_turn(row: Row, prompt: str, response: str | None) -> Turn:
+def _read(row: Row, prompt: str, response: str | None) -> Turn:
     failure = None if row[15] is None else Failure(FailureClass(row[15]), row[16] or "")
     return Turn(
         row[0], row[1], row[2], row[3], _STATUSES[row[4]], prompt, response, codec.decode_request(row[5]),
-        row[6], row[7], row[8], bool(row[9]), row[10], row[11], row[12], row[13], row[14], failure,
-        row[17] is not None, row[18], row[19], row[20], _CAUSES[row[21]],
+        row[6], row[7], row[8], read_flag(row[9]), row[10], row[11], row[12], row[13],
+        row[14], failure, row[17] is not None, read_instant(row[18]), read_optional_instant(row[19]),
+        row[20], _CAUSES[row[21]],
     )  # fmt: skip
 
 
@@ -103,11 +111,16 @@ def of_session(s: Scope, session: Session, after: int, limit: int) -> tuple[Turn
 
 def _with_texts(s: Scope, row: Row) -> Turn:
     # in the order of revisions, so the newest text of each role wins
-    newest: dict[str, str] = dict(s.all(TEXTS, id=row[0], seq=row[1]))
-    try:
-        return read_turn(row, newest.get("prompt", ""), newest.get("response"))
-    except (ValueError, TypeError, KeyError) as exc:
-        raise StoreCorrupt(s.where, f"turn {row[1]} of {row[2]} cannot be read: {exc}") from exc
+    texts = [
+        _TEXT.read(s.where, text, tuple, "turn", row[1], "of", row[0])
+        for text in s.all(TEXTS, id=row[0], seq=row[1])
+    ]
+    newest: dict[str, str] = dict(texts)
+    return read_turn(s, row, newest.get("prompt", ""), newest.get("response"))
+
+
+def read_turn(s: Scope, row: Row, prompt: str, response: str | None) -> Turn:
+    return _SHAPE.read(s.where, row, lambda row: _read(row, prompt, response), "turn", row[1], "of", row[2])
 
 
 def enqueue(s: Scope, session_id: str, new: NewTurn) -> Turn:
@@ -192,7 +205,7 @@ def retry(s: Scope, session_id: str, seq: int, prompt: str | None) -> Turn:
         row = row or s.one(GET, id=segment.id, seq=seq)
     if row is None:
         raise NotFound("turn", str(seq), conversation_id=conversation.id)
-    old = read_turn(row, again.prompt, again.response)
+    old = read_turn(s, row, again.prompt, again.response)
     # another agent's turn is that agent's to repeat; an inherited one is ours
     target = old.session_id if old.conversation_id == conversation.id else session_id
     sessions.require_open(s, target)
@@ -219,7 +232,9 @@ def promote_head(s: Scope, conversation_id: str, session_id: str) -> None:
             ready_at=None, wake_at=None,
         )  # fmt: skip
         return
-    seq, provider, runtime_id, priority, not_before, status = row
+    seq, provider, runtime_id, priority, not_before, status = _HEAD.read(
+        s.where, row, tuple, "turn", row[0], "of", session_id
+    )
     queued = status == TurnStatus.QUEUED
     delayed = queued and not_before is not None and not_before > s.now
     s.run(
