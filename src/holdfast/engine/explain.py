@@ -9,7 +9,7 @@ from holdfast.domain.phases import MayContinue
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Attempt
-from holdfast.errors import NotFound, UnreadableSession
+from holdfast.errors import NotFound, StoreCorrupt, UnreadableSession
 from holdfast.store.contract import Store
 
 
@@ -34,7 +34,12 @@ class Tree:
     def of(cls, store: Store, session_id: str) -> Tree:
         """The whole family, from its oldest ancestor that still exists."""
         root = store.get_session(session_id)
+        seen = {root.id}
         while root.parent_session_id is not None:
+            if root.parent_session_id in seen:
+                problem = f"sessions: {root.parent_session_id} is its own ancestor"
+                raise StoreCorrupt(store.where, problem, table="sessions", session_id=root.id)
+            seen.add(root.parent_session_id)
             try:
                 root = store.get_session(root.parent_session_id)
             except (NotFound, UnreadableSession):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from itertools import zip_longest
 from operator import itemgetter
 
 from holdfast.domain.conversations import ChangeKind, Conversation, ForkPoint, HistoryChange, HistoryTurn
@@ -108,6 +107,8 @@ class Segment:
     id: ConversationId
     last: int
     revision: int
+    fork_seq: int  #: 0 for the oldest
+    inherits: int  #: up to here its turns lie in older ones; less than ``fork_seq`` after a truncation
 
 
 def get(s: Scope, conversation_id: str, *, lock: bool = False) -> Conversation:
@@ -155,35 +156,38 @@ def ancestry(s: Scope, conversation: Conversation) -> Iterator[Conversation]:
         yield conversation
 
 
-def segments(s: Scope, conversation: Conversation) -> list[Segment]:
-    """Youngest first. A truncation in a fork may also cut what it inherits."""
-    chain: list[Segment] = []
+def segments(s: Scope, conversation: Conversation) -> Iterator[Segment]:
+    """Youngest first, each read when it is asked for."""
     last, revision = LAST_SEQ, conversation.revision
     for current in ancestry(s, conversation):
-        chain.append(Segment(current.id, last, revision))
+        inherits = _inherited_last(s, current, revision)
         point = current.fork_point
+        yield Segment(current.id, last, revision, 0 if point is None else point.seq, inherits)
         if point is not None:
-            last = min(last, point.seq, _inherited_cut(s, current.id, revision))
-            revision = point.revision
-    return chain
+            last, revision = min(last, inherits), point.revision
 
 
-def _inherited_cut(s: Scope, conversation_id: str, revision: int) -> int:
-    """The last turn that the truncations of a fork leave of what it inherits."""
-    row = s.one(INHERITED_CUT, id=conversation_id, revision=revision) or (None,)
-    first = _CUT.read(s.where, row, itemgetter(0), conversation_id)
-    return LAST_SEQ if first is None else first - 1
+def _inherited_last(s: Scope, conversation: Conversation, revision: int) -> int:
+    """The last turn of its parent that a fork has; a truncation in it may cut what it inherits."""
+    point = conversation.fork_point
+    if point is None:
+        return 0
+    if revision == point.revision:
+        return point.seq
+    row = s.one(INHERITED_CUT, id=conversation.id, revision=revision) or (None,)
+    first = _CUT.read(s.where, row, itemgetter(0), conversation.id)
+    return point.seq if first is None else min(point.seq, first - 1)
 
 
 def read(
     s: Scope, conversation: Conversation, *, first: int = 1, last: int = LAST_SEQ, limit: int = LAST_SEQ
 ) -> list[HistoryTurn]:
     """The newest ``limit`` turns of the current history between two sequence numbers, oldest first."""
-    chain = segments(s, conversation)
+    chain = list(segments(s, conversation))
     rows: list[Row] = []
     below = last
-    for segment, inherited in zip_longest(chain, chain[1:]):
-        own_first = first if inherited is None else max(first, inherited.last + 1)
+    for segment in chain:
+        own_first = max(first, min(segment.last, segment.inherits) + 1)
         top = min(below, segment.last)
         if len(rows) < limit and own_first <= top:
             rows += s.all(
@@ -307,9 +311,13 @@ def visible_turn(s: Scope, conversation: Conversation, seq: int) -> HistoryTurn:
 def newest_up_to(s: Scope, conversation: Conversation, last: int) -> int:
     """The highest sequence number of the current history, up to ``last``; 0 if it is empty."""
     for segment in segments(s, conversation):
-        row = s.one(NEWEST_UP_TO, id=segment.id, last=min(last, segment.last), revision=segment.revision)
+        top = min(last, segment.last)
+        row = s.one(NEWEST_UP_TO, id=segment.id, last=top, revision=segment.revision)
         if row is not None:
             return int(row[0])
+        # a fork is made at a turn that is there, so that nobody need look further back
+        if segment.inherits == segment.fork_seq <= top:
+            return segment.fork_seq
     return 0
 
 
