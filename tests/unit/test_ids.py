@@ -10,6 +10,7 @@ from holdfast.domain.ids import (
     SessionId,
     check_id,
     check_provider,
+    check_session_name,
     check_workspace,
     conversation_of,
     make_session_id,
@@ -153,3 +154,17 @@ def test_a_refused_text_is_quoted_only_in_part(check: Any, text: str) -> None:
         check(text)
 
     assert len(str(refused.value)) < 200
+
+
+@pytest.mark.parametrize("name", ["deploy", "agent", "agent-7", "agent-smith", "agent-2026", "Ärger im Netz"])
+def test_a_name_is_one_line_of_any_words(name: str) -> None:
+    assert check_session_name(name) == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [make_session_id(Instant(0), bytes(4)), "agent-20260108-180530", "agent-20260108-", "agent-20260108"],
+)
+def test_what_looks_like_an_id_or_its_beginning_is_no_name(name: str) -> None:
+    with pytest.raises(InvalidInput, match="looks like the id of a session"):
+        check_session_name(name)

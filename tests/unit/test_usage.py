@@ -1,3 +1,6 @@
+from dataclasses import replace
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,10 +11,14 @@ from holdfast.domain.usage import (
     ContextState,
     ContextUse,
     Usage,
+    UsageReport,
+    check_report,
+    check_usage,
     context_state,
     estimate_tokens,
     usage_delta,
 )
+from holdfast.errors import InvalidInput
 
 counts = st.integers(min_value=0, max_value=2**53)
 #: cents as binary fractions, so that sums are exact
@@ -125,3 +132,31 @@ def test_three_bytes_are_guessed_to_be_a_token(text: str, tokens: int) -> None:
 @given(st.text(), st.text())
 def test_more_text_is_never_fewer_tokens(text: str, more: str) -> None:
     assert estimate_tokens(text + more) >= estimate_tokens(text)
+
+
+@given(usages)
+def test_what_was_used_is_accepted(usage: Usage) -> None:
+    check_usage(usage)
+
+
+@pytest.mark.parametrize("field", ["input_tokens", "cached_input_tokens", "output_tokens"])
+@pytest.mark.parametrize("count", [-1, 2**53 + 1, 1.5, True, "7", None])
+def test_what_is_no_count_of_tokens_is_refused(field: str, count: Any) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        check_usage(replace(NO_USAGE, **{field: count}))
+
+    assert refused.value.field == field
+
+
+@pytest.mark.parametrize("cost", [-0.01, float("nan"), float("inf"), float("-inf"), 1e300, "1", None, True])
+def test_what_is_no_cost_is_refused(cost: Any) -> None:
+    with pytest.raises(InvalidInput) as refused:
+        check_usage(Usage(cost_usd=cost))
+
+    assert refused.value.field == "cost_usd"
+
+
+@pytest.mark.parametrize("context", [ContextUse(-1, 200_000), ContextUse(7, -1), ContextUse(2**60, 2**60)])
+def test_a_context_that_cannot_be_is_refused(context: ContextUse) -> None:
+    with pytest.raises(InvalidInput):
+        check_report(UsageReport(context=context))

@@ -6,6 +6,7 @@ import re
 from typing import NewType
 
 from holdfast.clock import Instant, to_datetime
+from holdfast.domain.text import check_name
 from holdfast.errors import InvalidInput
 
 SessionId = NewType("SessionId", str)
@@ -16,6 +17,7 @@ Workspace = NewType("Workspace", str)
 
 MAX_ID = 128
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@+=-]*\Z")
+_BEGINNING = re.compile(r"agent-[0-9]{8}(-|\Z)")
 _PROVIDER = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
 
 
@@ -43,6 +45,14 @@ def check_id(field: str, text: object) -> str:
     if not _ID.match(text) or ".." in text:
         raise InvalidInput(field, f"{text[:40]!r} is not an id (letters, digits and . _ : @ + = -)")
     return text
+
+
+def check_session_name(text: object) -> str:
+    """A name that nobody can take for an id, or for the beginning of one."""
+    name = check_name("name", text)
+    if _BEGINNING.match(name):
+        raise InvalidInput("name", f"{name!r} looks like the id of a session")
+    return name
 
 
 def check_provider(text: object) -> str:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.domain.policy import ResumePolicy
 
+from holdfast.domain.numbers import MOST, check_whole
 from holdfast.domain.records import record
+from holdfast.errors import InvalidInput
 
 
 @record
@@ -73,6 +75,23 @@ def usage_delta(reported: Usage, baseline: Usage) -> Usage:
 
 def _delta(reported: int, baseline: int) -> int:
     return reported - baseline if reported >= baseline else reported
+
+
+def check_usage(usage: Usage) -> None:
+    """InvalidInput for figures that nobody can have used: they would stay in every sum."""
+    for field in ("input_tokens", "cached_input_tokens", "output_tokens"):
+        check_whole(field, getattr(usage, field))
+    if type(usage.cost_usd) not in (int, float):
+        raise InvalidInput("cost_usd", f"must be a number, not {type(usage.cost_usd).__name__}")
+    if not 0 <= usage.cost_usd <= MOST:
+        raise InvalidInput("cost_usd", f"must be between 0 and {MOST}")
+
+
+def check_report(report: UsageReport) -> None:
+    check_usage(report.usage)
+    if report.context is not None:
+        check_whole("context tokens", report.context.tokens)
+        check_whole("context window", report.context.window)
 
 
 class ContextState(StrEnum):

@@ -11,18 +11,17 @@ from types import MappingProxyType
 
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import Decision
-from holdfast.domain.ids import ProviderSessionId, check_id, check_provider
+from holdfast.domain.ids import ProviderSessionId, check_id, check_provider, check_session_name
+from holdfast.domain.numbers import check_whole
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session
-from holdfast.domain.text import check_name, check_text
+from holdfast.domain.text import check_text
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Turn, TurnRequest
 from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.engine.explain import Explanation, Tree
 from holdfast.engine.sessions import Sessions
-from holdfast.errors import InvalidInput
 
 DEFAULT_PROVIDER = "claude"
-_MOST_TURNS = 2**53
 
 #: the ids that turns get inside ``Holdfast.provider_session``, by handle; explicit, so they beat configuration
 _task_ids: ContextVar[Mapping[int, ProviderSessionId]] = ContextVar(
@@ -46,17 +45,22 @@ class Holdfast(Sessions):
             if text is not None:
                 check_text(field, text)
         return self.store.edit_turn(
-            check_id("session", session_id), _turn_number(seq), prompt=prompt, response=response
+            check_id("session", session_id),
+            check_whole("turn", seq, lowest=1),
+            prompt=prompt,
+            response=response,
         )
 
     def truncate(self, session_id: str, keep: int) -> Conversation:
         """Drop every turn after ``keep``."""
-        return self.store.truncate(check_id("session", session_id), _turn_number(keep, lowest=0))
+        return self.store.truncate(check_id("session", session_id), check_whole("turn", keep))
 
     def retry(self, session_id: str, seq: int, prompt: str | None = None) -> Turn:
         if prompt is not None:
             check_text("prompt", prompt)
-        return self.store.retry_turn(check_id("session", session_id), _turn_number(seq), prompt=prompt)
+        return self.store.retry_turn(
+            check_id("session", session_id), check_whole("turn", seq, lowest=1), prompt=prompt
+        )
 
     def new(self, session_id: str) -> Conversation:
         """Begin again with an empty history."""
@@ -64,9 +68,9 @@ class Holdfast(Sessions):
 
     def fork(self, session_id: str, *, at: int | None = None, name: str | None = None) -> Session:
         if name is not None:
-            check_name("name", name)
+            check_session_name(name)
         if at is not None:
-            _turn_number(at, lowest=0)
+            check_whole("turn", at)
         return self.store.fork(check_id("session", session_id), self.new_id(), at=at, name=name)
 
     def tree(self, session_id: str) -> Tree:
@@ -112,7 +116,7 @@ class Holdfast(Sessions):
         return self.store.claim_turn(request)
 
     def cancel(self, session_id: str, seq: int) -> Turn:
-        return self.store.cancel_turn(check_id("session", session_id), _turn_number(seq))
+        return self.store.cancel_turn(check_id("session", session_id), check_whole("turn", seq, lowest=1))
 
     # --- the decision ---
 
@@ -175,9 +179,3 @@ class Holdfast(Sessions):
         if task_id is None or request.provider_session_id is not None:
             return request
         return replace(request, provider_session_id=task_id)
-
-
-def _turn_number(number: int, lowest: int = 1) -> int:
-    if not lowest <= number <= _MOST_TURNS:
-        raise InvalidInput("turn", f"must be between {lowest} and {_MOST_TURNS}")
-    return number

@@ -13,7 +13,14 @@ from types import TracebackType
 from typing import Self
 
 from holdfast.clock import Clock, after, system_clock
-from holdfast.domain.ids import ConversationId, SessionId, check_id, check_provider, make_session_id
+from holdfast.domain.ids import (
+    ConversationId,
+    SessionId,
+    check_id,
+    check_provider,
+    check_session_name,
+    make_session_id,
+)
 from holdfast.domain.phases import MayContinue, may_continue, parse_outcome, parse_phase
 from holdfast.domain.policy import Policy
 from holdfast.domain.redaction import Json
@@ -35,6 +42,7 @@ log = logging.getLogger("holdfast")
 
 _PAGE = 500
 _HOUR = 3600.0
+_MOST_HOURS = 10_000_000
 _LONGEST_PURPOSE = 10_000
 
 
@@ -125,7 +133,7 @@ class Sessions:
         check_name("agent", agent)
         check_text("purpose", purpose, limit=_LONGEST_PURPOSE)
         if name is not None:
-            check_name("name", name)
+            check_session_name(name)
         if provider is not None:
             check_provider(provider)
         new = NewSession(
@@ -209,13 +217,13 @@ class Sessions:
 
     def cleanup(self, hours: float | None = None, *, dry_run: bool = False) -> CleanupReport:
         age = self.policy.retention.max_age_hours if hours is None else hours
-        if not 0 <= age <= 10_000_000:
-            raise InvalidInput("hours", "must be 0 or more")
+        if type(age) not in (int, float) or not 0 <= age <= _MOST_HOURS:
+            raise InvalidInput("hours", f"must be a number between 0 and {_MOST_HOURS}, not {str(age)[:40]}")
         return self.store.clean_up(after(self.store.now(), -age * _HOUR), dry_run=dry_run)
 
     def rename(self, session_id: str, name: str | None) -> Session:
         if name is not None:
-            check_name("name", name)
+            check_session_name(name)
         return self.store.rename_session(check_id("session", session_id), name)
 
     def remove(self, session_id: str) -> None:

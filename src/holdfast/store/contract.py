@@ -3,6 +3,7 @@
 For all verbs: one call is one transaction, and a call that raises has changed nothing. Everything
 happens in the workspace that the store was opened for; what is in another one does not exist.
 ``NotFound`` is raised for an id that does not exist; a verb that only lists what belongs to it lists nothing. Instants are the store's own.
+``InvalidInput`` refuses a limit or a place to begin that is negative or beyond 2**53.
 ``StoreCorrupt`` names a row that cannot be understood, to whoever asks for what it belongs to: nobody else is affected.
 """
 
@@ -167,7 +168,10 @@ class Store(Protocol):
         ...
 
     def record_turn(self, session_id: str, new: NewTurn, response: str | None, usage: Usage) -> Turn:
-        """A turn that has already happened. Idempotent by ``new.key``; counts as a success."""
+        """A turn that has already happened. Idempotent by ``new.key``; counts as a success.
+
+        InvalidInput for usage that nobody can have had: negative, not finite, or beyond 2**53.
+        """
         ...
 
     def get_turn(self, conversation_id: str, seq: int) -> Turn: ...
@@ -241,7 +245,7 @@ class Store(Protocol):
     def finish_turn(self, lease: Lease, end: TurnEnd) -> Turn:
         """Turn end, response, usage, pointer, retirement, counters, retry and queue, as one.
 
-        Idempotent. LeaseLost if the token is stale: the report is kept apart as evidence, and
+        InvalidInput for usage that nobody can have had, as in ``record_turn``. Idempotent. LeaseLost if the token is stale: the report is kept apart as evidence, and
         nothing else changes. An empty id never replaces a pointer; a retired one never becomes one.
         A provider session that its provider did not save is retired. Another id after a failed resume
         is a rejection: the session that was asked for answers for it, and no pointer moves. A resumed

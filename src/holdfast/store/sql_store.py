@@ -11,6 +11,7 @@ from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import Decision
 from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ProviderSessionId, RuntimeId, SessionId, Workspace
+from holdfast.domain.numbers import check_whole
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals, TranscriptMark
 from holdfast.domain.policy import Policy
@@ -40,7 +41,7 @@ from holdfast.domain.turns import (
     TurnEnd,
     TurnRequest,
 )
-from holdfast.domain.usage import Usage
+from holdfast.domain.usage import Usage, check_report, check_usage
 from holdfast.errors import InvalidInput
 from holdfast.store.driver import Driver, Transaction
 from holdfast.store.sql import (
@@ -130,6 +131,7 @@ class SqlStore:
             return session
 
     def list_sessions(self, wanted: SessionFilter, limit: int, cursor: str | None = None) -> SessionPage:
+        check_whole("limit", limit, lowest=1)
         with self._read() as s:
             return sessions.list_page(s, wanted, limit, cursor)
 
@@ -158,6 +160,10 @@ class SqlStore:
     def history(
         self, conversation_id: str, *, first: int = 1, last: int | None = None, limit: int | None = None
     ) -> tuple[HistoryTurn, ...]:
+        check_whole("first", first)
+        for field, given in (("last", last), ("limit", limit)):
+            if given is not None:
+                check_whole(field, given)
         with self._read() as s:
             conversation = history.get(s, conversation_id)
             past = history.LAST_SEQ
@@ -201,6 +207,7 @@ class SqlStore:
             return turns.enqueue(s, session_id, new)
 
     def record_turn(self, session_id: str, new: NewTurn, response: str | None, usage: Usage) -> Turn:
+        check_usage(usage)
         with self._write() as s:
             return turns.record(s, session_id, new, response, usage)
 
@@ -209,6 +216,8 @@ class SqlStore:
             return turns.get(s, conversation_id, seq)
 
     def turns(self, session_id: str, *, after: int = 0, limit: int = 1000) -> tuple[Turn, ...]:
+        check_whole("after", after)
+        check_whole("limit", limit)
         with self._read() as s:
             return turns.of_session(s, sessions.get(s, session_id), after, limit)
 
@@ -247,6 +256,7 @@ class SqlStore:
             return endings.put_back(s, lease, not_before)
 
     def finish_turn(self, lease: Lease, end: TurnEnd) -> Turn:
+        check_report(end.usage)
         with self._write() as s:
             ended = endings.finish(s, lease, end)
         # raised only now: the evidence of a late report is committed
@@ -259,6 +269,7 @@ class SqlStore:
             return turns.cancel(s, session_id, seq)
 
     def orphans(self, limit: int = 100) -> tuple[Orphan, ...]:
+        check_whole("limit", limit)
         with self._read() as s:
             return leases.expired(s, limit)
 
@@ -279,6 +290,8 @@ class SqlStore:
     def events(
         self, conversation_id: str, seq: int, *, after: tuple[int, int] = (0, 0), limit: int = 1000
     ) -> tuple[tuple[int, Event], ...]:
+        for field, number in (("after", after[0]), ("after", after[1]), ("limit", limit)):
+            check_whole(field, number)
         with self._read() as s:
             return attempts.events(s, conversation_id, seq, after, limit)
 

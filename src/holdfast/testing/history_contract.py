@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,7 +11,7 @@ from holdfast.clock import Instant
 from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import Rights
-from holdfast.domain.sessions import Session
+from holdfast.domain.sessions import Session, SessionFilter
 from holdfast.domain.turns import TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE
 from holdfast.errors import Conflict, InvalidInput, NotFound, SessionClosed
@@ -95,6 +96,24 @@ class HistoryContract:
         session = talked(store, *"abcde")
         found = store.history(session.conversation_id, **wanted)
         assert [turn.seq for turn in found] == expected
+
+    @pytest.mark.parametrize("number", [-1, 2**63, 2**70])
+    def test_no_part_begins_or_ends_where_no_turn_can_be(self, store: Store, number: int) -> None:
+        session = talked(store, "one")
+        verbs: list[Callable[[], object]] = [
+            lambda: store.history(session.conversation_id, first=number),
+            lambda: store.history(session.conversation_id, last=number),
+            lambda: store.history(session.conversation_id, limit=number),
+            lambda: store.turns(session.id, after=number),
+            lambda: store.turns(session.id, limit=number),
+            lambda: store.events(session.conversation_id, 1, after=(0, number)),
+            lambda: store.events(session.conversation_id, 1, limit=number),
+            lambda: store.orphans(number),
+            lambda: store.list_sessions(SessionFilter(), number),
+        ]
+        for verb in verbs:
+            with pytest.raises(InvalidInput):
+                verb()
 
     def test_texts_come_back_as_they_were(self, store: Store) -> None:
         session = begin(store)

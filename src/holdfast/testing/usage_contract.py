@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from holdfast.domain.decisions import Fork
@@ -9,12 +11,12 @@ from holdfast.domain.failures import FailureClass
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Launch, TurnRequest
 from holdfast.domain.usage import NO_USAGE, ContextUse, Usage, UsageReport
-from holdfast.errors import LeaseLost
+from holdfast.errors import InvalidInput, LeaseLost
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_provider_session_id, a_session_id, done, failed
+from holdfast.testing.builders import a_provider_session_id, a_session_id, a_turn, done, failed
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.mishaps import fail, lose, pointer_of
-from holdfast.testing.steps import begin, claim, enqueue, run
+from holdfast.testing.steps import begin, claim, enqueue, refused, run
 
 
 def tokens(count: int) -> Usage:
@@ -55,6 +57,25 @@ class UsageContract:
 
         assert self.used(store, session) == [tokens(100), tokens(60)]
         assert store.get_session(session.id).usage == tokens(160)
+
+    @pytest.mark.parametrize(
+        "usage",
+        [
+            Usage(input_tokens=-1),
+            Usage(output_tokens=2**53 + 1),
+            Usage(cost_usd=math.nan),
+            Usage(cost_usd=math.inf),
+        ],
+        ids=["negative", "too many", "nan", "infinite"],
+    )
+    def test_figures_that_make_no_sense_are_refused(self, store: Store, usage: Usage) -> None:
+        session = begin(store)
+        enqueue(store, session, "go on")
+        lease = claim(store, session).lease
+        with refused(store, InvalidInput):
+            store.record_turn(session.id, a_turn(), "done", usage)
+        with refused(store, InvalidInput):
+            store.finish_turn(lease, done(usage=UsageReport(usage)))
 
     def test_a_counter_that_went_down_began_again(self, store: Store) -> None:
         session = begin(store)
