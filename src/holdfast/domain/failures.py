@@ -31,6 +31,9 @@ class Failure:
     message: str
 
 
+#: what a cancelled turn has come to, whichever way it was cancelled
+WAS_CANCELLED = Failure(FailureClass.CANCELLED, "cancelled")
+
 #: the provider session is not used again
 RETIRES = frozenset({FailureClass.GONE, FailureClass.POISONED, FailureClass.OVERFLOW})
 #: counts against the provider session, whatever its text says

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 
 from holdfast.clock import after
 from holdfast.domain.decisions import Reason, Resume
-from holdfast.domain.failures import FailureClass
+from holdfast.domain.failures import WAS_CANCELLED, FailureClass
 from holdfast.domain.phases import Phase
+from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Claim, Refusal, TurnEnd, TurnStatus
 from holdfast.domain.usage import Usage
 from holdfast.errors import Busy, Conflict, InvalidInput, NotFound, SessionClosed
@@ -194,6 +197,22 @@ class CancelContract:
 
         assert (cancelled.status, cancelled.ended_at) == (TurnStatus.CANCELLED, clock())
         assert claim(store, session).turn.prompt == "behind it"
+
+    def test_every_way_of_cancelling_comes_to_the_same(self, store: Store) -> None:
+        ways: list[Callable[[Session], object]] = [
+            lambda session: store.cancel_turn(session.id, 1),
+            lambda session: store.truncate(session.id, 0),
+            lambda session: store.finalize_session(session.id, Phase.ABANDONED, None),
+            lambda session: store.finish_turn(claim(store, session).lease, CANCELLED),
+        ]
+        cancelled = []
+        for end in ways:
+            session = begin(store)
+            enqueue(store, session, "never mind")
+            end(session)
+            cancelled.append(store.get_turn(session.conversation_id, 1))
+        assert {turn.status for turn in cancelled} == {TurnStatus.CANCELLED}
+        assert {turn.failure for turn in cancelled} == {WAS_CANCELLED}
 
     def test_cancelling_again_changes_nothing(self, store: Store) -> None:
         session = begin(store)

@@ -9,7 +9,14 @@ from dataclasses import dataclass, replace
 
 from holdfast.clock import Instant
 from holdfast.domain.decisions import Fresh, Outcome, Reason, Standing, Verdict
-from holdfast.domain.failures import BLAMES_SESSION, NOT_AN_ERROR, RETIRES, Failure, FailureClass
+from holdfast.domain.failures import (
+    BLAMES_SESSION,
+    NOT_AN_ERROR,
+    RETIRES,
+    WAS_CANCELLED,
+    Failure,
+    FailureClass,
+)
 from holdfast.domain.phases import is_resumable_phase
 from holdfast.domain.pointers import ProviderSession
 from holdfast.domain.redaction import Json, redact_text
@@ -167,6 +174,8 @@ def _end_turn(s: Scope, turn: Turn, end: TurnEnd) -> Turn:
     failure = end.failure
     if failure is not None:
         failure = Failure(failure.failure_class, redact_text(clean_text(failure.message)))
+    elif end.status is TurnStatus.CANCELLED:
+        failure = WAS_CANCELLED
     turns.end(s, turn, end.status, failure)
     return replace(turn, status=end.status, response=response, failure=failure, ended_at=s.now)
 
@@ -318,7 +327,7 @@ def put_back(s: Scope, lease: Lease, not_before: Instant | None) -> Turn:
     turn = turns.get(s, lease.conversation_id, lease.seq)
     attempt = attempts.interrupt(s, lease, turn, AttemptStatus.PUT_BACK, None)
     if turn.cancel_requested:
-        turns.end(s, turn, TurnStatus.CANCELLED, Failure(FailureClass.CANCELLED, "cancelled"))
+        turns.end(s, turn, TurnStatus.CANCELLED, WAS_CANCELLED)
     elif turn.foreground:
         turns.end(s, turn, TurnStatus.FAILED, Failure(FailureClass.LOCKED, "it could not run at once"))
     else:
@@ -338,7 +347,7 @@ def recover(s: Scope, orphan: Orphan) -> Turn:
     attempts.interrupt(s, lease, turn, AttemptStatus.INTERRUPTED, FailureClass.INTERRUPTED)
     leases.release(s, lease)
     if turn.cancel_requested or turn.dropped is not None:
-        turns.end(s, turn, TurnStatus.CANCELLED, Failure(FailureClass.CANCELLED, "cancelled"))
+        turns.end(s, turn, TurnStatus.CANCELLED, WAS_CANCELLED)
     elif turn.foreground or turn.tries >= turn.max_attempts:
         why = f"its worker {lease.owner} went away"
         turns.end(s, turn, TurnStatus.FAILED, Failure(FailureClass.INTERRUPTED, why))

@@ -76,6 +76,8 @@ WHERE workspace = :ws AND conversation_id = :id AND seq >= :first
     AND status IN ('queued', 'claimed', 'running', 'waiting') AND status IN ('queued', 'waiting')"""
 DROP_FROM = """
 UPDATE turns SET dropped = :revision,
+    failure_class = CASE WHEN status IN ('queued', 'waiting') THEN 'cancelled' ELSE failure_class END,
+    error = CASE WHEN status IN ('queued', 'waiting') THEN 'cancelled' ELSE error END,
     status = CASE WHEN status IN ('queued', 'waiting') THEN 'cancelled' ELSE status END,
     ended_at = COALESCE(ended_at, :now)
 WHERE workspace = :ws AND conversation_id = :id AND seq >= :first AND dropped IS NULL"""

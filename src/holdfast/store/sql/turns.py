@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from holdfast.domain.conversations import Conversation
-from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.failures import WAS_CANCELLED, Failure, FailureClass
 from holdfast.domain.ids import SessionId
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.sessions import Session
@@ -59,7 +59,8 @@ REQUEST_CANCEL = """
 UPDATE turns SET cancel_requested_at = COALESCE(cancel_requested_at, :now)
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
 CANCEL_WAITING = """
-UPDATE turns INDEXED BY open_turns SET status = 'cancelled', failure_class = 'cancelled', ended_at = :now
+UPDATE turns INDEXED BY open_turns SET status = 'cancelled', failure_class = 'cancelled',
+    error = 'cancelled', ended_at = :now
 WHERE workspace = :ws AND conversation_id = :id AND session_id = :session_id
     AND status IN ('queued', 'claimed', 'running', 'waiting') AND status IN ('queued', 'waiting')"""
 REQUEST_CANCEL_RUNNING = """
@@ -270,7 +271,7 @@ def cancel(s: Scope, session_id: str, seq: int) -> Turn:
     if turn.session_id != session.id:
         raise NotFound("turn", str(seq), session_id=session_id)
     if turn.status in (TurnStatus.QUEUED, TurnStatus.WAITING):
-        end(s, turn, TurnStatus.CANCELLED, Failure(FailureClass.CANCELLED, "cancelled"))
+        end(s, turn, TurnStatus.CANCELLED, WAS_CANCELLED)
         promote_head(s, session.conversation_id, session.id)
     elif turn.status.is_open:
         s.run(REQUEST_CANCEL, id=session.conversation_id, seq=seq, now=s.now)
