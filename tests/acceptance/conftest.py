@@ -1,11 +1,16 @@
-"""Owns what the tests of the command share: the store they work on."""
+"""Owns what the tests of the command and of the plain library share: the store they work on."""
 
+import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import holdfast
 from holdfast import Holdfast
+from holdfast.engine import default
+from holdfast.testing.clock import ManualClock
+from tests.acceptance.face import Face
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -22,3 +27,36 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Holdfast]:
     monkeypatch.setenv("HOLDFAST_DURABILITY", "normal")  # these tests pull no plug, and there are many
     with holdfast.open() as opened:
         yield opened
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def functions(clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Face]:
+    """The functions of the module, in a process that has used none of them, at the time of ``clock``."""
+    monkeypatch.setattr(time, "time_ns", lambda: clock() * 1000)
+    monkeypatch.setattr(default, "_open", {})
+    yield holdfast
+    for opened in default._open.values():
+        opened.close()
+
+
+@pytest.fixture(params=["functions", "methods"])
+def face(
+    request: pytest.FixtureRequest, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, file: Path
+) -> Iterator[Face]:
+    monkeypatch.setenv("HOLDFAST_DURABILITY", "normal")  # these tests pull no plug, and there are many
+    if request.param == "functions":
+        yield request.getfixturevalue("functions")
+    else:
+        with holdfast.open(f"sqlite:///{file}", clock) as opened:
+            yield opened
+
+
+@pytest.fixture
+def file(home: Path) -> Path:
+    """Where the default store is; the opened one of these tests is there too."""
+    return home / ".local" / "share" / "holdfast" / "holdfast.db"

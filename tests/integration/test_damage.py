@@ -18,10 +18,9 @@ from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import HoldfastError, LeaseLost, StoreCorrupt
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
-from holdfast.store.sql_store import SqlStore
-from holdfast.store.sqlite import SqliteDriver
 from holdfast.testing.builders import a_claim, a_process, a_runtime, a_turn, an_event
 from holdfast.testing.clock import ManualClock
+from tests.integration.sqlite_file import driver_of
 from tests.migrations.rich_store import fill
 
 HEALTHY = SessionId("agent-20260108-150000-4ea17472")
@@ -83,7 +82,7 @@ def pristine() -> Iterator[sqlite3.Connection]:
     store.enqueue_turn(HEALTHY, a_turn())
     store.register_runtime(ELSEWHERE)
     kept = sqlite3.connect(":memory:", isolation_level=None)
-    with _driver(store).raw() as connection:
+    with driver_of(store).raw() as connection:
         connection.backup(kept)
     store.close()
     yield kept
@@ -117,12 +116,6 @@ def store(pristine: sqlite3.Connection) -> Iterator[Store]:
     opened.close()
 
 
-def _driver(store: Store) -> SqliteDriver:
-    assert isinstance(store, SqlStore)
-    assert isinstance(store._driver, SqliteDriver)
-    return store._driver
-
-
 def damaged(store: Store, pristine: sqlite3.Connection, table: str) -> Iterator[str]:
     """The store as it was, with one kind of garbage in one column of all sessions but the healthy one."""
     columns = [row[1:3] for row in pristine.execute(f"PRAGMA table_info({table})")]
@@ -130,7 +123,7 @@ def damaged(store: Store, pristine: sqlite3.Connection, table: str) -> Iterator[
     for column, declared in columns:
         fitting = IN_TEXTS if declared == "TEXT" else IN_NUMBERS
         for kind, value in (ANYWHERE | fitting | (IN_JSON if column in JSON else {})).items():
-            with _driver(store).raw() as connection:
+            with driver_of(store).raw() as connection:
                 pristine.backup(connection)
                 connection.execute("PRAGMA foreign_keys = OFF")
                 sql = f"UPDATE OR IGNORE {table} SET {column} = {value} WHERE {owner} != ?"
@@ -259,7 +252,7 @@ def test_no_garbage_holds_up_the_other_sessions(
 
 
 def test_a_damaged_pointer_is_never_resumed(store: Store, pristine: sqlite3.Connection) -> None:
-    with _driver(store).raw() as connection:
+    with driver_of(store).raw() as connection:
         pristine.backup(connection)
     assert isinstance(store.explain(VICTIM, "claude", runtime=a_runtime()), Resume)
     for what in damaged(store, pristine, "pointers"):

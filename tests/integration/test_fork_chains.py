@@ -9,11 +9,10 @@ from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import StoreCorrupt
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
-from holdfast.store.sql_store import SqlStore
-from holdfast.store.sqlite import SqliteDriver
 from holdfast.testing.builders import a_claim, a_session_id
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.steps import begin, enqueue, run
+from tests.integration.sqlite_file import driver_of
 
 
 @pytest.fixture
@@ -21,12 +20,6 @@ def store() -> Iterator[Store]:
     opened = open_store("sqlite:///:memory:", clock=ManualClock())
     yield opened
     opened.close()
-
-
-def driver_of(store: Store) -> SqliteDriver:
-    assert isinstance(store, SqlStore)
-    assert isinstance(store._driver, SqliteDriver)
-    return store._driver
 
 
 def fork(store: Store, session: Session) -> Session:
