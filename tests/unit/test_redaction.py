@@ -291,20 +291,20 @@ HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(10)
 @pytest.mark.parametrize("unit", HOSTILE)
-def test_a_megabyte_of_hostile_text_is_linear_work(unit: str) -> None:
-    """Each takes up to two seconds on a slow machine; one quadratic step would take hours."""
-    redact_text(unit * (1_000_000 // len(unit)))
+def test_hostile_text_is_linear_work(unit: str) -> None:
+    """Each takes up to half a second on a busy machine; one quadratic step would take most of a minute."""
+    redact_text(unit * (200_000 // len(unit)))
 
 
-@pytest.mark.timeout(60)
+@pytest.mark.timeout(10)
 @pytest.mark.parametrize(
     "unit", ["M-", "M.", "eyJ-", "- ", "---a", "\\n", "\n", "a: b\n", "P", "Px", "A" * 20 + "\n"]
 )
 @pytest.mark.parametrize("head", ["-----BEGIN PRIVATE KEY-----", "PuTTY-User-Key-File-2: ", GITHUB + " "])
 def test_hostile_text_behind_what_opens_the_gate_is_linear_work(head: str, unit: str) -> None:
-    redact_text(head + unit * (500_000 // len(unit)))
+    redact_text(head + unit * (200_000 // len(unit)))
 
 
 def possessive_or_atomic(pattern: str) -> list[str]:
