@@ -162,7 +162,7 @@ def settle(s: Scope, attempt: Attempt, state: ProviderSession, used: Usage, repo
 
 def totals(s: Scope, session_id: str) -> tuple[ProviderSessionTotals, ...]:
     rows = s.all(TOTALS, session_id=session_id)
-    return tuple(_TOTALS.read(s.where, row, _read_totals, row[0], row[1]) for row in rows)
+    return tuple(_TOTALS.read(s.where, row[:-1], _read_totals, row[0], row[1]) for row in rows)
 
 
 def _read_totals(row: Row) -> ProviderSessionTotals:
