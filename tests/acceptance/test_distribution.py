@@ -22,7 +22,7 @@ import holdfast
 hf = holdfast.open(sys.argv[1])
 session_id = hf.create_session(agent_name="a", purpose="p", metadata={"k": "v"})
 assert hf.get_session(session_id) is not None
-heavy = {"click", "rich", "psycopg", "psycopg_pool"} & set(sys.modules)
+heavy = {"click", "rich", "psycopg"} & set(sys.modules)
 assert not heavy, heavy
 print(session_id)
 """

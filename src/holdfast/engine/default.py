@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -14,8 +13,7 @@ from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import InvalidInput
 from holdfast.store.open import open_store
 
-_open: dict[tuple[int, str, Settings], Holdfast] = {}
-_lock = threading.Lock()
+_open: dict[tuple[str, Settings], Holdfast] = {}
 
 
 def open(url: str | None = None, clock: Clock | None = None, *, workspace: str | None = None) -> Holdfast:  # noqa: A001 - read as holdfast.open
@@ -41,11 +39,13 @@ def open_with(settings: Settings, clock: Clock | None = None) -> Holdfast:
 def default() -> Holdfast:
     """The default store of this process and these settings; opened once, kept open."""
     settings = load_settings(environ=os.environ, cwd=Path.cwd())
-    key = (os.getpid(), settings.url or default_url(os.environ), settings)
-    with _lock:
-        if key not in _open:
-            _open[key] = open_with(settings)
-        return _open[key]
+    key = (settings.url or default_url(os.environ), settings)
+    if key not in _open:
+        opened = open_with(settings)
+        # without a lock, which a fork could leave locked: of two that come first, one is closed again
+        if _open.setdefault(key, opened) is not opened:
+            opened.close()
+    return _open[key]
 
 
 def create_session(agent_name: str, purpose: str = "", metadata: Mapping[str, Json] | None = None) -> str:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.errors import SchemaTooNew, StoreCorrupt
 from holdfast.store.driver import Transaction
-from holdfast.store.sqlite import APPLICATION_ID
+from holdfast.store.sqlite_connections import APPLICATION_ID
 
 if TYPE_CHECKING:
     from holdfast.store.postgres import PostgresDriver

@@ -1,19 +1,21 @@
-"""Owns PostgreSQL: the pool, transactions with the server's time, and its errors."""
+"""Owns PostgreSQL: connections, transactions with the server's time, and its errors."""
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import psycopg
 from psycopg import conninfo, errors
-from psycopg_pool import ConnectionPool, PoolTimeout
 
 from holdfast.clock import Clock, Instant
 from holdfast.errors import Conflict, HoldfastError, InvalidInput, StoreCorrupt, StoreError, StoreUnavailable
 from holdfast.store.driver import Params, Row
+from holdfast.store.pool import NOT_ITS_TRANSACTION, Pool
 
 CONNECT_SECONDS = 10
 POOL_SIZE = 8
@@ -26,8 +28,6 @@ _BEGIN_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_NOW}"
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
 _INDEX_HINT = re.compile(r" INDEXED BY \w+")
 _STATEMENTS: dict[str, Any] = {}
-
-Connection = psycopg.Connection[Row]
 
 
 def _translate(sql: str) -> Any:
@@ -65,27 +65,53 @@ class PostgresTransaction:
         self._cursor.executemany(_translate(sql), rows)
 
 
+class Connection:
+    """Used by one thread at a time."""
+
+    __slots__ = ("__weakref__", "abandoned", "sql", "user")
+
+    def __init__(self, sql: psycopg.Connection[Row]) -> None:
+        self.sql = sql
+        self.user = 0
+        self.abandoned = False
+
+    def close(self) -> None:
+        self.sql.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def abandon(self) -> None:
+        """In the child of a fork: nothing that is said here may reach the parent's server process."""
+        self.abandoned = True
+        with Path(os.devnull).open("rb+", buffering=0) as nowhere:
+            os.dup2(nowhere.fileno(), self.sql.fileno(), inheritable=False)
+
+
+class Connector:
+    def __init__(self, url: str) -> None:
+        self.where = _address(url)
+        self._url = url
+
+    def connect(self) -> Connection:
+        return Connection(psycopg.connect(self._url, autocommit=True, connect_timeout=CONNECT_SECONDS))
+
+    def abandon(self, used: Sequence[Connection]) -> None:
+        for connection in used:
+            connection.abandon()
+
+
 class PostgresDriver:
     """``clock`` None: the server's own time, so that workers with wrong clocks agree."""
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         self._clock = clock
-        self._where = _address(url)
-        with self._errors():
-            # a direct connection first: unlike the pool, it says why it fails
-            psycopg.connect(url, connect_timeout=CONNECT_SECONDS).close()
-            self._pool: ConnectionPool[Connection] = ConnectionPool(
-                url,
-                min_size=1,
-                max_size=POOL_SIZE,
-                timeout=CONNECT_SECONDS,
-                kwargs={"autocommit": True, "connect_timeout": CONNECT_SECONDS},
-                open=True,
-            )
+        self._connector = Connector(url)
+        self._pool = Pool(self._connector, keep=POOL_SIZE, limit=POOL_SIZE, patience=CONNECT_SECONDS)
 
     @property
     def where(self) -> str:
-        return self._where
+        return self._connector.where
 
     def now(self) -> Instant:
         with self.read() as tx:
@@ -115,31 +141,43 @@ class PostgresDriver:
             connection, cursor, now = self._begin(begin)
             try:
                 yield PostgresTransaction(cursor, self._clock() if self._clock else now)
+                if connection.abandoned:
+                    raise StoreUnavailable(self.where, NOT_ITS_TRANSACTION)
                 cursor.execute("COMMIT")
-            except BaseException:
-                if not connection.closed:
-                    connection.rollback()
+            except Exception:
+                self._roll_back(connection)
                 raise
-            finally:
-                self._pool.putconn(connection)
+            except BaseException:
+                # an interrupt may have come between any two steps
+                self._pool.discard(connection)
+                raise
+            self._pool.give_back(connection)
 
     def _begin(self, begin: str) -> tuple[Connection, psycopg.Cursor[Row], Instant]:
         """A connection from before a restart of the server fails here, where trying again is safe."""
         for last_try in (False, True):
-            connection = self._pool.getconn()
-            cursor = connection.cursor()
+            connection = self._pool.borrow()
             try:
+                cursor = connection.sql.cursor()
                 cursor.execute(cast("Any", begin))
                 cursor.nextset()
                 row = cursor.fetchone()
-            except psycopg.OperationalError:
-                self._pool.putconn(connection)
-                if last_try:
+                return connection, cursor, Instant(int(row[0]) if row else 0)
+            except BaseException as exc:
+                self._pool.discard(connection)
+                if last_try or not isinstance(exc, psycopg.OperationalError):
                     raise
-                self._pool.check()
-                continue
-            return connection, cursor, Instant(int(row[0]) if row else 0)
+                self._pool.discard_idle()  # they are as old
         raise AssertionError("unreachable: the second try returns or raises")
+
+    def _roll_back(self, connection: Connection) -> None:
+        try:
+            connection.sql.rollback()
+        except psycopg.Error:
+            # the server has gone, and the transaction with it
+            self._pool.discard(connection)
+        else:
+            self._pool.give_back(connection)
 
     @contextmanager
     def _errors(self) -> Iterator[None]:
@@ -149,8 +187,8 @@ class PostgresDriver:
             raise
         except (UnicodeError, OverflowError, psycopg.DataError) as exc:
             raise InvalidInput("value", f"cannot be stored: {' '.join(str(exc).split())}") from exc
-        except (psycopg.Error, PoolTimeout) as exc:
-            raise translate_error(self._where, exc) from exc
+        except psycopg.Error as exc:
+            raise translate_error(self.where, exc) from exc
 
 
 def translate_error(where: str, error: Exception) -> HoldfastError:
@@ -172,7 +210,7 @@ def translate_error(where: str, error: Exception) -> HoldfastError:
         | errors.QueryCanceled,
     ):
         return StoreUnavailable(where, f"it was busy, try again: {text}")
-    if isinstance(error, psycopg.OperationalError | PoolTimeout):
+    if isinstance(error, psycopg.OperationalError):
         return StoreUnavailable(where, f"cannot be reached: {text}")
     return StoreError(where, f"PostgreSQL: {text}")
 

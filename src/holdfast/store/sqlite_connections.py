@@ -1,0 +1,190 @@
+"""Owns SQLite's connections: how one is made and closed, and what a fork leaves of it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from holdfast.errors import StoreUnavailable
+from holdfast.store.gate import Gate, open_gate
+
+#: marks a file as Holdfast's: "Hold"
+APPLICATION_ID = 0x486F6C64
+
+_SWITCH_LOOK_SECONDS = 0.0005
+
+#: device and inode of the files that SQLite believes to have locked in this process, where it has not
+_entangled: set[tuple[int, int]] = set()
+
+
+class Connection:
+    """A connection and its own way through the gate; used by one thread at a time."""
+
+    __slots__ = ("__weakref__", "closed", "gate", "sql", "user")
+
+    def __init__(self, sql: sqlite3.Connection, gate: Gate | None) -> None:
+        self.sql = sql
+        self.gate = gate
+        self.user = 0
+        self.closed = False
+
+    def close(self) -> None:
+        if self.closed:
+            return
+        self.closed = True
+        try:
+            self._end()
+        finally:
+            if self.gate is not None:
+                self.gate.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def abandon(self) -> None:
+        """In the child of a fork. Closing it could take the log away under the parent, so it stays open for good."""
+        import ctypes  # only for those who fork in the middle of a transaction
+
+        self.closed = True
+        # otherwise the end of the interpreter would close it
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self.sql))
+        if self.gate is not None:
+            self.gate.close()
+
+    def _end(self) -> None:
+        self.sql.close()
+
+
+class FileConnector:
+    def __init__(self, path: Path, synchronous: str, busy_seconds: float) -> None:
+        self.where = str(path)
+        self._synchronous = synchronous
+        self._busy_seconds = busy_seconds
+
+    def connect(self) -> Connection:
+        if _entangled and _identity(self.where) in _entangled:
+            problem = "a transaction was open in it when this process was forked; start a new process"
+            raise StoreUnavailable(self.where, problem)
+        connection = Connection(_connect(self.where, self._busy_seconds), None)
+        try:
+            self._prepare(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def abandon(self, used: Sequence[Connection]) -> None:
+        """SQLite keeps a list of its locks for each file and process; the child has the list, but not the locks."""
+        _entangled.add(_identity(self.where))
+        for connection in used:
+            connection.abandon()
+
+    def close(self) -> None:
+        """Nothing is kept here."""
+
+    def _prepare(self, connection: Connection) -> None:
+        sql = connection.sql
+        # read something first: a file that is no database is refused before anything is made beside it
+        (mode,) = sql.execute("PRAGMA journal_mode").fetchone()
+        connection.gate = open_gate(f"{self.where}-gate")
+        if mode != "wal" and not _is_foreign(sql):
+            self._use_write_ahead_log(sql, connection.gate)
+        sql.execute(f"PRAGMA synchronous = {self._synchronous}")
+        # macOS: make a sync reach the disk itself
+        sql.execute("PRAGMA fullfsync = ON")
+        sql.execute("PRAGMA foreign_keys = ON")
+
+    def _use_write_ahead_log(self, sql: sqlite3.Connection, gate: Gate | None) -> None:
+        """The switch itself waits for nobody: neither for a writer nor for one who is just looking."""
+        give_up = time.monotonic() + self._busy_seconds
+        if gate is not None:
+            gate.pass_within(self._busy_seconds)
+        try:
+            while True:
+                try:
+                    sql.execute("PRAGMA journal_mode = WAL")
+                except sqlite3.OperationalError as exc:
+                    if exc.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() >= give_up:
+                        raise
+                    time.sleep(_SWITCH_LOOK_SECONDS)
+                else:
+                    return
+        finally:
+            if gate is not None:
+                gate.release()
+
+
+class MemoryConnector:
+    """A database in memory is one connection: what is lent is the right to use it."""
+
+    where = ":memory:"
+
+    def __init__(self) -> None:
+        self._sql: sqlite3.Connection | None = None
+        self._process = os.getpid()
+        self.closed = False
+
+    def connect(self) -> Connection:
+        if os.getpid() != self._process:
+            raise StoreUnavailable(self.where, "a store in memory stays with the process that opened it")
+        if self._sql is None:
+            self._sql = _connect(self.where, 0.0)
+            self._sql.execute("PRAGMA foreign_keys = ON")
+        return _InMemory(self._sql, self)
+
+    def abandon(self, used: Sequence[Connection]) -> None:
+        for connection in used:
+            connection.abandon()
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class _InMemory(Connection):
+    __slots__ = ("_connector",)
+
+    def __init__(self, sql: sqlite3.Connection, connector: MemoryConnector) -> None:
+        super().__init__(sql, None)
+        self._connector = connector
+
+    def _end(self) -> None:
+        if self._connector.closed:
+            self.sql.close()
+        elif self.sql.in_transaction:
+            self.sql.rollback()
+
+
+def prepare_files(path: Path) -> None:
+    """The directory and the file exist and are this user's alone, before anything is written to them."""
+    try:
+        missing = [parent for parent in path.parents if not parent.exists()]
+        for parent in reversed(missing):
+            parent.mkdir(mode=0o700, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as exc:
+        raise StoreUnavailable(str(path), exc.strerror or str(exc)) from exc
+
+
+def _connect(target: str, busy_seconds: float) -> sqlite3.Connection:
+    return sqlite3.connect(
+        target, timeout=busy_seconds, isolation_level=None, check_same_thread=False, cached_statements=256
+    )
+
+
+def _identity(path: str) -> tuple[int, int]:
+    """What SQLite tells files apart by; of one that does not exist, nothing."""
+    try:
+        found = os.stat(path)  # noqa: PTH116
+    except OSError:
+        return (0, 0)
+    return (found.st_dev, found.st_ino)
+
+
+def _is_foreign(sql: sqlite3.Connection) -> bool:
+    """Another program's database: the migration refuses it, so it must not be changed before."""
+    (application,) = sql.execute("PRAGMA application_id").fetchone()
+    tables = sql.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' LIMIT 1").fetchone()
+    return application != APPLICATION_ID and tables is not None
