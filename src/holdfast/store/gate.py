@@ -5,12 +5,11 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from io import FileIO
 
 #: waiters look again the sooner the longer they wait, so that none falls behind the others
 _FIRST_LOOK = 0.0005
 _LAST_LOOK = 0.00005
-
-_CLOSED = -1
 
 
 class Gate:
@@ -20,14 +19,19 @@ class Gate:
     """
 
     def __init__(self, path: str) -> None:
-        self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        # an object of C, which no interrupt can keep from closing when it is lost
+        try:
+            self._file = FileIO(path, "r+")
+        except FileNotFoundError:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            self._file = FileIO(path, "r+")
 
     def pass_within(self, seconds: float) -> float:
         """How many of the seconds are left; 0 if the gate stayed shut."""
         since = 0.0
         while True:
             try:
-                fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 now = time.monotonic()
                 since = since or now
@@ -41,13 +45,11 @@ class Gate:
                 return max(0.001, since + seconds - time.monotonic()) if since else seconds
 
     def release(self) -> None:
-        fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Idempotent. In the child of a fork it leaves the parent's lock alone, unlike ``release``."""
-        descriptor, self._descriptor = self._descriptor, _CLOSED
-        if descriptor != _CLOSED:
-            os.close(descriptor)
+        self._file.close()
 
 
 def open_gate(path: str) -> Gate | None:
