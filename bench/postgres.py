@@ -24,6 +24,8 @@ from holdfast.clock import Instant
 from holdfast.store.open import open_store
 from tests import postgres_server
 
+#: where the tables of a store are
+IN_SCHEMA = "-c search_path=holdfast"
 TURN_LIMIT = 1.3
 TURN = "commit a turn"
 
@@ -84,9 +86,9 @@ def _check_floor(ours: str, floor: str) -> None:
 
 
 def _rows(url: str) -> parity.Tables:
-    with psycopg.connect(url) as connection:
+    with psycopg.connect(url, options=IN_SCHEMA) as connection:
         names = connection.execute(
-            "SELECT tablename FROM pg_tables WHERE schemaname = 'public' AND tablename <> 'schema_migrations'"
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'holdfast' AND tablename <> 'schema_migrations'"
         ).fetchall()
         return {name: parity.order(connection.execute(f"SELECT * FROM {name}".encode())) for (name,) in names}
 
@@ -127,7 +129,7 @@ def _server_version(url: str) -> str:
 
 def _open_floor(url: str, clock: Callable[[], int] = wall_clock) -> Floor:
     open_store(url).close()  # makes the tables
-    return Floor(_Connection(psycopg.connect(url, autocommit=True)), clock)
+    return Floor(_Connection(psycopg.connect(url, autocommit=True, options=IN_SCHEMA)), clock)
 
 
 class _Connection:

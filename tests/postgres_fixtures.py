@@ -96,10 +96,12 @@ def emptied_postgres_url(shared_postgres_url: str) -> str:
     import psycopg
     from psycopg import sql
 
-    with psycopg.connect(shared_postgres_url, autocommit=True) as connection:
+    with psycopg.connect(
+        shared_postgres_url, autocommit=True, options="-c search_path=holdfast"
+    ) as connection:
         # whoever holds a lock is a test that did not clean up: say so instead of waiting for it
         connection.execute("SET lock_timeout = '10s'")
-        rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'").fetchall()
+        rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'holdfast'").fetchall()
         tables = [sql.Identifier(table) for (table,) in rows if table != "schema_migrations"]
         connection.execute(sql.SQL("TRUNCATE {}").format(sql.SQL(", ").join(tables)))
     return shared_postgres_url

@@ -335,7 +335,7 @@ def test_the_store_agrees_with_the_model_on_postgres(postgres_url: str) -> None:
 def emptied(url: str, clock: ManualClock) -> Store:
     store = open_store(url, clock=clock)
     with driver_of(store).write() as tx:
-        tables = tx.all("SELECT tablename FROM pg_tables WHERE schemaname = 'public'", {})
+        tables = tx.all("SELECT tablename FROM pg_tables WHERE schemaname = 'holdfast'", {})
         names = ", ".join(name for (name,) in tables if name != "schema_migrations")
         tx.run(f"TRUNCATE {names}", {})
     return store

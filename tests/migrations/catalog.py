@@ -124,7 +124,9 @@ def _sqlite_foreign_keys(connection: sqlite3.Connection, name: str) -> frozenset
 
 # --- PostgreSQL ---------------------------------------------------------------------------------------------
 
-PG_TABLES = "SELECT oid, relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'public'::regnamespace"
+PG_TABLES = (
+    "SELECT oid, relname FROM pg_class WHERE relkind = 'r' AND pg_table_is_visible(oid) AND oid >= 16384"
+)
 PG_COLUMNS = """
 SELECT a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, pg_get_expr(d.adbin, d.adrelid)
 FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum = a.attnum
@@ -149,7 +151,7 @@ PG_ON_DELETE = {"a": "no action", "c": "cascade"}
 def postgres_schema(url: str) -> Schema:
     import psycopg
 
-    with psycopg.connect(url) as connection:
+    with psycopg.connect(url, options="-c search_path=holdfast") as connection:
         tables = connection.execute(PG_TABLES).fetchall()
         return {name: _postgres_table(connection, oid) for oid, name in tables}
 

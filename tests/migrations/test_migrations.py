@@ -68,7 +68,9 @@ class PostgresDatabase:
     def execute(self, sql: str) -> list[Any]:
         import psycopg
 
-        with psycopg.connect(self.url, autocommit=True) as connection:
+        with psycopg.connect(
+            self.url, autocommit=True, options="-c search_path=holdfast,public"
+        ) as connection:
             cursor = connection.execute(sql)
             return cursor.fetchall() if cursor.description else []
 
@@ -76,7 +78,7 @@ class PostgresDatabase:
         return catalog.postgres_schema(self.url)
 
     def clear(self) -> None:
-        self.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+        self.execute("DROP SCHEMA IF EXISTS holdfast CASCADE")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
@@ -203,14 +205,14 @@ def test_a_file_that_is_no_database_is_refused_and_not_touched(file: SqliteDatab
 @pytest.mark.parametrize(
     "table", ["sessions (token text)", "schema_migrations (version varchar)"], ids=["sessions", "ledger"]
 )
-def test_a_postgres_database_with_other_tables_of_our_names_is_refused_and_not_touched(
+def test_a_postgres_schema_with_other_tables_of_our_names_is_refused_and_not_touched(
     empty_postgres_url: str, table: str
 ) -> None:
     database = PostgresDatabase(empty_postgres_url)
-    database.execute(f"CREATE TABLE {table}")
+    database.execute(f"CREATE SCHEMA holdfast; CREATE TABLE holdfast.{table}")
     with pytest.raises(StoreError):
         open_store(database.url)
-    tables = database.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'")
+    tables = database.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'holdfast'")
     assert tables == [(table.partition(" ")[0],)]
 
 

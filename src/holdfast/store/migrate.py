@@ -16,7 +16,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.errors import SchemaTooNew, StoreCorrupt
+from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreUnavailable
 from holdfast.store.driver import Transaction
 from holdfast.store.sqlite_connections import APPLICATION_ID
 
@@ -83,7 +83,7 @@ def migrate_sqlite(driver: SqliteDriver) -> None:
 def migrate_postgres(driver: PostgresDriver) -> None:
     """Safe when many processes start at once."""
     with driver.write() as tx:
-        table = tx.one("SELECT to_regclass('schema_migrations')", {})
+        table = tx.one("SELECT to_regclass(quote_ident(current_schema()) || '.schema_migrations')", {})
         if table is not None and table[0] is not None:
             row = tx.one("SELECT COALESCE(MAX(version), 0) FROM schema_migrations", {})
             version = int(row[0]) if row else 0
@@ -91,7 +91,17 @@ def migrate_postgres(driver: PostgresDriver) -> None:
             if version == _newest("postgres"):
                 return
         tx.run(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})", {})
+        if not _has_schema(tx):
+            tx.run(f"CREATE SCHEMA IF NOT EXISTS {driver.schema}", {})
+            if not _has_schema(tx):
+                problem = "this user may use none of the schemas that its search_path names, or none exists"
+                raise StoreUnavailable(driver.where, problem)
         _apply_missing(tx, "postgres", driver.where)
+
+
+def _has_schema(tx: Transaction) -> bool:
+    """Asked first: to make one that exists takes a right that not every user has."""
+    return tx.one("SELECT current_schema()", {}) != (None,)
 
 
 def _apply_missing(tx: Transaction, engine: str, where: str) -> None:

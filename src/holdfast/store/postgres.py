@@ -19,6 +19,15 @@ from holdfast.store.pool import NOT_ITS_TRANSACTION, Pool
 
 CONNECT_SECONDS = 10
 POOL_SIZE = 8
+LOCK_SECONDS = 30
+STANDSTILL_SECONDS = 60
+
+#: the tables are in a schema of their own: their names are common ones
+_SCHEMA = "holdfast"
+_OPTIONS = (
+    f"-c search_path={_SCHEMA} -c lock_timeout={LOCK_SECONDS}s"
+    f" -c idle_in_transaction_session_timeout={STANDSTILL_SECONDS}s"
+)
 
 # BEGIN and the clock travel together: the server's time costs no extra round trip
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
@@ -90,11 +99,18 @@ class Connection:
 
 class Connector:
     def __init__(self, url: str) -> None:
-        self.where = _address(url)
+        given = _understand(url)
+        self.where = _address(given)
         self._url = url
+        # the last one wins: what the user says comes after ours
+        self._options = f"{_OPTIONS} {given.get('options') or os.environ.get('PGOPTIONS', '')}"
 
     def connect(self) -> Connection:
-        return Connection(psycopg.connect(self._url, autocommit=True, connect_timeout=CONNECT_SECONDS))
+        return Connection(
+            psycopg.connect(
+                self._url, autocommit=True, connect_timeout=CONNECT_SECONDS, options=self._options
+            )
+        )
 
     def abandon(self, used: Sequence[Connection]) -> None:
         for connection in used:
@@ -103,6 +119,9 @@ class Connector:
 
 class PostgresDriver:
     """``clock`` None: the server's own time, so that workers with wrong clocks agree."""
+
+    #: to be made, if the search path leads to none
+    schema = _SCHEMA
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         self._clock = clock
@@ -202,25 +221,28 @@ def translate_error(where: str, error: Exception) -> HoldfastError:
         return StoreUnavailable(where, "it is read-only", engine=text)
     if isinstance(error, errors.UndefinedTable | errors.UndefinedColumn):
         return StoreCorrupt(where, f"it is not a Holdfast database: {text}")
-    if isinstance(
-        error,
-        errors.DeadlockDetected
-        | errors.SerializationFailure
-        | errors.LockNotAvailable
-        | errors.QueryCanceled,
-    ):
+    if isinstance(error, errors.InsufficientPrivilege):
+        return StoreUnavailable(where, text)
+    if isinstance(error, errors.LockNotAvailable):
+        return StoreUnavailable(where, "it is locked by another session for too long", engine=text)
+    if isinstance(error, errors.IdleInTransactionSessionTimeout):
+        return StoreUnavailable(where, "the transaction stood still for too long", engine=text)
+    if isinstance(error, errors.DeadlockDetected | errors.SerializationFailure | errors.QueryCanceled):
         return StoreUnavailable(where, f"it was busy, try again: {text}")
     if isinstance(error, psycopg.OperationalError):
         return StoreUnavailable(where, f"cannot be reached: {text}")
     return StoreError(where, f"PostgreSQL: {text}")
 
 
-def _address(url: str) -> str:
-    """Host, port and database of a connection string, without user and password."""
+def _understand(url: str) -> dict[str, Any]:
     try:
-        parts = conninfo.conninfo_to_dict(url)
+        return conninfo.conninfo_to_dict(url)
     except psycopg.ProgrammingError as exc:
         raise StoreUnavailable("postgresql", "the connection string cannot be understood") from exc
-    host = parts.get("host") or parts.get("hostaddr") or "localhost"
-    port = f":{parts['port']}" if parts.get("port") else ""
-    return f"postgresql://{host}{port}/{parts.get('dbname') or ''}"
+
+
+def _address(given: dict[str, Any]) -> str:
+    """Host, port and database, without user and password."""
+    host = given.get("host") or given.get("hostaddr") or "localhost"
+    port = f":{given['port']}" if given.get("port") else ""
+    return f"postgresql://{host}{port}/{given.get('dbname') or ''}"
