@@ -14,6 +14,14 @@ PROJECT_FILE = ".holdfast.toml"
 _MAX_FILE_BYTES = 1_000_000
 
 
+def current_directory(environ: Mapping[str, str]) -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        # it was deleted under us; the shell still knows its name, and what lies above may exist
+        return Path(environ.get("PWD") or "/")
+
+
 def user_file(environ: Mapping[str, str], cwd: Path) -> Path | None:
     """A file named by ``HOLDFAST_CONFIG`` must exist, the usual one need not."""
     if explicit := environ.get("HOLDFAST_CONFIG"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -40,9 +39,10 @@ class Invocation:
 
     def settings(self) -> Settings:
         from holdfast.config import load_settings
+        from holdfast.config_files import current_directory
 
         flags = {"url": self.url, "workspace": self.workspace}
-        return load_settings(overrides=flags, environ=os.environ, cwd=_current_directory())
+        return load_settings(overrides=flags, environ=os.environ, cwd=current_directory(os.environ))
 
     def find(self, given: str) -> SessionId:
         return self.holdfast.find(given)
@@ -61,11 +61,3 @@ class Invocation:
             return data.decode().removesuffix("\n")
         except UnicodeDecodeError as exc:
             raise InvalidInput(wanted_by, f"contains invalid UTF-8 at position {exc.start}") from None
-
-
-def _current_directory() -> Path:
-    try:
-        return Path.cwd()
-    except FileNotFoundError:
-        # it was deleted under us; the shell still knows its name, and what lies above may exist
-        return Path(os.environ.get("PWD") or "/")

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from holdfast.clock import Clock, system_clock
 from holdfast.config import Settings, default_url, load_settings
+from holdfast.config_files import current_directory
 from holdfast.domain.redaction import Json
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import InvalidInput
@@ -19,7 +19,9 @@ _open: dict[tuple[str, Settings], Holdfast] = {}
 def open(url: str | None = None, clock: Clock | None = None, *, workspace: str | None = None) -> Holdfast:  # noqa: A001 - read as holdfast.open
     """Open a store: the one named, else the one that the settings name, else the user's own SQLite file."""
     overrides = {"url": url, "workspace": workspace}
-    return open_with(load_settings(overrides=overrides, environ=os.environ, cwd=Path.cwd()), clock)
+    return open_with(
+        load_settings(overrides=overrides, environ=os.environ, cwd=current_directory(os.environ)), clock
+    )
 
 
 def open_with(settings: Settings, clock: Clock | None = None) -> Holdfast:
@@ -38,7 +40,7 @@ def open_with(settings: Settings, clock: Clock | None = None) -> Holdfast:
 
 def default() -> Holdfast:
     """The default store of this process and these settings; opened once, kept open."""
-    settings = load_settings(environ=os.environ, cwd=Path.cwd())
+    settings = load_settings(environ=os.environ, cwd=current_directory(os.environ))
     key = (settings.url or default_url(os.environ), settings)
     if key not in _open:
         opened = open_with(settings)

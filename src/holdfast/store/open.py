@@ -8,7 +8,7 @@ from typing import Literal
 from holdfast.clock import Clock, system_clock
 from holdfast.domain.ids import check_workspace
 from holdfast.domain.policy import Policy
-from holdfast.errors import ConfigError
+from holdfast.errors import ConfigError, StoreUnavailable
 from holdfast.store.contract import Store
 
 Durability = Literal["full", "normal"]
@@ -49,7 +49,10 @@ def open_store(
 
 
 def sqlite_path(url: str) -> Path | None:
-    """None is a database in memory. As in other tools, a fourth slash makes the path absolute."""
+    """None is a database in memory. As in other tools, a fourth slash makes the path absolute.
+
+    A relative path is meant from the directory that is current now, wherever the process goes later.
+    """
     rest = url.removeprefix("sqlite:")
     if not rest.startswith("///"):
         raise ConfigError("url", f"{url[:80]!r}: write sqlite:///relative/path or sqlite:////absolute/path")
@@ -58,7 +61,12 @@ def sqlite_path(url: str) -> Path | None:
         return None
     if "\x00" in path:
         raise ConfigError("url", "the path contains a NUL byte")
-    return Path(path).expanduser()
+    try:
+        return Path(path).expanduser().absolute()
+    except RuntimeError as exc:
+        raise ConfigError("url", f"{path[:80]!r}: that home directory is not known") from exc
+    except FileNotFoundError as exc:
+        raise StoreUnavailable(path, "the current directory was deleted; name an absolute path") from exc
 
 
 def _open_postgres(url: str, workspace: str, clock: Clock | None, policy: Policy) -> Store:
