@@ -22,6 +22,9 @@ _IDLE_CONNECTIONS = 16
 #: with less than that on the disk, a failed write is no surprise
 _LEAST_FREE_BYTES = 64 * 1024
 
+#: of a damaged schema SQLite quotes what it cannot understand, and that may be no text
+_ENGINE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
+
 _STATEMENTS: dict[str, str] = {}
 
 
@@ -99,6 +102,7 @@ class SqliteDriver:
             synchronous = "NORMAL" if durability == "normal" else "FULL"
             self._connector = FileConnector(path, synchronous, BUSY_SECONDS)
             self._pool = Pool(self._connector, keep=_IDLE_CONNECTIONS)
+        self.check_file = self._connector.check_file
 
     @property
     def where(self) -> str:
@@ -130,7 +134,7 @@ class SqliteDriver:
             yield connection.sql
         except BaseException as exc:
             self.discard(connection)
-            if isinstance(exc, sqlite3.Error | OSError):
+            if isinstance(exc, (*_ENGINE_ERRORS, OSError)):
                 raise translate_error(self.where, exc) from exc
             raise
         self.give_back(connection)
@@ -138,7 +142,7 @@ class SqliteDriver:
     def borrow(self) -> Connection:
         try:
             return self._pool.borrow()
-        except (sqlite3.Error, OSError) as exc:
+        except (*_ENGINE_ERRORS, OSError) as exc:
             raise translate_error(self.where, exc) from exc
 
     def give_back(self, connection: Connection) -> None:
@@ -165,13 +169,14 @@ class _Open:
         self._connection = connection = self._driver.borrow()
         try:
             if self._writes:
+                self._driver.check_file()
                 _begin_write(connection)
             else:
                 connection.sql.execute("BEGIN")
             return SqliteTransaction(connection.sql, self._driver.now())
         except BaseException as exc:
             self._driver.discard(connection)
-            if isinstance(exc, sqlite3.Error):
+            if isinstance(exc, _ENGINE_ERRORS):
                 raise translate_error(self._driver.where, exc) from exc
             raise
 
@@ -192,16 +197,16 @@ class _Open:
             if self._writes and connection.gate is not None:
                 connection.gate.release()
             done = error is None or isinstance(error, Exception)
-        except sqlite3.Error as exc:
+        except _ENGINE_ERRORS as exc:
             raise translate_error(self._driver.where, exc) from exc
         finally:
             if done:
                 self._driver.give_back(connection)
             else:
                 self._driver.discard(connection)
-        if isinstance(error, sqlite3.Error):
+        if isinstance(error, _ENGINE_ERRORS):
             raise translate_error(self._driver.where, error) from error
-        if isinstance(error, UnicodeError | OverflowError):
+        if isinstance(error, (UnicodeEncodeError, OverflowError)):
             raise InvalidInput("value", f"cannot be stored: {error}") from error
 
 
@@ -229,9 +234,13 @@ _CORRUPT = {
     sqlite3.SQLITE_NOTADB: "it is not a database",
     sqlite3.SQLITE_CORRUPT: "it is damaged",
 }
+#: with an error code that says nothing
+_DAMAGED_SCHEMA = ("malformed database schema", "no such table", "no such column", "no such index")
 
 
-def translate_error(where: str, error: sqlite3.Error | OSError) -> StoreError:
+def translate_error(where: str, error: sqlite3.Error | OSError | UnicodeDecodeError) -> StoreError:
+    if isinstance(error, UnicodeDecodeError) or str(error).startswith(_DAMAGED_SCHEMA):
+        return StoreCorrupt(where, _CORRUPT[sqlite3.SQLITE_CORRUPT], engine=str(error))
     if isinstance(error, OSError):
         return StoreUnavailable(where, error.strerror or str(error))
     # the low byte is the primary result code, the rest says more about it

@@ -59,13 +59,17 @@ class Connection:
 
 
 class FileConnector:
+    """``path`` names a file that exists; it has to stay the same one."""
+
     def __init__(self, path: Path, synchronous: str, busy_seconds: float) -> None:
         self.where = str(path)
+        self._file = _identity(self.where)
         self._synchronous = synchronous
         self._busy_seconds = busy_seconds
 
     def connect(self) -> Connection:
-        if _entangled and _identity(self.where) in _entangled:
+        self.check_file()
+        if self._file in _entangled:
             problem = "a transaction was open in it when this process was forked; start a new process"
             raise StoreUnavailable(self.where, problem)
         connection = Connection(_connect(self.where, self._busy_seconds), None)
@@ -76,9 +80,15 @@ class FileConnector:
             raise
         return connection
 
+    def check_file(self) -> None:
+        """What is written into a file that nobody can find any more is lost."""
+        if _identity(self.where) != self._file:
+            problem = "the file was deleted or replaced while it was open; open the store again"
+            raise StoreUnavailable(self.where, problem)
+
     def abandon(self, used: Sequence[Connection]) -> None:
         """SQLite keeps a list of its locks for each file and process; the child has the list, but not the locks."""
-        _entangled.add(_identity(self.where))
+        _entangled.add(self._file)
         for connection in used:
             connection.abandon()
 
@@ -134,6 +144,9 @@ class MemoryConnector:
             self._sql = _connect(self.where, 0.0)
             self._sql.execute("PRAGMA foreign_keys = ON")
         return _InMemory(self._sql, self)
+
+    def check_file(self) -> None:
+        """There is none."""
 
     def abandon(self, used: Sequence[Connection]) -> None:
         for connection in used:
