@@ -15,7 +15,7 @@ from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import NewSession, SessionFilter, SessionUpdate
 from holdfast.domain.turns import Launch, TurnEnd, TurnStatus
 from holdfast.engine.holdfast import Holdfast
-from holdfast.errors import HoldfastError, LeaseLost, StoreCorrupt
+from holdfast.errors import HoldfastError, LeaseLost, NotFound, StoreCorrupt, UnreadableSession
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
 from holdfast.testing.builders import a_claim, a_process, a_runtime, a_turn, an_event
@@ -261,3 +261,15 @@ def test_a_damaged_pointer_is_never_resumed(store: Store, pristine: sqlite3.Conn
             with suppress(StoreCorrupt):
                 decision = store.explain(VICTIM, "claude", runtime=a_runtime())
                 assert not isinstance(decision, Resume), what
+
+
+def test_a_session_without_its_conversation_is_named(store: Store, pristine: sqlite3.Connection) -> None:
+    with driver_of(store).raw() as connection:
+        pristine.backup(connection)
+        connection.execute("PRAGMA foreign_keys = OFF")
+        connection.execute("UPDATE sessions SET conversation_id = 'conv-none' WHERE id = ?", (VICTIM,))
+    for verb in (store.remove_session, store.new_generation):
+        with pytest.raises(UnreadableSession, match="conv-none is not there"):
+            verb(VICTIM)
+    with pytest.raises(NotFound):
+        store.new_generation("agent-20260108-150009-00000000")

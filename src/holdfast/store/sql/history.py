@@ -13,8 +13,9 @@ from operator import itemgetter
 from holdfast.domain.conversations import ChangeKind, Conversation, ForkPoint, HistoryChange, HistoryTurn
 from holdfast.domain.ids import ConversationId
 from holdfast.domain.turns import TurnStatus
-from holdfast.errors import Conflict, InvalidInput, NotFound, StoreCorrupt
+from holdfast.errors import Conflict, InvalidInput, NotFound, StoreCorrupt, UnreadableSession
 from holdfast.store.driver import Row
+from holdfast.store.sql import sessions
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.shapes import Shape, read_instant
 
@@ -123,7 +124,8 @@ def get(s: Scope, conversation_id: str, *, lock: bool = False) -> Conversation:
 def lock_of_session(s: Scope, session_id: str) -> Conversation:
     row = s.one(LOCK_OF_SESSION, session_id=session_id)
     if row is None:
-        raise NotFound("session", session_id)
+        found = sessions.get(s, session_id)
+        raise UnreadableSession(s.where, session_id, f"its conversation {found.conversation_id} is not there")
     return _SHAPE.read(s.where, row, _read, row[0])
 
 
