@@ -187,18 +187,18 @@ class Pool(Generic[C]):
     # --- a fork ---
 
     def halt(self, give_up: float) -> None:
-        """Nothing is lent any more, what is lent comes back if it can, and the rest is closed."""
+        """What is not lent is closed, and what is lent too, as soon as it comes back; nothing more is lent."""
         # with a deadline: a signal handler that forks may have interrupted the holder of the lock
         self._halted = self._lock.acquire(timeout=FORK_SECONDS)
         self._forking = True
         if not self._halted:
             return
-        while self._used_by_others() and time.monotonic() < give_up:
-            self._returned.wait(_LOOK_AGAIN_SECONDS)
         while self._idle:
             connection = self._idle.pop()
             connection.close()
             self._all.discard(connection)
+        while self._used_by_others() and time.monotonic() < give_up:
+            self._returned.wait(_LOOK_AGAIN_SECONDS)
 
     def go_on(self) -> None:
         self._forking = False
