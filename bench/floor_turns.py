@@ -284,8 +284,7 @@ class FloorTurns(FloorSessions):
             " input_tokens, cached_input_tokens, output_tokens, cost_usd)"
             " VALUES (?, ?, ?, ?, ?, ?, 300, 100, 250, 0.01)"
             " ON CONFLICT (workspace, provider, id) DO UPDATE SET last_seen_at = excluded.last_seen_at,"
-            " errors = 0, failed_resumes = 0, holder_session_id = NULL, holder_fence = NULL,"
-            " input_tokens = provider_sessions.input_tokens + 300,"
+            " errors = 0, failed_resumes = 0, input_tokens = provider_sessions.input_tokens + 300,"
             " cached_input_tokens = provider_sessions.cached_input_tokens + 100,"
             " output_tokens = provider_sessions.output_tokens + 250,"
             " cost_usd = provider_sessions.cost_usd + 0.01",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +15,8 @@ from bench.ours import Library, Ours, decide_alone
 from bench.peers import open_peers
 from bench.results import Bar, Findings, Table, Target, beside, micros
 from bench.scale import Place
+from holdfast.clock import system_clock
+from holdfast.domain.ids import make_session_id
 
 CPU_LIMIT = 2.0
 WALL_LIMIT = 1.3
@@ -23,7 +26,8 @@ MakeTask = Callable[[w.Subject], Task]
 
 
 def new_ids(count: int) -> list[str]:
-    return [w.new_session_id() for _ in range(count)]
+    """As the library makes them: in no order within a second, and the indexes have to cope with that."""
+    return [make_session_id(system_clock(), os.urandom(4)) for _ in range(count)]
 
 
 def _made(subject: w.Subject) -> Callable[[int], list[str]]:
@@ -45,7 +49,7 @@ def _same(subject: w.Subject) -> Callable[[int], list[str]]:
 
 def _make(subject: w.Subject) -> str:
     """The library makes its own ids; here they must be known before."""
-    session_id = w.new_session_id()
+    (session_id,) = new_ids(1)
     if isinstance(subject, Library):
         Ours.create(subject, session_id)
     else:
