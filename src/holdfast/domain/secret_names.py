@@ -17,20 +17,20 @@ def _set_of(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# What the name of a secret ends with, behind a literal to look for in the lower-cased text.
-_NAME_ENDS = {
-    "pass": "pass(?:word|wd|phrase|code)?",
-    "pwd": "pwd",
-    "secret": "secret",
-    "token": "token",
-    "key": "key",
-    "authorization": "authorization",
-}
 # Between a name and its value: a closing quote or bracket, then a sign or `: type =`, or `>`, or a space.
 _SEPARATOR = (
     r"(\d{0,3})(?:\\{0,3}[\"'])?\]?(?:[ \t]{0,16}"
     r"(:[ \t]{0,4}[a-z_][\w.\[\]|, ]{0,40}?[ \t]=(?!=)|=>|:=|[=!]={1,2}|=|::?(?!:|\w)|:(?!:))[ \t]{0,16}|>|[ \t]{1,8})"
 )
+# What the name of a secret ends with, and what follows, behind a literal to look for in the lower-cased text.
+_NAME_ENDS = {
+    "pass": "pass(?:word|wd|phrase|code)?" + _SEPARATOR,
+    "pwd": "pwd" + _SEPARATOR,
+    "secret": "secret" + _SEPARATOR,
+    "token": "token" + _SEPARATOR,
+    "key": "key" + _SEPARATOR,
+    "authorization": "authorization" + _SEPARATOR,
+}
 # One group a way to quote; the last is a bare word, of which only the beginning is looked at.
 _LOOK = 256
 _VALUE = (
@@ -129,7 +129,7 @@ def redact_named(text: str) -> str:
         return text
     if len(lower) != len(text):  # the one letter that grows
         lower = text.replace("İ", "I").lower()
-    hits = [found for ending in endings for found in ascii_re(ending + _SEPARATOR).finditer(lower)]
+    hits = [found for ending in endings for found in ascii_re(ending).finditer(lower)]
     pieces: list[str] = []
     done = 0
     for found in sorted(hits, key=lambda found: found.start()):
