@@ -255,8 +255,8 @@ def test_cleaning_up_does_not_wait_and_spares_what_is_just_being_forked(postgres
         store.finalize_session(parent, Phase.COMPLETED, None)
         assert isinstance(store, SqlStore)
 
-        with store._driver.write() as tx:
-            child = forks.fork(store.scope(tx), parent, SessionId("agent-child"), None, None)
+        with store._write() as s:
+            child = forks.fork(s, parent, SessionId("agent-child"), None, None)
             report = store.clean_up(after(store.now(), 60))
 
         assert report.count == 0
@@ -272,8 +272,8 @@ def test_truncating_never_drops_the_turn_that_another_agent_is_just_claiming(pos
         store.enqueue_turn(theirs, NewTurn("work", "claude"))
         assert isinstance(store, SqlStore)
 
-        with store._driver.write() as tx:
-            assert claims.claim(store.scope(tx), crowd.request("worker")) is not None
+        with store._write() as s:
+            assert claims.claim(s, crowd.request("worker")) is not None
             truncated = pool.submit(store.truncate, mine, 0)
             until(lambda: _rows(store, WAITING_FOR_A_LOCK))
 

@@ -5,6 +5,7 @@ import re
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from contextlib import ExitStack, closing
 from pathlib import Path
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import StoreCorrupt, StoreUnavailable
-from holdfast.store import sqlite
+from holdfast.store import sqlite, sqlite_connections
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
 from holdfast.testing.builders import a_session
@@ -86,6 +87,7 @@ def test_what_cannot_be_found_again_is_not_written(file: Path, happens: Callable
         store.create_session(a_session())
         happens(file)
         existed = file.exists()
+        time.sleep(sqlite_connections.FILE_LOOK_SECONDS)
         for _ in range(3):
             with pytest.raises(StoreUnavailable, match="deleted or replaced while it was open"):
                 store.create_session(a_session())

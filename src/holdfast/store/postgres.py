@@ -36,22 +36,23 @@ _BEGIN_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_NOW}"
 
 _PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
 _INDEX_HINT = re.compile(r" INDEXED BY \w+")
-_STATEMENTS: dict[str, Any] = {}
 
 
-def _translate(sql: str) -> Any:
-    """``:name`` is ``%(name)s`` here, and the planner needs no hints.
+class _Dialect(dict[str, Any]):
+    """Each statement as PostgreSQL says it: ``:name`` is ``%(name)s``, and the planner needs no hints.
 
     Keys never change, so rows are locked FOR NO KEY UPDATE. A full lock would also keep out the foreign
     key checks of rows that refer to it, and two who lock in the same order could still deadlock: the
     second change of a session within one transaction makes PostgreSQL look up its conversation again.
     """
-    known = _STATEMENTS.get(sql)
-    if known is None:
+
+    def __missing__(self, sql: str) -> Any:
         plain = _INDEX_HINT.sub("", sql).replace("FOR UPDATE", "FOR NO KEY UPDATE")
-        known = _PARAMETER.sub(r"%(\1)s", plain.replace("%", "%%")).encode()
-        _STATEMENTS[sql] = known
-    return known
+        self[sql] = said = _PARAMETER.sub(r"%(\1)s", plain.replace("%", "%%")).encode()
+        return said
+
+
+_said = _Dialect()
 
 
 class PostgresTransaction:
@@ -62,16 +63,16 @@ class PostgresTransaction:
         self.now = now
 
     def one(self, sql: str, params: Params) -> Row | None:
-        return self._cursor.execute(_translate(sql), params).fetchone()
+        return self._cursor.execute(_said[sql], params).fetchone()
 
     def all(self, sql: str, params: Params) -> list[Row]:
-        return self._cursor.execute(_translate(sql), params).fetchall()
+        return self._cursor.execute(_said[sql], params).fetchall()
 
     def run(self, sql: str, params: Params) -> int:
-        return self._cursor.execute(_translate(sql), params).rowcount
+        return self._cursor.execute(_said[sql], params).rowcount
 
     def run_many(self, sql: str, rows: Sequence[Params]) -> None:
-        self._cursor.executemany(_translate(sql), rows)
+        self._cursor.executemany(_said[sql], rows)
 
 
 class Connection:

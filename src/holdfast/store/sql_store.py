@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from types import TracebackType
 
 from holdfast.clock import Instant
 from holdfast.domain.conversations import Conversation, HistoryTurn
@@ -43,7 +41,7 @@ from holdfast.domain.turns import (
 )
 from holdfast.domain.usage import Usage, check_report, check_usage
 from holdfast.errors import InvalidInput
-from holdfast.store.driver import Driver, Transaction
+from holdfast.store.driver import Driver
 from holdfast.store.sql import (
     attempts,
     claims,
@@ -61,24 +59,6 @@ from holdfast.store.sql import (
 from holdfast.store.sql.scope import Scope
 
 
-class _Scoped:
-    """A driver's transaction, seen through the store's workspace."""
-
-    __slots__ = ("_store", "_transaction")
-
-    def __init__(self, store: SqlStore, transaction: AbstractContextManager[Transaction]) -> None:
-        self._store = store
-        self._transaction = transaction
-
-    def __enter__(self) -> Scope:
-        return self._store.scope(self._transaction.__enter__())
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._transaction.__exit__(kind, error, trace)
-
-
 class SqlStore:
     """See ``contract.Store`` for what each verb promises."""
 
@@ -86,15 +66,13 @@ class SqlStore:
         self._driver = driver
         self._workspace = workspace
         self._policy = policy
+        self.where = driver.where
 
-    def _write(self) -> _Scoped:
-        return _Scoped(self, self._driver.write())
+    def _write(self) -> Scope:
+        return Scope(self._driver.write(), self._workspace, self._policy, self.where)
 
-    def _read(self) -> _Scoped:
-        return _Scoped(self, self._driver.read())
-
-    def scope(self, tx: Transaction) -> Scope:
-        return Scope(tx, self._workspace, self._policy, self._driver.where)
+    def _read(self) -> Scope:
+        return Scope(self._driver.read(), self._workspace, self._policy, self.where)
 
     # --- sessions ---
 
@@ -352,10 +330,6 @@ class SqlStore:
 
     def bytes_used(self) -> int:
         return self._driver.bytes_used()
-
-    @property
-    def where(self) -> str:
-        return self._driver.where
 
     def close(self) -> None:
         self._driver.close()

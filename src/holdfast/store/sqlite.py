@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
-from holdfast.clock import Clock, Instant
+from holdfast.clock import Clock
 from holdfast.errors import InvalidInput, StoreCorrupt, StoreError, StoreUnavailable
 from holdfast.store.driver import Params, Row
 from holdfast.store.pool import NOT_ITS_TRANSACTION, Pool
@@ -25,53 +26,16 @@ _LEAST_FREE_BYTES = 64 * 1024
 #: of a damaged schema SQLite quotes what it cannot understand, and that may be no text
 _ENGINE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
 
-_STATEMENTS: dict[str, str] = {}
+
+class _Dialect(dict[str, str]):
+    """Each statement as SQLite says it. It locks the whole database for a writer: row locks have nothing to add."""
+
+    def __missing__(self, sql: str) -> str:
+        self[sql] = said = sql.replace(" FOR UPDATE SKIP LOCKED", "").replace(" FOR UPDATE", "")
+        return said
 
 
-def _translate(sql: str) -> str:
-    """SQLite locks the whole database for a writer: row locks have nothing to add."""
-    known = _STATEMENTS.get(sql)
-    if known is None:
-        known = sql.replace(" FOR UPDATE SKIP LOCKED", "").replace(" FOR UPDATE", "")
-        _STATEMENTS[sql] = known
-    return known
-
-
-class SqliteTransaction:
-    __slots__ = ("_connection", "now")
-
-    def __init__(self, connection: sqlite3.Connection, now: Instant) -> None:
-        self._connection = connection
-        self.now = now
-
-    def one(self, sql: str, params: Params) -> Row | None:
-        try:
-            row: Row | None = self._connection.execute(_translate(sql), params).fetchone()
-        except sqlite3.OperationalError as exc:
-            row = next(iter(self._damaged(exc, sql, params)), None)
-        return row
-
-    def all(self, sql: str, params: Params) -> list[Row]:
-        try:
-            return self._connection.execute(_translate(sql), params).fetchall()
-        except sqlite3.OperationalError as exc:
-            return self._damaged(exc, sql, params)
-
-    def run(self, sql: str, params: Params) -> int:
-        return self._connection.execute(_translate(sql), params).rowcount
-
-    def run_many(self, sql: str, rows: Sequence[Params]) -> None:
-        self._connection.executemany(_translate(sql), rows)
-
-    def _damaged(self, error: sqlite3.OperationalError, sql: str, params: Params) -> list[Row]:
-        """The same rows, if all that was wrong is that some text is none."""
-        if not str(error).startswith("Could not decode"):
-            raise error
-        self._connection.text_factory = _decode
-        try:
-            return self._connection.execute(_translate(sql), params).fetchall()
-        finally:
-            self._connection.text_factory = str
+_said = _Dialect()
 
 
 class NotText(str):
@@ -108,11 +72,11 @@ class SqliteDriver:
     def where(self) -> str:
         return self._connector.where
 
-    def write(self) -> AbstractContextManager[SqliteTransaction]:
-        return _Open(self, writes=True)
+    def write(self) -> SqliteTransaction:
+        return SqliteTransaction(self, writes=True)
 
-    def read(self) -> AbstractContextManager[SqliteTransaction]:
-        return _Open(self, writes=False)
+    def read(self) -> SqliteTransaction:
+        return SqliteTransaction(self, writes=False)
 
     def bytes_used(self) -> int:
         if self.path is None:
@@ -152,33 +116,64 @@ class SqliteDriver:
         self._pool.discard(connection)
 
 
-class _Open:
-    """A transaction on a borrowed connection; a class, because every verb passes here.
+class SqliteTransaction:
+    """On a borrowed connection, from ``with`` to its end; its own context manager, because every verb passes here.
 
     After anything but an ordinary exception the connection is closed, not given back: an interrupt may
     have come between any two steps.
     """
 
-    __slots__ = ("_connection", "_driver", "_writes")
+    __slots__ = ("_connection", "_driver", "_sql", "_writes", "now")
 
     def __init__(self, driver: SqliteDriver, *, writes: bool) -> None:
         self._driver = driver
         self._writes = writes
 
-    def __enter__(self) -> SqliteTransaction:
+    def one(self, sql: str, params: Params) -> Row | None:
+        try:
+            row: Row | None = self._sql.execute(_said[sql], params).fetchone()
+        except sqlite3.OperationalError as exc:
+            row = next(iter(self._damaged(exc, sql, params)), None)
+        return row
+
+    def all(self, sql: str, params: Params) -> list[Row]:
+        try:
+            return self._sql.execute(_said[sql], params).fetchall()
+        except sqlite3.OperationalError as exc:
+            return self._damaged(exc, sql, params)
+
+    def run(self, sql: str, params: Params) -> int:
+        return self._sql.execute(_said[sql], params).rowcount
+
+    def run_many(self, sql: str, rows: Sequence[Params]) -> None:
+        self._sql.executemany(_said[sql], rows)
+
+    def _damaged(self, error: sqlite3.OperationalError, sql: str, params: Params) -> list[Row]:
+        """The same rows, if all that was wrong is that some text is none."""
+        if not str(error).startswith("Could not decode"):
+            raise error
+        self._sql.text_factory = _decode
+        try:
+            return self._sql.execute(_said[sql], params).fetchall()
+        finally:
+            self._sql.text_factory = str
+
+    def __enter__(self) -> Self:
         self._connection = connection = self._driver.borrow()
+        self._sql = connection.sql
         try:
             if self._writes:
                 self._driver.check_file()
                 _begin_write(connection)
             else:
-                connection.sql.execute("BEGIN")
-            return SqliteTransaction(connection.sql, self._driver.now())
+                self._sql.execute("BEGIN")
+            self.now = self._driver.now()
         except BaseException as exc:
             self._driver.discard(connection)
             if isinstance(exc, _ENGINE_ERRORS):
                 raise translate_error(self._driver.where, exc) from exc
             raise
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -191,9 +186,9 @@ class _Open:
         done = False
         try:
             if self._writes and error is None:
-                connection.sql.execute("COMMIT")
-            elif connection.sql.in_transaction:  # on a full disk SQLite may have rolled back by itself
-                connection.sql.execute("ROLLBACK")
+                self._sql.execute("COMMIT")
+            elif self._sql.in_transaction:  # on a full disk SQLite may have rolled back by itself
+                self._sql.execute("ROLLBACK")
             if self._writes and connection.gate is not None:
                 connection.gate.release()
             done = error is None or isinstance(error, Exception)

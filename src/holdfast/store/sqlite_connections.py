@@ -16,6 +16,9 @@ APPLICATION_ID = 0x486F6C64
 
 _SWITCH_LOOK_SECONDS = 0.0005
 
+#: between two looks for the file; a look takes as long as a statement
+FILE_LOOK_SECONDS = 0.05
+
 #: device and inode of the files that SQLite believes to have locked in this process, where it has not
 _entangled: set[tuple[int, int]] = set()
 
@@ -66,9 +69,10 @@ class FileConnector:
         self._file = _identity(self.where)
         self._synchronous = synchronous
         self._busy_seconds = busy_seconds
+        self._looked_at = -FILE_LOOK_SECONDS
 
     def connect(self) -> Connection:
-        self.check_file()
+        self._look_for_file()
         if self._file in _entangled:
             problem = "a transaction was open in it when this process was forked; start a new process"
             raise StoreUnavailable(self.where, problem)
@@ -81,7 +85,13 @@ class FileConnector:
         return connection
 
     def check_file(self) -> None:
-        """What is written into a file that nobody can find any more is lost."""
+        """What is written into a file that nobody can find any more is lost: no more than what a moment writes."""
+        now = time.monotonic()
+        if now - self._looked_at >= FILE_LOOK_SECONDS:
+            self._look_for_file()
+            self._looked_at = now
+
+    def _look_for_file(self) -> None:
         if _identity(self.where) != self._file:
             problem = "the file was deleted or replaced while it was open; open the store again"
             raise StoreUnavailable(self.where, problem)

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Self
 
 from holdfast.clock import Instant
 from holdfast.domain.ids import Workspace
@@ -11,16 +14,27 @@ from holdfast.store.driver import Row, Transaction
 
 
 class Scope:
-    """One transaction in one workspace; every statement gets the workspace as ``:ws``."""
+    """One transaction in one workspace, from ``with`` to its end; every statement gets the workspace as ``:ws``."""
 
-    __slots__ = ("_tx", "now", "policy", "where", "ws")
+    __slots__ = ("_transaction", "_tx", "now", "policy", "where", "ws")
 
-    def __init__(self, tx: Transaction, ws: Workspace, policy: Policy, where: str) -> None:
-        self._tx = tx
+    def __init__(
+        self, transaction: AbstractContextManager[Transaction], ws: Workspace, policy: Policy, where: str
+    ) -> None:
+        self._transaction = transaction
         self.ws = ws
         self.policy = policy
         self.where = where
+
+    def __enter__(self) -> Self:
+        self._tx = tx = self._transaction.__enter__()
         self.now: Instant = tx.now
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._transaction.__exit__(kind, error, trace)
 
     def one(self, sql: str, /, **params: object) -> Row | None:
         params["ws"] = self.ws
