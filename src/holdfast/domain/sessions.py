@@ -88,6 +88,10 @@ class SessionUpdate:
     clear_errors: bool = False  #: the cause is mended: count from zero
     expected_phase: Phase | None = None
 
+    @property
+    def has_more_than_phase(self) -> bool:
+        return self.metadata is not None or self.error is not None or self.clear_errors
+
 
 @record
 class SessionFilter:

@@ -50,6 +50,7 @@ from holdfast.store.sql import (
     forks,
     history,
     leases,
+    lifecycle,
     pointers,
     provider_sessions,
     runtimes,
@@ -90,23 +91,17 @@ class SqlStore:
 
     def phase_history(self, session_id: str) -> tuple[PhaseChange, ...]:
         with self._read() as s:
-            return sessions.phase_history(s, session_id)
+            return lifecycle.phase_history(s, session_id)
 
     def update_session(self, session_id: str, change: SessionUpdate) -> Session:
         with self._write() as s:
-            session, has_turns = sessions.update(s, session_id, change)
-            if has_turns and session.finalized_at is not None:
-                turns.cancel_all(s, session)
-            return session
+            return lifecycle.update(s, session_id, change)
 
     def finalize_session(self, session_id: str, outcome: Phase, summary: str | None) -> Session:
         if not outcome.is_final:
             raise InvalidInput("outcome", f"{outcome} is not a final phase")
         with self._write() as s:
-            session, has_turns = sessions.update(s, session_id, SessionUpdate(phase=outcome), summary)
-            if has_turns:
-                turns.cancel_all(s, session)
-            return session
+            return lifecycle.update(s, session_id, SessionUpdate(phase=outcome), summary)
 
     def list_sessions(self, wanted: SessionFilter, limit: int, cursor: str | None = None) -> SessionPage:
         check_whole("limit", limit, lowest=1)

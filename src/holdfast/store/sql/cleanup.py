@@ -6,12 +6,12 @@ from holdfast.clock import Instant
 from holdfast.domain.phases import Phase
 from holdfast.domain.retention import CleanupReport
 from holdfast.errors import Busy, Conflict
-from holdfast.store.sql import history, sessions
+from holdfast.store.sql import history, lifecycle
 from holdfast.store.sql.scope import Scope
 
 # created_at is never later than updated_at, and unlike it has an index
 IDLE = """
-SELECT id, phase, conversation_id FROM sessions
+SELECT id, phase FROM sessions
 WHERE workspace = :ws AND created_at < :cutoff AND updated_at < :cutoff AND finalized_at IS NULL
     AND lease_expires_at IS NULL AND head_seq IS NULL
 ORDER BY created_at"""
@@ -19,10 +19,6 @@ ORDER BY created_at"""
 LOCK_IDLE = f"{IDLE} FOR UPDATE SKIP LOCKED"
 LOCK_UNUSED = """
 SELECT id FROM conversations WHERE workspace = :ws AND id = :id FOR UPDATE SKIP LOCKED"""
-ABANDON = """
-UPDATE sessions SET phase = 'abandoned', resume_ready = FALSE, finalized_at = :now, updated_at = :now
-WHERE workspace = :ws AND id = :id AND updated_at < :cutoff AND finalized_at IS NULL
-    AND lease_expires_at IS NULL AND head_seq IS NULL"""
 # newest first, so that a fork goes before what it was forked from
 FINAL = """
 SELECT id, parent_id FROM conversations WHERE workspace = :ws AND id IN (
@@ -71,14 +67,10 @@ def clean_up(s: Scope, cutoff: Instant, *, dry_run: bool) -> CleanupReport:
     """Final sessions first, so that what is abandoned now stays readable until the next time."""
     deleted = _delete_final(s, cutoff, dry_run=dry_run)
     abandoned: list[str] = []
-    for session_id, phase, _ in s.all(IDLE if dry_run else LOCK_IDLE, cutoff=cutoff):
-        if dry_run or s.run(ABANDON, id=session_id, cutoff=cutoff, now=s.now):
+    for session_id, phase in s.all(IDLE if dry_run else LOCK_IDLE, cutoff=cutoff):
+        # damage can leave an id that cannot be said again
+        if dry_run or lifecycle.close(s, session_id, phase, Phase.ABANDONED):
             abandoned.append(session_id)
-            if not dry_run:
-                s.run(
-                    sessions.RECORD_PHASE, id=session_id, from_phase=phase,
-                    to_phase=Phase.ABANDONED.value, now=s.now,
-                )  # fmt: skip
     return CleanupReport(tuple(abandoned), tuple(deleted))
 
 

@@ -17,7 +17,6 @@ from holdfast.domain.failures import (
     Failure,
     FailureClass,
 )
-from holdfast.domain.phases import is_resumable_phase
 from holdfast.domain.pointers import ProviderSession
 from holdfast.domain.redaction import Json, redact_text
 from holdfast.domain.sessions import Session
@@ -41,6 +40,7 @@ from holdfast.store.sql import (
     codec,
     history,
     leases,
+    lifecycle,
     pointers,
     provider_sessions,
     sessions,
@@ -58,7 +58,6 @@ UPDATE sessions SET error_count = :error_count, last_error = :last_error, last_e
     input_tokens = input_tokens + :input, cached_input_tokens = cached_input_tokens + :cached,
     output_tokens = output_tokens + :output, cost_usd = cost_usd + :cost
 WHERE workspace = :ws AND id = :id"""
-CLOSE = "UPDATE sessions SET finalized_at = :now WHERE workspace = :ws AND id = :id"
 # a fallback is the same try of the same turn: numbered, but not counted
 NUMBER_ATTEMPT = """
 UPDATE turns SET status = 'claimed', attempts = :number
@@ -198,20 +197,16 @@ def _settle_session(s: Scope, session: Session, end: TurnEnd, used: Usage) -> No
     phase, ready = session.phase, session.resume_ready
     if end.phase is not None and not session.phase.is_final:
         phase = end.phase
-        ready = is_resumable_phase(phase, s.policy.continue_, delegated=session.is_delegated)
+        ready = sessions.is_ready(s, phase, session.kind)
     s.run(
         SETTLE_SESSION, id=session.id, error_count=errors, last_error=message, last_error_at=at,
         phase=phase.value, resume_ready=ready, now=s.now, input=used.input_tokens,
         cached=used.cached_input_tokens, output=used.output_tokens, cost=used.cost_usd,
     )  # fmt: skip
     if phase.is_final and session.finalized_at is None:
-        s.run(CLOSE, id=session.id, now=s.now)
-        turns.cancel_all(s, session)
-    if phase is not session.phase:
-        s.run(
-            sessions.RECORD_PHASE, id=session.id, from_phase=session.phase.value, to_phase=phase.value,
-            now=s.now,
-        )  # fmt: skip
+        lifecycle.close(s, session.id, session.phase.value, phase, turns_in=session.conversation_id)
+    elif phase is not session.phase:
+        lifecycle.record_phase(s, session.id, session.phase.value, phase)
 
 
 def _settle_provider_session(s: Scope, attempt: Attempt, end: TurnEnd) -> Usage:

@@ -1,4 +1,4 @@
-"""Owns the rows of sessions: their lifecycle, phases and listing."""
+"""Owns the rows of sessions: making, finding and listing them."""
 
 from __future__ import annotations
 
@@ -6,36 +6,30 @@ import math
 import re
 
 from holdfast.domain.ids import ConversationId, SessionId, conversation_of
-from holdfast.domain.metadata import Metadata, encode_metadata, merge_metadata
+from holdfast.domain.metadata import encode_metadata
 from holdfast.domain.phases import Phase, is_resumable_phase
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.sessions import (
     NewSession,
-    PhaseChange,
     Session,
-    SessionError,
     SessionFilter,
     SessionKind,
     SessionPage,
-    SessionUpdate,
 )
 from holdfast.errors import (
     AmbiguousId,
     Conflict,
     InvalidInput,
     NotFound,
-    PhaseConflict,
     SessionClosed,
     UnreadableSession,
 )
-from holdfast.store.driver import Row
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.session_rows import COLUMNS, read_metadata, read_session
-from holdfast.store.sql.shapes import MISREAD, Shape, problem_of, read_instant, readable
+from holdfast.store.sql.shapes import readable
 
 GET = f"SELECT {COLUMNS} FROM sessions WHERE workspace = :ws AND id = :id"
 LOCK = f"{GET} FOR UPDATE"
-LOCK_WITH_HEAD = f"SELECT {COLUMNS}, head_seq FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"
 LOCK_PHASE = """
 SELECT phase, finalized_at FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"""
 INSERT_CONVERSATION = """
@@ -53,24 +47,6 @@ ON CONFLICT DO NOTHING"""
 OPEN_SESSION_OF_AGENT = """
 SELECT id FROM sessions
 WHERE workspace = :ws AND conversation_id = :conversation_id AND agent = :agent AND finalized_at IS NULL"""
-UPDATE = """
-UPDATE sessions SET phase = :phase, resume_ready = :resume_ready, metadata = :metadata,
-    error_count = :error_count, last_error = :last_error, last_error_at = :last_error_at,
-    updated_at = :now
-WHERE workspace = :ws AND id = :id"""
-# apart from UPDATE, because finalized_at is in indexes that an open session need not touch
-CLOSE = """
-UPDATE sessions SET phase = :phase, resume_ready = :resume_ready, metadata = :metadata,
-    error_count = :error_count, last_error = :last_error, last_error_at = :last_error_at,
-    updated_at = :now, finalized_at = :now, summary = :summary
-WHERE workspace = :ws AND id = :id"""
-RECORD_PHASE = """
-INSERT INTO phase_changes (workspace, session_id, number, from_phase, to_phase, at)
-SELECT :ws, :id, COALESCE(MAX(number), 0) + 1, :from_phase, :to_phase, :now
-FROM phase_changes WHERE workspace = :ws AND session_id = :id"""
-PHASES = """
-SELECT from_phase, to_phase, at FROM phase_changes
-WHERE workspace = :ws AND session_id = :id ORDER BY number"""
 RENAME = "UPDATE sessions SET name = :name, updated_at = :now WHERE workspace = :ws AND id = :id"
 BY_NAME = "SELECT id FROM sessions WHERE workspace = :ws AND name = :name"
 BY_PREFIX = """
@@ -79,7 +55,6 @@ CHILDREN = f"""
 SELECT {COLUMNS} FROM sessions INDEXED BY sessions_by_parent
 WHERE workspace = :ws AND parent_session_id = :id ORDER BY created_at, id"""
 
-_PHASE_CHANGE = Shape("phase_changes", "from_phase, to_phase, at")
 #: as far as the engines can count
 _FAR = 2**63 - 1
 _WHOLE = re.compile(r"-?[0-9]{1,19}\Z")
@@ -109,7 +84,7 @@ def insert(
     phase: Phase,
     parent: SessionId | None,
 ) -> Session:
-    ready, purpose = _ready(s, phase, new.kind), redact_text(new.purpose)
+    ready, purpose = is_ready(s, phase, new.kind), redact_text(new.purpose)
     written = s.run(
         INSERT, id=new.id, conversation_id=conversation_id, agent=new.agent, kind=new.kind.value,
         purpose=purpose, name=new.name, provider=new.provider, phase=phase.value,
@@ -154,7 +129,7 @@ def lock(s: Scope, session_id: str) -> Session:
     return read_session(row, s.where)
 
 
-def _ready(s: Scope, phase: Phase, kind: SessionKind) -> bool:
+def is_ready(s: Scope, phase: Phase, kind: SessionKind) -> bool:
     return is_resumable_phase(phase, s.policy.continue_, delegated=kind is SessionKind.DELEGATED)
 
 
@@ -165,65 +140,6 @@ def require_open(s: Scope, session_id: str) -> None:
         raise NotFound("session", session_id)
     if row[1] is not None:
         raise SessionClosed(session_id, row[0])
-
-
-def phase_history(s: Scope, session_id: str) -> tuple[PhaseChange, ...]:
-    try:
-        return tuple(map(_read_phase_change, s.all(PHASES, id=session_id)))
-    except MISREAD as exc:
-        raise UnreadableSession(s.where, session_id, f"phase_changes: {problem_of(exc)}") from exc
-
-
-def _read_phase_change(row: Row) -> PhaseChange:
-    _PHASE_CHANGE.check(row)
-    return PhaseChange(row[0], row[1], read_instant(row[2]))
-
-
-def update(
-    s: Scope, session_id: str, change: SessionUpdate, summary: str | None = None
-) -> tuple[Session, bool]:
-    """The session as it is now, and whether it has open turns."""
-    row = s.one(LOCK_WITH_HEAD, id=session_id)
-    if row is None:
-        raise NotFound("session", session_id)
-    current = read_session(row[:-1], s.where)
-    if current.finalized_at is not None:
-        raise SessionClosed(current.id, current.phase)
-    if change.expected_phase is not None and current.phase is not change.expected_phase:
-        raise PhaseConflict(current.id, change.expected_phase, current.phase)
-    encoded, metadata = row[9], current.metadata
-    if change.metadata is not None:
-        encoded = encode_metadata(merge_metadata(metadata, change.metadata))
-        metadata = read_metadata(encoded)
-    after = _changed(s, current, change, metadata, summary)
-    error = after.last_error
-    s.run(
-        UPDATE if after.finalized_at is None else CLOSE, id=after.id, phase=after.phase.value,
-        resume_ready=after.resume_ready, metadata=encoded, error_count=after.error_count,
-        last_error=error.message if error else None, last_error_at=error.at if error else None,
-        summary=after.summary, now=s.now,
-    )  # fmt: skip
-    if after.phase is not current.phase:
-        s.run(RECORD_PHASE, id=after.id, from_phase=row[7], to_phase=after.phase.value, now=s.now)
-    return after, row[-1] is not None
-
-
-def _changed(
-    s: Scope, current: Session, change: SessionUpdate, metadata: Metadata, summary: str | None
-) -> Session:
-    phase = change.phase or current.phase
-    ready = current.resume_ready if change.phase is None else _ready(s, phase, current.kind)
-    error = current.last_error
-    errors = 0 if change.clear_errors else current.error_count
-    if change.error is not None:
-        error, errors = SessionError(redact_text(change.error), s.now), errors + 1
-    # spelled out: dataclasses.replace would take longer than the statements around it
-    return Session(
-        current.id, current.conversation_id, current.agent, current.kind, current.purpose, current.name,
-        current.provider, phase, ready, metadata, errors, error,
-        current.created_at, s.now, s.now if phase.is_final else None,
-        None if summary is None else redact_text(summary), current.parent_session_id, current.usage,
-    )  # fmt: skip
 
 
 def rename(s: Scope, session_id: str, name: str | None) -> Session:

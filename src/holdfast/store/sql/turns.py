@@ -280,11 +280,11 @@ def cancel(s: Scope, session_id: str, seq: int) -> Turn:
     return get(s, session.conversation_id, seq)
 
 
-def cancel_all(s: Scope, session: Session) -> None:
+def cancel_all(s: Scope, conversation_id: str, session_id: str) -> None:
     """The session ends: nothing of it stays in the queue, what runs is asked to stop."""
-    where = {"id": session.conversation_id, "session_id": session.id, "now": s.now}
+    where = {"id": conversation_id, "session_id": session_id, "now": s.now}
     if s.run(CANCEL_WAITING, **where):
-        promote_head(s, session.conversation_id, session.id)
+        promote_head(s, conversation_id, session_id)
     s.run(REQUEST_CANCEL_RUNNING, **where)
 
 
