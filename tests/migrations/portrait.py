@@ -114,7 +114,7 @@ def _attempt(attempt: Attempt) -> Document:
         "cause": attempt.cause.value,
         "owner": attempt.owner,
         "fence": attempt.fence,
-        "decision": [attempt.decision["kind"], attempt.decision["reason"]],
+        "decision": [attempt.decision.kind, attempt.decision.reason],
         "runtime": attempt.runtime_id,
         "provider_session_id": attempt.provider_session_id,
         "work_dir": attempt.work_dir,

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 from holdfast.clock import Instant, to_iso
 from holdfast.domain.conversations import Conversation, HistoryTurn
-from holdfast.domain.decisions import decision_document
+from holdfast.domain.decisions import decided_document, decision_document
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals
 from holdfast.domain.policy import ResumePolicy
@@ -145,7 +145,7 @@ def attempt_document(attempt: Attempt) -> Document:
         "attempt": attempt.number,
         "provider": attempt.provider,
         "status": attempt.status.value,
-        "decision": attempt.decision,
+        "decision": decided_document(attempt.decision),
         "provider_session_id": attempt.provider_session_id,
         "started_at": to_iso(attempt.started_at),
         "ended_at": _moment(attempt.ended_at),

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from holdfast.cli.moments import age
 from holdfast.cli.report import Block, Cell, Column, Fields, Line, Table, Tone, cell
 from holdfast.clock import Instant, to_iso
-from holdfast.domain.decisions import Outcome, Standing, Verdict
+from holdfast.domain.decisions import Decided, Outcome, Standing, Verdict
 from holdfast.domain.phases import MayContinue
-from holdfast.domain.redaction import Json
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.turns import Attempt
 from holdfast.engine.explain import Explanation
@@ -62,14 +59,10 @@ def _guard_row(verdict: Verdict) -> tuple[Cell, ...]:
     )
 
 
-def _evidence(decision: Mapping[str, Json]) -> str:
-    """What the deciding guard had seen; rows are [reason, standing, outcome, text], as the store keeps them."""
-    rows = decision.get("evidence")
-    for row in rows if isinstance(rows, list) else ():
-        match row:
-            case [reason, _, _, str(text)] if reason == decision.get("reason") and text:
-                return f" ({text})"
-    return ""
+def _evidence(decided: Decided) -> str:
+    """What the deciding guard had seen."""
+    texts = (verdict.evidence for verdict in decided.verdicts if verdict.reason is decided.reason)
+    return next((f" ({text})" for text in texts if text), "")
 
 
 def _last(attempt: Attempt, now: Instant) -> Fields:
@@ -77,7 +70,7 @@ def _last(attempt: Attempt, now: Instant) -> Fields:
     rows = [
         ("the last time", cell(f"{to_iso(attempt.started_at)} ({age(attempt.started_at, now)} ago)")),
         ("turn", cell(f"{attempt.seq}, attempt {attempt.number}, {attempt.provider}")),
-        ("decided", cell(f"{decision.get('kind')}: {decision.get('reason')}{_evidence(decision)}")),
+        ("decided", cell(f"{decision.kind}: {decision.reason}{_evidence(decision)}")),
         ("came to", cell(attempt.status.value)),
     ]
     if attempt.failure is not None:

@@ -178,14 +178,73 @@ def outcome_of(decision: Decision) -> Outcome:
             return Outcome.REFUSE
 
 
-def decision_kind(decision: Decision) -> str:
-    return type(decision).__name__.lower()
+class DecisionKind(StrEnum):
+    RESUME = "resume"
+    FORK = "fork"
+    FRESH = "fresh"
+    WAIT = "wait"
+    REFUSE = "refuse"
+
+
+_KINDS = {
+    Resume: DecisionKind.RESUME,
+    Fork: DecisionKind.FORK,
+    Fresh: DecisionKind.FRESH,
+    Wait: DecisionKind.WAIT,
+    Refuse: DecisionKind.REFUSE,
+}
+
+
+def decision_kind(decision: Decision) -> DecisionKind:
+    return _KINDS[type(decision)]
+
+
+@record
+class Decided:
+    """A decision as an attempt keeps it: of its verdicts, those that did not simply pass."""
+
+    kind: DecisionKind
+    reason: Reason
+    verdicts: tuple[Verdict, ...]
+
+    def about(self, provider_session_id: str | None, catch_up: tuple[tuple[int, int], ...]) -> Decision:
+        """The decision itself, with what the attempt and its pointer keep of it."""
+        session_id = ProviderSessionId(provider_session_id or "")
+        match self.kind:
+            case DecisionKind.RESUME:
+                return Resume(session_id, catch_up, self.verdicts, self.reason)
+            case DecisionKind.FORK:
+                return Fork(session_id, catch_up, self.verdicts, self.reason)
+            case DecisionKind.FRESH:
+                return Fresh(self.reason, self.verdicts, session_id or None)
+            case DecisionKind.WAIT:
+                return Wait(self.reason, self.verdicts)
+            case DecisionKind.REFUSE:
+                return Refuse(self.reason, self.verdicts)
+
+
+def evidence_row(verdict: Verdict) -> list[str]:
+    """A verdict as it is kept, and shown again."""
+    return [
+        verdict.reason.value,
+        verdict.standing.value,
+        verdict.outcome.name.lower(),
+        verdict.evidence,
+    ]
+
+
+def decided_document(decided: Decided) -> dict[str, object]:
+    return {
+        "kind": decided.kind.value,
+        "reason": decided.reason.value,
+        "evidence": list(map(evidence_row, decided.verdicts)),
+    }
 
 
 def decision_document(decision: Decision) -> dict[str, object]:
     """A decision as plain JSON, every guard with its verdict."""
     return {
-        "kind": decision_kind(decision),
+        "kind": decision_kind(decision).value,
         "reason": decision.reason.value,
         "guards": [
             {

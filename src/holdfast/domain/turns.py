@@ -8,7 +8,7 @@ from enum import StrEnum
 
 from holdfast.clock import Instant
 from holdfast.domain.conversations import SeenTurns
-from holdfast.domain.decisions import Decision, Refuse
+from holdfast.domain.decisions import Decided, Decision, Refuse
 from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ConversationId, ProviderSessionId, RuntimeId, SessionId
 from holdfast.domain.phases import Phase
@@ -215,7 +215,7 @@ class Attempt:
     fence: int
     cause: AttemptCause
     status: AttemptStatus
-    decision: Mapping[str, Json]
+    decision: Decided
     provider_session_id: ProviderSessionId | None
     work_dir: str | None
     model: str | None

@@ -61,9 +61,9 @@ class ClaimContract:
 
         attempt = store.newest_attempt(session.id)
         assert attempt is not None
-        assert (attempt.decision["kind"], attempt.decision["reason"]) == ("fresh", "runtime_changed")
+        assert (attempt.decision.kind, attempt.decision.reason) == ("fresh", "runtime_changed")
         assert isinstance(claimed.decision, Fresh)
-        assert HERE.id in str(attempt.decision["evidence"])
+        assert any(HERE.id in verdict.evidence for verdict in attempt.decision.verdicts)
 
     def test_the_decision_is_the_one_that_explain_gives(self, store: Store) -> None:
         session = begin(store)

@@ -60,7 +60,7 @@ def assert_fresh(store: Store, claimed: Claim, reason: Reason) -> None:
     assert claimed.decision.reason is reason
     assert claimed.decision.provider_session_id is None
     attempt = store.attempts(claimed.turn.conversation_id, claimed.turn.seq)[-1]
-    assert (attempt.decision["kind"], attempt.decision["reason"]) == ("fresh", reason.value)
+    assert (attempt.decision.kind, attempt.decision.reason) == ("fresh", reason)
     assert attempt.provider_session_id is None
 
 

@@ -122,7 +122,7 @@ class FallBackContract:
         assert (first.status, first.failure) == (AttemptStatus.FELL_BACK, GONE)
         assert first.provider_session_id == resumed_id(resumed.decision)
         assert (second.status, second.cause) == (AttemptStatus.OPEN, AttemptCause.FALLBACK)
-        assert (second.decision["kind"], second.provider_session_id) == ("fresh", None)
+        assert (second.decision.kind, second.provider_session_id) == ("fresh", None)
 
     def test_the_work_dir_stays(self, store: Store) -> None:
         resumed = self.resuming(store)

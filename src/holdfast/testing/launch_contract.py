@@ -64,7 +64,7 @@ class LaunchContract:
 
         attempt = store.newest_attempt(session.id)
         assert attempt is not None
-        assert (attempt.decision["kind"], attempt.decision["reason"]) == ("fresh", "transcript_missing")
+        assert (attempt.decision.kind, attempt.decision.reason) == ("fresh", "transcript_missing")
         assert attempt.provider_session_id != resumed_id(resumed.decision)
 
     def test_a_session_that_was_retired_is_not_begun_again(self, store: Store) -> None:

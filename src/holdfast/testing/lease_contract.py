@@ -283,7 +283,7 @@ class LeaseContract:
         (attempt,) = store.attempts(turn.conversation_id, turn.seq)
         assert claimed.pointer is not None
         assert attempt.provider_session_id == claimed.pointer.provider_session_id
-        assert (attempt.work_dir, attempt.decision["kind"]) == ("/srv/infra", "resume")
+        assert (attempt.work_dir, attempt.decision.kind) == ("/srv/infra", "resume")
 
     def test_a_launch_may_weaken_the_decision(self, store: Store) -> None:
         session = begin(store)
@@ -294,7 +294,7 @@ class LeaseContract:
         store.launch(lease, Launch(Fresh(Reason.TRANSCRIPT_MISSING, ()), a_process()))
 
         (attempt,) = store.attempts(turn.conversation_id, turn.seq)
-        assert (attempt.decision["kind"], attempt.decision["reason"]) == ("fresh", "transcript_missing")
+        assert (attempt.decision.kind, attempt.decision.reason) == ("fresh", "transcript_missing")
         assert attempt.provider_session_id is None
         assert attempt.work_dir == "/srv/infra"
 

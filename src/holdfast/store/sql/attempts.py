@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.domain.conversations import Conversation, SeenTurns
-from holdfast.domain.decisions import Decision, Fork, Fresh, Resume, decision_kind
+from holdfast.domain.decisions import Decision, DecisionKind, Fork, Fresh, Resume, decision_kind
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, TranscriptMark
@@ -104,7 +104,7 @@ def _read(row: Row) -> Attempt:
     return Attempt(
         row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], AttemptCause(row[8]),
         AttemptStatus(row[9]),
-        codec.decode_stored_decision(row[10], row[11], row[12]),
+        codec.decode_decided(row[10], row[11], row[12]),
         row[13], row[14], row[15], row[16], SeenTurns.parse(row[17]), codec.decode_process(row[18]),
         read_instant(row[19]), read_optional_instant(row[20]), failure, Usage(*row[23:27]), row[27], codec.decode_rights(row[28]),
         codec.decode_transcript(row[29]), row[30], row[31],
@@ -142,7 +142,7 @@ def insert(s: Scope, opening: Opening, cause: AttemptCause) -> None:
         INSERT, conversation_id=turn.conversation_id, seq=turn.seq, number=lease.attempt,
         session_id=turn.session_id, provider=turn.provider, runtime_id=opening.runtime_id,
         version=opening.version, owner=lease.owner, claim_key=opening.key, fence=lease.fence,
-        cause=cause.value, decision=decision_kind(decision), reason=decision.reason.value,
+        cause=cause.value, decision=decision_kind(decision).value, reason=decision.reason.value,
         evidence=codec.encode_evidence(decision), provider_session_id=named, forked_from=forked_from,
         work_dir=work_dir, model=model, rights=codec.encode_rights(rights),
         epoch=opening.conversation.revision,
@@ -170,7 +170,7 @@ def _profile(opening: Opening) -> tuple[str | None, str | None, Rights | None]:
 
 def begun_id(attempt: Attempt, turn: Turn) -> ProviderSessionId | None:
     """The attempt's provider session, unless its id was promised to a turn that was never launched."""
-    promised = turn.status is TurnStatus.CLAIMED and attempt.decision["kind"] == "fresh"
+    promised = turn.status is TurnStatus.CLAIMED and attempt.decision.kind is DecisionKind.FRESH
     if promised and attempt.provider_session_id == turn.request.provider_session_id:
         return None
     return attempt.provider_session_id
@@ -209,7 +209,11 @@ def newest_pointer(s: Scope, session_id: str, provider: str, before_fence: int) 
         return None
     attempt = read_attempt(s, row)
     pointer = attempt.pointer()
-    if pointer is None or attempt.status is AttemptStatus.DONE or attempt.decision["kind"] != "resume":
+    if (
+        pointer is None
+        or attempt.status is AttemptStatus.DONE
+        or attempt.decision.kind is not DecisionKind.RESUME
+    ):
         return pointer
     if provider_sessions.state(s, provider, pointer.provider_session_id).retired is not None:
         return pointer
@@ -228,7 +232,7 @@ def launch(s: Scope, lease: Lease, launched: Launch) -> None:
     forked_from = decision.provider_session_id if isinstance(decision, Fork) else None
     s.run(
         LAUNCH, id=lease.conversation_id, seq=lease.seq, number=lease.attempt,
-        decision=decision_kind(decision), reason=decision.reason.value,
+        decision=decision_kind(decision).value, reason=decision.reason.value,
         evidence=codec.encode_evidence(decision), provider_session_id=chosen or resumed,
         forked_from=forked_from, work_dir=launched.work_dir or attempt.work_dir,
         model=launched.model or attempt.model,
@@ -259,9 +263,11 @@ def _refuse_stronger(attempt: Attempt, decision: Decision) -> None:
     """The launch may weaken what the claim decided, and never more than that."""
     match decision:
         case Resume(session_id):
-            claimed = attempt.decision["kind"] == "resume" and attempt.provider_session_id == session_id
+            claimed = (
+                attempt.decision.kind is DecisionKind.RESUME and attempt.provider_session_id == session_id
+            )
         case Fork(session_id):
-            claimed = attempt.decision["kind"] == "fork" and attempt.forked_from == session_id
+            claimed = attempt.decision.kind is DecisionKind.FORK and attempt.forked_from == session_id
         case Fresh():
             return
         case _:

@@ -29,7 +29,6 @@ from holdfast.errors import Busy, Conflict, InvalidInput, NotFound, StoreCorrupt
 from holdfast.store.driver import Row
 from holdfast.store.sql import (
     attempts,
-    codec,
     history,
     leases,
     pointers,
@@ -152,8 +151,7 @@ def redeliver(s: Scope, key: str, runtime: Runtime | None) -> Claim | None:
         attempt.owner, s.now if expires_at is None else expires_at,
     )  # fmt: skip
     pointer = find_pointer(s, attempt.session_id, turn, runtime, attempt.fence)
-    decision = codec.decode_decision(
-        attempt.decision,
+    decision = attempt.decision.about(
         attempt.provider_session_id or attempt.forked_from or turn.request.provider_session_id,
         () if pointer is None else pointer.catch_up(turn.seq),
     )  # fmt: skip

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from holdfast.domain.decisions import (
+    Decided,
     Decision,
-    Fork,
-    Fresh,
+    DecisionKind,
     Outcome,
     Reason,
-    Refuse,
-    Resume,
     Standing,
     Verdict,
-    Wait,
+    evidence_row,
 )
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import NO_RIGHTS, Rights, TranscriptMark
-from holdfast.domain.redaction import Json, redact_text
+from holdfast.domain.redaction import redact_text
 from holdfast.domain.runtimes import Capabilities
 from holdfast.domain.turns import ProcessMark, TurnRequest
 
@@ -165,19 +163,22 @@ def decode_capabilities(text: str) -> Capabilities:
 
 def encode_evidence(decision: Decision) -> str:
     """The verdicts that did not simply pass."""
-    rows: list[Any] = [
-        [v.reason.value, v.standing.value, v.outcome.name.lower(), redact_text(v.evidence)]
-        for v in decision.verdicts
-        if v.outcome is not Outcome.RESUME or (v.standing is Standing.PASSED and v.evidence)
+    rows = [
+        evidence_row(replace(verdict, evidence=redact_text(verdict.evidence)))
+        for verdict in decision.verdicts
+        if verdict.outcome is not Outcome.RESUME or (verdict.standing is Standing.PASSED and verdict.evidence)
     ]
     return dump(rows) if rows else "[]"
 
 
-def decode_stored_decision(kind: str, reason: str, evidence: str) -> dict[str, Json]:
-    """As an attempt keeps it: plain JSON that ``decode_decision`` can read."""
-    stored: dict[str, Json] = {"kind": kind, "reason": reason, "evidence": load(evidence)}
-    decode_decision(stored, None, ())
-    return stored
+def decode_decided(kind: str, reason: str, evidence: str) -> Decided:
+    verdicts = () if evidence == "[]" else tuple(map(_decode_verdict, load(evidence)))
+    return Decided(DecisionKind(kind), Reason(reason), verdicts)
+
+
+def _decode_verdict(row: list[Any]) -> Verdict:
+    reason, standing, outcome, evidence = row
+    return Verdict(Reason(reason), Standing(standing), Outcome[outcome.upper()], as_text(evidence))
 
 
 def decode_object(text: str) -> dict[str, Any]:
@@ -185,28 +186,3 @@ def decode_object(text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError("it is not a JSON object")
     return value
-
-
-def decode_decision(
-    stored: Mapping[str, Any], provider_session_id: str | None, catch_up: tuple[tuple[int, int], ...]
-) -> Decision:
-    """A stored decision; of its verdicts, those that were kept."""
-    kind, reason = stored["kind"], Reason(stored["reason"])
-    verdicts = tuple(
-        Verdict(Reason(code), Standing(standing), Outcome[outcome.upper()], as_text(text))
-        for code, standing, outcome, text in stored["evidence"]
-    )
-    session_id = ProviderSessionId(provider_session_id or "")
-    match kind:
-        case "resume":
-            return Resume(session_id, catch_up, verdicts, reason)
-        case "fork":
-            return Fork(session_id, catch_up, verdicts, reason)
-        case "fresh":
-            return Fresh(reason, verdicts, session_id or None)
-        case "wait":
-            return Wait(reason, verdicts)
-        case "refuse":
-            return Refuse(reason, verdicts)
-        case _:
-            raise ValueError(f"{kind[:40]!r} is no decision")

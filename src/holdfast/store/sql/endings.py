@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from holdfast.clock import Instant
-from holdfast.domain.decisions import Fresh, Outcome, Reason, Standing, Verdict
+from holdfast.domain.decisions import DecisionKind, Fresh, Outcome, Reason, Standing, Verdict
 from holdfast.domain.failures import (
     BLAMES_SESSION,
     NOT_AN_ERROR,
@@ -112,7 +112,7 @@ def finish(s: Scope, lease: Lease, end: TurnEnd) -> Turn | Late:
 def _about_the_resumed(attempt: Attempt, end: TurnEnd) -> TurnEnd:
     """Another id on a failed resume is a rejection: the session that was asked for is to blame, not that one."""
     other = end.provider_session_id and end.provider_session_id != attempt.provider_session_id
-    if not other or end.status is TurnStatus.DONE or attempt.decision["kind"] != "resume":
+    if not other or end.status is TurnStatus.DONE or attempt.decision.kind is not DecisionKind.RESUME:
         return end
     usage = UsageReport(_used(end.usage, NO_USAGE))
     return replace(end, provider_session_id=None, transcript=None, usage=usage)
@@ -244,7 +244,7 @@ def _judge_provider_session(before: ProviderSession, attempt: Attempt, end: Turn
         return replace(before, errors=0, failed_resumes=0)
     if end.failure is None or end.failure.failure_class not in BLAMES_SESSION:
         return before
-    resumed = attempt.decision["kind"] == "resume"
+    resumed = attempt.decision.kind is DecisionKind.RESUME
     return replace(
         before, errors=before.errors + 1, failed_resumes=before.failed_resumes + (1 if resumed else 0)
     )
@@ -277,13 +277,13 @@ def fall_back(s: Scope, lease: Lease, failure: Failure, key: str) -> Claim:
         return known
     leases.require(s, lease)
     attempt = attempts.get(s, lease)
-    if attempt.decision["kind"] not in ("resume", "fork"):
+    if attempt.decision.kind not in (DecisionKind.RESUME, DecisionKind.FORK):
         raise Conflict(f"turn {lease.seq} did not resume a session: there is nothing to fall back from")
     conversation = history.get(s, lease.conversation_id)
     turn = turns.get(s, lease.conversation_id, lease.seq)
     if turn.request.provider_session_id is not None:
         raise Conflict(f"turn {lease.seq} asked for this session by name: it is not replaced by another")
-    refused = attempt.provider_session_id if attempt.decision["kind"] == "resume" else None
+    refused = attempt.provider_session_id if attempt.decision.kind is DecisionKind.RESUME else None
     s.run(
         attempts.END, id=lease.conversation_id, seq=lease.seq, number=lease.attempt,
         status=AttemptStatus.FELL_BACK.value, now=s.now, failure_class=failure.failure_class.value,
