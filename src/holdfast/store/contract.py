@@ -1,6 +1,6 @@
 """Owns the Store contract: every verb, none optional; these docstrings are its specification.
 
-For all verbs: one call is one transaction, and a call that raises has changed nothing. Everything
+One call is one transaction, and a call that raises has changed nothing; ``clean_up`` alone is several. Everything
 happens in the workspace that the store was opened for; what is in another one does not exist.
 ``NotFound`` is raised for an id that does not exist; a verb that only lists what belongs to it lists nothing. Instants are the store's own.
 ``InvalidInput`` refuses a limit or a place to begin that is negative or beyond 2**53.
@@ -112,7 +112,9 @@ class Store(Protocol):
         """Abandon what has been idle since before ``cutoff``, delete what has been final since before it.
 
         Leased sessions and those with waiting turns are not idle. What a remaining fork reads through
-        to stays. A retired provider session id is remembered for good.
+        to stays. A retired provider session id is remembered for good. Works in batches, each as a whole:
+        others may come in between, and are respected; if it raises, the batches before have happened, and
+        another call goes on. ``dry_run`` is one look, and changes nothing.
         """
         ...
 

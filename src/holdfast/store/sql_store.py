@@ -1,4 +1,4 @@
-"""Owns the one implementation of the Store contract: each verb is one transaction on a driver."""
+"""Owns the one implementation of the Store contract: each verb is one transaction on a driver, but for cleaning up."""
 
 from __future__ import annotations
 
@@ -121,8 +121,14 @@ class SqlStore:
             cleanup.remove(s, session_id)
 
     def clean_up(self, cutoff: Instant, *, dry_run: bool = False) -> CleanupReport:
-        with self._read() if dry_run else self._write() as s:
-            return cleanup.clean_up(s, cutoff, dry_run=dry_run)
+        with self._read() as s:
+            cleaning = cleanup.Cleaning(s, cutoff, dry_run=dry_run)
+            while dry_run and cleaning.goes_on:
+                cleaning.next_batch(s)
+        while cleaning.goes_on:
+            with self._write() as s:
+                cleaning.next_batch(s)
+        return cleaning.report
 
     # --- conversations ---
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from holdfast.clock import Instant
 from holdfast.domain.phases import Phase
 from holdfast.domain.retention import CleanupReport
@@ -11,12 +13,15 @@ from holdfast.store.sql.scope import Scope
 
 # created_at is never later than updated_at, and unlike it has an index
 IDLE = """
-SELECT id, phase FROM sessions
+SELECT id FROM sessions
 WHERE workspace = :ws AND created_at < :cutoff AND updated_at < :cutoff AND finalized_at IS NULL
     AND lease_expires_at IS NULL AND head_seq IS NULL
 ORDER BY created_at"""
 # what somebody is changing at this moment is not idle; and cleaning up, which needs many rows, never waits
-LOCK_IDLE = f"{IDLE} FOR UPDATE SKIP LOCKED"
+STILL_IDLE = """
+SELECT phase FROM sessions
+WHERE workspace = :ws AND id = :id AND updated_at < :cutoff AND finalized_at IS NULL
+    AND lease_expires_at IS NULL AND head_seq IS NULL FOR UPDATE SKIP LOCKED"""
 LOCK_UNUSED = """
 SELECT id FROM conversations WHERE workspace = :ws AND id = :id FOR UPDATE SKIP LOCKED"""
 # newest first, so that a fork goes before what it was forked from
@@ -62,45 +67,73 @@ DELETE_CONVERSATION = (
     "DELETE FROM conversations WHERE workspace = :ws AND id = :id",
 )
 
-
-def clean_up(s: Scope, cutoff: Instant, *, dry_run: bool) -> CleanupReport:
-    """Final sessions first, so that what is abandoned now stays readable until the next time."""
-    deleted = _delete_final(s, cutoff, dry_run=dry_run)
-    abandoned: list[str] = []
-    for session_id, phase in s.all(IDLE if dry_run else LOCK_IDLE, cutoff=cutoff):
-        # damage can leave an id that cannot be said again
-        if dry_run or lifecycle.close(s, session_id, phase, Phase.ABANDONED):
-            abandoned.append(session_id)
-    return CleanupReport(tuple(abandoned), tuple(deleted))
+#: of conversations and sessions; others wait no longer than for these
+BATCH = 500
 
 
-def _delete_final(s: Scope, cutoff: Instant, *, dry_run: bool) -> list[str]:
-    deleted: list[str] = []
-    gone: set[str] = set()
-    spared: set[str] = set()
-    parents: dict[str, str | None] = dict(s.all(FINAL, cutoff=cutoff))
-    for conversation_id in parents:
+class Cleaning:
+    """What there is to clean up, found at once and taken away in batches, each in a transaction of its own.
+
+    Between two of them anything may happen: each batch looks again at what it takes. Final sessions
+    go first, so that what is abandoned now stays readable until the next time.
+    """
+
+    def __init__(self, s: Scope, cutoff: Instant, *, dry_run: bool) -> None:
+        self._cutoff = cutoff
+        self._dry_run = dry_run
+        self._parents: dict[str, str | None] = dict(s.all(FINAL, cutoff=cutoff))
+        self._final = deque(self._parents)
+        self._idle = deque(session_id for (session_id,) in s.all(IDLE, cutoff=cutoff))
+        self._gone: set[str] = set()
+        self._spared: set[str] = set()
+        self._deleted: list[str] = []
+        self._abandoned: list[str] = []
+
+    @property
+    def goes_on(self) -> bool:
+        return bool(self._final or self._idle)
+
+    @property
+    def report(self) -> CleanupReport:
+        return CleanupReport(tuple(self._abandoned), tuple(self._deleted))
+
+    def next_batch(self, s: Scope) -> None:
+        for _ in range(BATCH):
+            if self._final:
+                self._delete_with_parents(s, self._final.popleft())
+            elif self._idle:
+                self._abandon(s, self._idle.popleft())
+
+    def _delete_with_parents(self, s: Scope, conversation_id: str) -> None:
         current: str | None = conversation_id
         while current is not None:
-            used = not dry_run and s.one(LOCK_UNUSED, id=current) is None
-            if used or _is_needed(s, current, cutoff, gone):
-                spared.add(current)
-                break
-            gone.add(current)
-            deleted += [row[0] for row in s.all(SESSIONS_OF, id=current)]
-            if not dry_run:
+            if self._is_needed(s, current):
+                self._spared.add(current)
+                return
+            self._gone.add(current)
+            self._deleted += [session_id for (session_id,) in s.all(SESSIONS_OF, id=current)]
+            if not self._dry_run:
                 _delete(s, current)
             # a clock that was set back makes a parent look younger than its fork: look at it again
-            parent = parents[current]
-            current = parent if parent in spared else None
-    return deleted
+            parent = self._parents[current]
+            current = parent if parent in self._spared else None
 
+    def _is_needed(self, s: Scope, conversation_id: str) -> bool:
+        """By someone who uses it just now, a session that is not old and final, or a fork that stays."""
+        if not self._dry_run and s.one(LOCK_UNUSED, id=conversation_id) is None:
+            return True
+        if s.one(LIVING, id=conversation_id, cutoff=self._cutoff) is not None:
+            return True
+        return any(fork not in self._gone for (fork,) in s.all(CHILD_CONVERSATIONS, id=conversation_id))
 
-def _is_needed(s: Scope, conversation_id: str, cutoff: Instant, gone: set[str]) -> bool:
-    """By a session that is not old and final, or by a fork that stays."""
-    if s.one(LIVING, id=conversation_id, cutoff=cutoff) is not None:
-        return True
-    return any(row[0] not in gone for row in s.all(CHILD_CONVERSATIONS, id=conversation_id))
+    def _abandon(self, s: Scope, session_id: str) -> None:
+        if not self._dry_run:
+            idle = s.one(STILL_IDLE, id=session_id, cutoff=self._cutoff)
+            if idle is None:
+                return
+            (phase,) = idle
+            lifecycle.close(s, session_id, phase, Phase.ABANDONED)
+        self._abandoned.append(session_id)
 
 
 def _delete(s: Scope, conversation_id: str) -> None:
@@ -112,13 +145,13 @@ def remove(s: Scope, session_id: str) -> None:
     """One session and its conversation, for good. Refuses while anything else needs it."""
     # without reading all of it: a row that cannot be understood can still be removed
     conversation_id = history.lock_of_session(s, session_id).id
-    row = s.one(LOCK_OWNER, id=session_id)
-    if row is not None and row[0] is not None:
-        raise Busy(f"session {session_id}", row[0])
-    forks = [row[0] for row in s.all(FORKS_OF, id=conversation_id)]
+    (owner,) = s.one(LOCK_OWNER, id=session_id) or (None,)
+    if owner is not None:
+        raise Busy(f"session {session_id}", owner)
+    forks = [fork for (fork,) in s.all(FORKS_OF, id=conversation_id)]
     if forks:
         raise Conflict(f"session {session_id} has forks: remove them first ({', '.join(forks)})", forks=forks)
-    others = [row[0] for row in s.all(SESSIONS_OF, id=conversation_id) if row[0] != session_id]
+    others = [other for (other,) in s.all(SESSIONS_OF, id=conversation_id) if other != session_id]
     if others:
         raise Conflict(f"other agents share its conversation: {', '.join(others)}", sessions=others)
     _delete(s, conversation_id)

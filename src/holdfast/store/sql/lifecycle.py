@@ -91,17 +91,12 @@ def close(
     *,
     summary: str | None = None,
     turns_in: str | None = None,
-) -> bool:
-    """For good; False if no session has this id.
-
-    ``turns_in``: the conversation with its open turns, of which none stays in the queue.
-    """
-    if not s.run(CLOSE, id=session_id, phase=outcome.value, summary=summary, now=s.now):
-        return False
+) -> None:
+    """For good. ``turns_in``: the conversation with its open turns, of which none stays in the queue."""
+    s.run(CLOSE, id=session_id, phase=outcome.value, summary=summary, now=s.now)
     record_phase(s, session_id, from_phase, outcome)
     if turns_in is not None:
         turns.cancel_all(s, turns_in, session_id)
-    return True
 
 
 def record_phase(s: Scope, session_id: str, from_phase: str, phase: Phase) -> None:
