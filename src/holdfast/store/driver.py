@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from holdfast.clock import Instant
+from holdfast.errors import StoreUnavailable
 
 Row = tuple[Any, ...]
 Params = dict[str, object]
@@ -37,6 +38,10 @@ class Transaction(Protocol):
     def run_many(self, sql: str, rows: Sequence[Params]) -> None: ...
 
 
+class Undone(StoreUnavailable):
+    """The engine rolled the transaction back, because others were in its way: it may be tried again as a whole."""
+
+
 class Driver(Protocol):
     """Safe to use from several threads; each transaction has a connection of its own."""
 
@@ -50,7 +55,7 @@ class Driver(Protocol):
         ...
 
     def write(self) -> AbstractContextManager[Transaction]:
-        """Commits on a normal exit, durably; rolls back on any exception."""
+        """Commits on a normal exit, durably; rolls back on any exception. Undone if only the moment was wrong."""
         ...
 
     def read(self) -> AbstractContextManager[Transaction]:

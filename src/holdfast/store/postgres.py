@@ -14,7 +14,7 @@ from psycopg import conninfo, errors
 
 from holdfast.clock import Clock, Instant
 from holdfast.errors import Conflict, HoldfastError, InvalidInput, StoreCorrupt, StoreError, StoreUnavailable
-from holdfast.store.driver import Params, Row
+from holdfast.store.driver import Params, Row, Undone
 from holdfast.store.pool import NOT_ITS_TRANSACTION, Pool
 
 CONNECT_SECONDS = 10
@@ -211,25 +211,29 @@ class PostgresDriver:
             raise translate_error(self.where, exc) from exc
 
 
+_UNAVAILABLE: dict[type[psycopg.Error], str] = {
+    errors.DiskFull: "the disk is full",
+    errors.ReadOnlySqlTransaction: "it is read-only",
+    errors.LockNotAvailable: "it is locked by another session for too long",
+    errors.IdleInTransactionSessionTimeout: "the transaction stood still for too long",
+    errors.QueryCanceled: "a statement was cancelled",
+}
+
+
 def translate_error(where: str, error: Exception) -> HoldfastError:
     text = " ".join(str(error).split())
+    for kind, problem in _UNAVAILABLE.items():
+        if isinstance(error, kind):
+            return StoreUnavailable(where, problem, engine=text)
     if isinstance(error, errors.UniqueViolation):
         # every verb looks before it writes: what it meets only then was written in the meantime
         return Conflict("someone else was faster", engine=text)
-    if isinstance(error, errors.DiskFull):
-        return StoreUnavailable(where, "the disk is full", engine=text)
-    if isinstance(error, errors.ReadOnlySqlTransaction):
-        return StoreUnavailable(where, "it is read-only", engine=text)
+    if isinstance(error, errors.DeadlockDetected | errors.SerializationFailure):
+        return Undone(where, f"it was busy, try again: {text}")
     if isinstance(error, errors.UndefinedTable | errors.UndefinedColumn):
         return StoreCorrupt(where, f"it is not a Holdfast database: {text}")
     if isinstance(error, errors.InsufficientPrivilege):
         return StoreUnavailable(where, text)
-    if isinstance(error, errors.LockNotAvailable):
-        return StoreUnavailable(where, "it is locked by another session for too long", engine=text)
-    if isinstance(error, errors.IdleInTransactionSessionTimeout):
-        return StoreUnavailable(where, "the transaction stood still for too long", engine=text)
-    if isinstance(error, errors.DeadlockDetected | errors.SerializationFailure | errors.QueryCanceled):
-        return StoreUnavailable(where, f"it was busy, try again: {text}")
     if isinstance(error, psycopg.OperationalError):
         return StoreUnavailable(where, f"cannot be reached: {text}")
     return StoreError(where, f"PostgreSQL: {text}")

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Concatenate, ParamSpec, TypeVar
 
 from holdfast.clock import Instant
 from holdfast.domain.conversations import Conversation, HistoryTurn
@@ -41,7 +42,7 @@ from holdfast.domain.turns import (
 )
 from holdfast.domain.usage import Usage, check_report, check_usage
 from holdfast.errors import InvalidInput
-from holdfast.store.driver import Driver
+from holdfast.store.driver import Driver, Undone
 from holdfast.store.sql import (
     attempts,
     claims,
@@ -59,6 +60,12 @@ from holdfast.store.sql import (
 )
 from holdfast.store.sql.scope import Scope
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+#: of one transaction that ends in a deadlock
+MAX_TRIES = 4
+
 
 class SqlStore:
     """See ``contract.Store`` for what each verb promises."""
@@ -69,17 +76,28 @@ class SqlStore:
         self._policy = policy
         self.where = driver.where
 
-    def _write(self) -> Scope:
-        return Scope(self._driver.write(), self._workspace, self._policy, self.where)
-
     def _read(self) -> Scope:
         return Scope(self._driver.read(), self._workspace, self._policy, self.where)
+
+    def _writing(self) -> Scope:
+        return Scope(self._driver.write(), self._workspace, self._policy, self.where)
+
+    def _write(self, work: Callable[Concatenate[Scope, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """A whole transaction; what the engine undoes, to end a deadlock, is done again from the beginning."""
+        tries = 1
+        while True:
+            try:
+                with self._writing() as s:
+                    return work(s, *args, **kwargs)
+            except Undone:
+                if tries == MAX_TRIES:
+                    raise
+            tries += 1
 
     # --- sessions ---
 
     def create_session(self, new: NewSession) -> Session:
-        with self._write() as s:
-            return sessions.create(s, new)
+        return self._write(sessions.create, new)
 
     def get_session(self, session_id: str) -> Session:
         with self._read() as s:
@@ -94,14 +112,12 @@ class SqlStore:
             return lifecycle.phase_history(s, session_id)
 
     def update_session(self, session_id: str, change: SessionUpdate) -> Session:
-        with self._write() as s:
-            return lifecycle.update(s, session_id, change)
+        return self._write(lifecycle.update, session_id, change)
 
     def finalize_session(self, session_id: str, outcome: Phase, summary: str | None) -> Session:
         if not outcome.is_final:
             raise InvalidInput("outcome", f"{outcome} is not a final phase")
-        with self._write() as s:
-            return lifecycle.update(s, session_id, SessionUpdate(phase=outcome), summary)
+        return self._write(lifecycle.update, session_id, SessionUpdate(phase=outcome), summary)
 
     def list_sessions(self, wanted: SessionFilter, limit: int, cursor: str | None = None) -> SessionPage:
         check_whole("limit", limit, lowest=1)
@@ -113,12 +129,10 @@ class SqlStore:
             return sessions.children(s, session_id)
 
     def rename_session(self, session_id: str, name: str | None) -> Session:
-        with self._write() as s:
-            return sessions.rename(s, session_id, name)
+        return self._write(sessions.rename, session_id, name)
 
     def remove_session(self, session_id: str) -> None:
-        with self._write() as s:
-            cleanup.remove(s, session_id)
+        self._write(cleanup.remove, session_id)
 
     def clean_up(self, cutoff: Instant, *, dry_run: bool = False) -> CleanupReport:
         with self._read() as s:
@@ -126,7 +140,8 @@ class SqlStore:
             while dry_run and cleaning.goes_on:
                 cleaning.next_batch(s)
         while cleaning.goes_on:
-            with self._write() as s:
+            # once only: it remembers itself how far it has come
+            with self._writing() as s:
                 cleaning.next_batch(s)
         return cleaning.report
 
@@ -152,43 +167,30 @@ class SqlStore:
     def edit_turn(
         self, session_id: str, seq: int, *, prompt: str | None = None, response: str | None = None
     ) -> HistoryTurn:
-        with self._write() as s:
-            return history.edit(s, turns.lock_both(s, session_id), seq, prompt, response)
+        return self._write(turns.edit_history, session_id, seq, prompt, response)
 
     def truncate(self, session_id: str, keep: int) -> Conversation:
-        with self._write() as s:
-            conversation = turns.lock_both(s, session_id)
-            changed, waiting = history.truncate(s, conversation, keep)
-            turns.promote_heads(s, conversation.id, waiting)
-            return changed
+        return self._write(turns.truncate_history, session_id, keep)
 
     def retry_turn(self, session_id: str, seq: int, *, prompt: str | None = None) -> Turn:
-        with self._write() as s:
-            return turns.retry(s, session_id, seq, prompt)
+        return self._write(turns.retry, session_id, seq, prompt)
 
     def new_generation(self, session_id: str) -> Conversation:
-        with self._write() as s:
-            conversation = turns.lock_both(s, session_id)
-            changed, waiting = history.new_generation(s, conversation)
-            turns.promote_heads(s, conversation.id, waiting)
-            return changed
+        return self._write(turns.begin_again, session_id)
 
     def fork(
         self, session_id: str, child_id: SessionId, *, at: int | None = None, name: str | None = None
     ) -> Session:
-        with self._write() as s:
-            return forks.fork(s, session_id, child_id, at, name)
+        return self._write(forks.fork, session_id, child_id, at, name)
 
     # --- the queue ---
 
     def enqueue_turn(self, session_id: str, new: NewTurn) -> Turn:
-        with self._write() as s:
-            return turns.enqueue(s, session_id, new)
+        return self._write(turns.enqueue, session_id, new)
 
     def record_turn(self, session_id: str, new: NewTurn, response: str | None, usage: Usage) -> Turn:
         check_usage(usage)
-        with self._write() as s:
-            return turns.record(s, session_id, new, response, usage)
+        return self._write(turns.record, session_id, new, response, usage)
 
     def get_turn(self, conversation_id: str, seq: int) -> Turn:
         with self._read() as s:
@@ -201,51 +203,41 @@ class SqlStore:
             return turns.of_session(s, sessions.get(s, session_id), after, limit)
 
     def claim_turn(self, request: ClaimRequest) -> Claim | None:
-        with self._write() as s:
-            return claims.claim(s, request)
+        return self._write(claims.claim, request)
 
     def start_turn(self, session_id: str, new: NewTurn, request: ClaimRequest) -> Claim | Refusal:
-        with self._write() as s:
-            return claims.start(s, session_id, new, request)
+        return self._write(claims.start, session_id, new, request)
 
     def heartbeat(self, lease: Lease, seconds: float) -> Heartbeat:
-        with self._write() as s:
-            return leases.heartbeat(s, lease, seconds)
+        return self._write(leases.heartbeat, lease, seconds)
 
     def launch(self, lease: Lease, launched: Launch) -> None:
-        with self._write() as s:
-            attempts.launch(s, lease, launched)
+        self._write(attempts.launch, lease, launched)
 
     def record_events(self, lease: Lease, events: Sequence[Event]) -> None:
-        with self._write() as s:
-            attempts.add_events(s, lease, events)
+        self._write(attempts.add_events, lease, events)
 
     def pin(
         self, lease: Lease, provider_session_id: ProviderSessionId, transcript: TranscriptMark | None = None
     ) -> None:
-        with self._write() as s:
-            attempts.pin(s, lease, provider_session_id, transcript)
+        self._write(attempts.pin, lease, provider_session_id, transcript)
 
     def fall_back(self, lease: Lease, failure: Failure, key: str) -> Claim:
-        with self._write() as s:
-            return endings.fall_back(s, lease, failure, key)
+        return self._write(endings.fall_back, lease, failure, key)
 
     def put_back(self, lease: Lease, not_before: Instant | None = None) -> Turn:
-        with self._write() as s:
-            return endings.put_back(s, lease, not_before)
+        return self._write(endings.put_back, lease, not_before)
 
     def finish_turn(self, lease: Lease, end: TurnEnd) -> Turn:
         check_report(end.usage)
-        with self._write() as s:
-            ended = endings.finish(s, lease, end)
+        ended = self._write(endings.finish, lease, end)
         # raised only now: the evidence of a late report is committed
         if isinstance(ended, endings.Late):
             raise ended.error()
         return ended
 
     def cancel_turn(self, session_id: str, seq: int) -> Turn:
-        with self._write() as s:
-            return turns.cancel(s, session_id, seq)
+        return self._write(turns.cancel, session_id, seq)
 
     def orphans(self, limit: int = 100) -> tuple[Orphan, ...]:
         check_whole("limit", limit)
@@ -253,8 +245,7 @@ class SqlStore:
             return leases.expired(s, limit)
 
     def recover(self, orphan: Orphan) -> Turn:
-        with self._write() as s:
-            return endings.recover(s, orphan)
+        return self._write(endings.recover, orphan)
 
     # --- the record ---
 
@@ -299,26 +290,25 @@ class SqlStore:
             return pointers.of_session(s, session_id)
 
     def set_pointer(self, pointer: Pointer) -> None:
-        with self._write() as s:
-            pointers.adopt(s, pointer)
+        self._write(pointers.adopt, pointer)
 
     def clear_pointer(self, session_id: str, provider: str, expected: ProviderSessionId) -> bool:
-        with self._write() as s:
-            return pointers.clear(s, session_id, provider, expected)
+        return self._write(pointers.clear, session_id, provider, expected)
 
     def retire(
         self, session_id: str, provider: str, provider_session_id: ProviderSessionId, why: str
     ) -> None:
-        with self._write() as s:
+        def retire(s: Scope) -> None:
             pointers.retire(s, sessions.get(s, session_id).id, provider, provider_session_id, why)
+
+        self._write(retire)
 
     def provider_sessions(self, session_id: str) -> tuple[ProviderSessionTotals, ...]:
         with self._read() as s:
             return provider_sessions.totals(s, session_id)
 
     def register_runtime(self, runtime: Runtime) -> RuntimeId:
-        with self._write() as s:
-            return runtimes.register(s, runtime, refresh=True)
+        return self._write(runtimes.register, runtime, refresh=True)
 
     def runtimes(self) -> tuple[Runtime, ...]:
         with self._read() as s:

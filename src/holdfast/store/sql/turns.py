@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from holdfast.domain.conversations import Conversation
+from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.failures import WAS_CANCELLED, Failure, FailureClass
 from holdfast.domain.ids import SessionId
 from holdfast.domain.redaction import redact_text
@@ -219,6 +219,26 @@ def retry(s: Scope, session_id: str, seq: int, prompt: str | None) -> Turn:
         priority=old.priority, runtime_id=old.runtime_id, max_attempts=old.max_attempts,
     )  # fmt: skip
     return put(s, changed, target, new, retry_of=seq)
+
+
+def edit_history(
+    s: Scope, session_id: str, seq: int, prompt: str | None, response: str | None
+) -> HistoryTurn:
+    return history.edit(s, lock_both(s, session_id), seq, prompt, response)
+
+
+def truncate_history(s: Scope, session_id: str, keep: int) -> Conversation:
+    conversation = lock_both(s, session_id)
+    changed, waiting = history.truncate(s, conversation, keep)
+    promote_heads(s, conversation.id, waiting)
+    return changed
+
+
+def begin_again(s: Scope, session_id: str) -> Conversation:
+    conversation = lock_both(s, session_id)
+    changed, waiting = history.new_generation(s, conversation)
+    promote_heads(s, conversation.id, waiting)
+    return changed
 
 
 def promote_head(s: Scope, conversation_id: str, session_id: str) -> None:
