@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.context import ForkServerProcess
 from multiprocessing.synchronize import Barrier
-from typing import Any
+from typing import Any, TypeVar
 
 #: no process of a test may need longer than this, however busy the machine is
 LIMIT_SECONDS = 100.0
@@ -20,10 +20,20 @@ context.set_forkserver_preload(
 )
 
 Start = Callable[[], None]
+T = TypeVar("T")
 
 
 class TaskFailed(AssertionError):
     """A task raised, or its process died or did not end; the text says what happened in it."""
+
+
+def until(look: Callable[[], T]) -> T:
+    """What there is to see, as soon as there is something."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while not (seen := look()):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    return seen
 
 
 def start(target: Callable[..., None], *args: object) -> tuple[ForkServerProcess, Connection]:

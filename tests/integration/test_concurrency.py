@@ -3,9 +3,7 @@
 import os
 import signal
 import threading
-import time
 from collections import Counter
-from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from itertools import pairwise
@@ -14,18 +12,12 @@ from typing import TypeVar
 
 import pytest
 
-from holdfast.clock import after
 from holdfast.domain.ids import ConversationId, SessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import NewSession, SessionFilter, SessionUpdate
 from holdfast.domain.turns import NewTurn, TurnStatus
-from holdfast.domain.usage import NO_USAGE
-from holdfast.errors import Conflict
 from holdfast.store.contract import Store
-from holdfast.store.driver import Row
 from holdfast.store.open import open_store
-from holdfast.store.sql import claims, forks
-from holdfast.store.sql_store import SqlStore
 from tests import processes
 from tests.consistency import assert_consistent
 from tests.integration import crowd
@@ -151,7 +143,7 @@ def test_a_process_that_was_stopped_past_its_lease_is_fenced(url: str) -> None:
             lease = processes.receive(connection)
             assert process.pid is not None
             os.kill(process.pid, signal.SIGSTOP)
-            orphan = until(store.orphans)[0]
+            orphan = processes.until(store.orphans)[0]
             store.recover(orphan)
             second = store.claim_turn(crowd.request("second"))
             connection.send("go on")
@@ -171,15 +163,6 @@ def test_a_process_that_was_stopped_past_its_lease_is_fenced(url: str) -> None:
         (late,) = store.late_reports(turn.conversation_id)
         assert (late.fence, late.verb, late.report["response"]) == (lease.fence, "finish", "too late")
         assert_consistent(store)
-
-
-def until(look: Callable[[], Sequence[T]]) -> Sequence[T]:
-    """What there is to see, as soon as there is something."""
-    deadline = time.monotonic() + processes.LIMIT_SECONDS
-    while not (seen := look()):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-    return seen
 
 
 # --- everything at once -------------------------------------------------------------------------------------
@@ -238,51 +221,3 @@ def test_threads_share_one_store(url: str) -> None:
         check_leases([held for result in results for held in result], sessions, turns)
         assert len(store.get_session(written).metadata) == threads * writes
         assert_consistent(store)
-
-
-# --- races that the crowd above meets too rarely ------------------------------------------------------------
-# One side is held open in the middle of its transaction; on SQLite the other side would simply wait for it.
-
-WAITING_FOR_A_LOCK = """
-SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"""
-
-
-@pytest.mark.timeout(30)
-def test_cleaning_up_does_not_wait_and_spares_what_is_just_being_forked(postgres_url: str) -> None:
-    with crowd.opened(postgres_url) as store:
-        parent = a_session(store)
-        store.record_turn(parent, NewTurn("hello", "claude"), "hi", NO_USAGE)
-        store.finalize_session(parent, Phase.COMPLETED, None)
-        assert isinstance(store, SqlStore)
-
-        with store._write() as s:
-            child = forks.fork(s, parent, SessionId("agent-child"), None, None)
-            report = store.clean_up(after(store.now(), 60))
-
-        assert report.count == 0
-        assert [turn.response for turn in store.history(child.conversation_id)] == ["hi"]
-
-
-@pytest.mark.timeout(30)
-def test_truncating_never_drops_the_turn_that_another_agent_is_just_claiming(postgres_url: str) -> None:
-    with crowd.opened(postgres_url) as store, ThreadPoolExecutor(1) as pool:
-        mine = a_session(store, "mine")
-        conversation = store.get_session(mine).conversation_id
-        theirs = a_session(store, "theirs", joins=conversation)
-        store.enqueue_turn(theirs, NewTurn("work", "claude"))
-        assert isinstance(store, SqlStore)
-
-        with store._write() as s:
-            assert claims.claim(s, crowd.request("worker")) is not None
-            truncated = pool.submit(store.truncate, mine, 0)
-            until(lambda: _rows(store, WAITING_FOR_A_LOCK))
-
-        with pytest.raises(Conflict):
-            truncated.result(processes.LIMIT_SECONDS)
-        assert store.get_turn(conversation, 1).dropped is None
-        assert_consistent(store)
-
-
-def _rows(store: SqlStore, sql: str) -> list[Row]:
-    with store._driver.read() as tx:
-        return tx.all(sql, {})
