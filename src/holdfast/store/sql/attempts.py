@@ -96,18 +96,25 @@ _EVENT = Shape("events", "attempt, number, kind, at, data")
 
 
 def read_attempt(s: Scope, row: Row) -> Attempt:
-    return _SHAPE.read(s.where, row, _read, "turn", row[1], "attempt", row[2], "of", row[3])
+    _, seq, number, session_id, *_ = row
+    return _SHAPE.read(s.where, row, _read, "turn", seq, "attempt", number, "of", session_id)
 
 
 def _read(row: Row) -> Attempt:
-    failure = None if row[21] is None else Failure(FailureClass(row[21]), row[22] or "")
+    (
+        conversation_id, seq, number, session_id, provider, runtime_id, owner, fence, cause, status,
+        decision, reason, evidence, provider_session_id, work_dir, model, epoch, seen, process, started_at,
+        ended_at, failure_class, error, input_tokens, cached_input_tokens, output_tokens, cost_usd, version,
+        rights, transcript, generation, forked_from,
+    ) = row  # fmt: skip
     return Attempt(
-        row[0], row[1], row[2], row[3], row[4], row[5], row[6], row[7], AttemptCause(row[8]),
-        AttemptStatus(row[9]),
-        codec.decode_decided(row[10], row[11], row[12]),
-        row[13], row[14], row[15], row[16], SeenTurns.parse(row[17]), codec.decode_process(row[18]),
-        read_instant(row[19]), read_optional_instant(row[20]), failure, Usage(*row[23:27]), row[27], codec.decode_rights(row[28]),
-        codec.decode_transcript(row[29]), row[30], row[31],
+        conversation_id, seq, number, session_id, provider, runtime_id, owner, fence, AttemptCause(cause),
+        AttemptStatus(status), codec.decode_decided(decision, reason, evidence), provider_session_id,
+        work_dir, model, epoch, SeenTurns.parse(seen), codec.decode_process(process),
+        read_instant(started_at), read_optional_instant(ended_at),
+        None if failure_class is None else Failure(FailureClass(failure_class), error or ""),
+        Usage(input_tokens, cached_input_tokens, output_tokens, cost_usd), version,
+        codec.decode_rights(rights), codec.decode_transcript(transcript), generation, forked_from,
     )  # fmt: skip
 
 
@@ -361,8 +368,12 @@ def events(
     s: Scope, conversation_id: str, seq: int, after: tuple[int, int], limit: int
 ) -> tuple[tuple[int, Event], ...]:
     rows = s.all(EVENTS, id=conversation_id, seq=seq, attempt=after[0], after=after[1], limit=limit)
-    return tuple(_EVENT.read(s.where, row, _read_event, "event", row[1], "of turn", seq) for row in rows)
+    return tuple(
+        _EVENT.read(s.where, row, _read_event, "event", _EVENT.column(row, "number"), "of turn", seq)
+        for row in rows
+    )
 
 
 def _read_event(row: Row) -> tuple[int, Event]:
-    return row[0], Event(row[1], EventKind(row[2]), codec.decode_object(row[4]), read_instant(row[3]))
+    attempt, number, kind, at, data = row
+    return attempt, Event(number, EventKind(kind), codec.decode_object(data), read_instant(at))

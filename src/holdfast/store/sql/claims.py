@@ -120,10 +120,10 @@ def start(s: Scope, session_id: str, new: NewTurn, request: ClaimRequest) -> Cla
     head = s.one(HEAD_OF, id=session_id)
     if head is None:
         raise NotFound("session", session_id)
-    _LEASED_HEAD.read(s.where, head, tuple, session_id)
-    if head[0] is not None:
-        until = None if head[3] is None else to_iso(read_instant(head[3]))
-        raise Busy(f"session {session_id} (turn {head[0]})", head[2], until)
+    seq, fence, owner, expires_at = _LEASED_HEAD.read(s.where, head, tuple, session_id)
+    if seq is not None:
+        until = None if expires_at is None else to_iso(read_instant(expires_at))
+        raise Busy(f"session {session_id} (turn {seq})", owner, until)
     if turns.known(s, conversation, session_id, new) is not None:
         raise Conflict(f"the turn with the key {new.key} is there already", key=new.key)
     runtimes.register(s, request.runtime, refresh=False)
@@ -133,7 +133,7 @@ def start(s: Scope, session_id: str, new: NewTurn, request: ClaimRequest) -> Cla
         raise Busy(f"the {new.provider} session of {session_id}")
     if isinstance(judged.decision, Refuse):
         return _refuse(s, turn, judged.decision)
-    claimed = _take(s, request, head[1] + 1, conversation, turn, judged)
+    claimed = _take(s, request, fence + 1, conversation, turn, judged)
     if claimed is None:
         raise Busy(f"the {new.provider} session of {session_id}")
     return claimed
@@ -175,8 +175,13 @@ def _pick(s: Scope, request: ClaimRequest, runtime_id: str) -> str | None:
             found.append(row)
     if not found:
         return None
-    best = min(found, key=lambda row: (-row[1], row[2]))
-    return str(best[0])
+    session_id, _, _ = min(found, key=_rank)
+    return str(session_id)
+
+
+def _rank(head: Row) -> tuple[int, int]:
+    _, priority, ready_at = head
+    return -priority, ready_at
 
 
 def _claim_head(s: Scope, request: ClaimRequest, session_id: str) -> Claim | None:
@@ -314,10 +319,10 @@ def explain(
 
 
 def _waiting_head(s: Scope, session: Session, provider: str) -> Turn | None:
-    head = s.one(HEAD_OF, id=session.id)
-    if head is None or head[0] is None:
+    (seq, *_) = s.one(HEAD_OF, id=session.id) or (None,)
+    if seq is None:
         return None
-    turn = turns.get(s, session.conversation_id, head[0])
+    turn = turns.get(s, session.conversation_id, seq)
     return turn if turn.status is TurnStatus.QUEUED and turn.provider == provider else None
 
 

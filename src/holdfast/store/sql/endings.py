@@ -85,7 +85,7 @@ def finish(s: Scope, lease: Lease, end: TurnEnd) -> Turn | Late:
     if end.status not in _ATTEMPT_STATUS:
         raise Conflict(f"a turn cannot end as {end.status}", status=end.status)
     locked = s.one(LOCK_WITH_LEASE, id=lease.session_id)
-    held = locked is not None and leases.proves(lease, locked[-2], locked[-1])
+    held = locked is not None and leases.proves(lease, *locked[-2:])
     attempt = attempts.get(s, lease)
     if locked is None or attempt.fence != lease.fence or not held:
         repeated = attempt.fence == lease.fence and attempt.status is _ATTEMPT_STATUS[end.status]
@@ -335,8 +335,8 @@ def put_back(s: Scope, lease: Lease, not_before: Instant | None) -> Turn:
 def recover(s: Scope, orphan: Orphan) -> Turn:
     """End an attempt whose lease has expired; its turn runs again unless a person started it."""
     lease = orphan.lease
-    row = s.one(leases.LOCK, session_id=lease.session_id)
-    if row is None or row[0] != lease.fence or row[1] is None or row[1] > s.now:
+    fence, expires_at = s.one(leases.LOCK, session_id=lease.session_id) or (None, None)
+    if fence != lease.fence or expires_at is None or expires_at > s.now:
         raise Conflict(f"turn {lease.seq} of {lease.session_id} is no orphan any more", seq=lease.seq)
     turn = turns.get(s, lease.conversation_id, lease.seq)
     attempts.interrupt(s, lease, turn, AttemptStatus.INTERRUPTED, FailureClass.INTERRUPTED)

@@ -9,7 +9,7 @@ from holdfast.domain.sessions import NewSession, Session
 from holdfast.errors import Conflict, NotFound
 from holdfast.store.sql import history, pointers, sessions
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.session_rows import read_session
+from holdfast.store.sql.session_rows import SHAPE, read_session
 
 FIRST_OPEN = """
 SELECT MIN(seq) FROM turns INDEXED BY open_turns
@@ -42,15 +42,15 @@ def fork(s: Scope, parent_id: str, child_id: SessionId, at: int | None, name: st
         conversation_id=child_conversation,
     )  # fmt: skip
     sessions.refuse_taken_name(s, child_id, name)
-    child = sessions.insert(s, new, child_conversation, row[9], Phase.INITIALIZING, parent.id)
+    metadata = SHAPE.column(row, "metadata")
+    child = sessions.insert(s, new, child_conversation, metadata, Phase.INITIALIZING, parent.id)
     pointers.copy_as_fork_source(s, parent.id, child.id, seq)
     return child
 
 
 def _fork_seq(s: Scope, conversation: Conversation, at: int | None) -> int:
     """What is forked must stand still: no open turn at or below the fork point."""
-    row = s.one(FIRST_OPEN, id=conversation.id)
-    first_open = None if row is None else row[0]
+    (first_open,) = s.one(FIRST_OPEN, id=conversation.id) or (None,)
     if at is not None:
         if at != history.newest_up_to(s, conversation, at):
             raise NotFound("turn", str(at), conversation_id=conversation.id)

@@ -126,19 +126,17 @@ def lock_of_session(s: Scope, session_id: str) -> Conversation:
     if row is None:
         found = sessions.get(s, session_id)
         raise UnreadableSession(s.where, session_id, f"its conversation {found.conversation_id} is not there")
-    return _SHAPE.read(s.where, row, _read, row[0])
+    return _SHAPE.read(s.where, row, _read, _SHAPE.column(row, "id"))
 
 
 def _read(row: Row) -> Conversation:
-    return Conversation(row[0], _read_fork_point(row), row[4], row[5], row[6], read_instant(row[7]))
-
-
-def _read_fork_point(row: Row) -> ForkPoint | None:
-    if row[1] is None:
-        return None
-    if row[2] is None or row[3] is None:
-        raise ValueError("it is a fork from nowhere")
-    return ForkPoint(row[1], row[2], row[3])
+    conversation_id, parent_id, fork_seq, fork_revision, revision, generation, next_seq, created_at = row
+    point = None
+    if parent_id is not None:
+        if fork_seq is None or fork_revision is None:
+            raise ValueError("it is a fork from nowhere")
+        point = ForkPoint(parent_id, fork_seq, fork_revision)
+    return Conversation(conversation_id, point, revision, generation, next_seq, read_instant(created_at))
 
 
 def ancestry(s: Scope, conversation: Conversation) -> Iterator[Conversation]:
@@ -201,9 +199,10 @@ def read(
         below = min(below, own_first - 1)
     if not rows:
         return []
-    texts = _texts(s, chain, rows[-1][0], rows[0][0])
+    (newest, *_), (oldest, *_) = rows[0], rows[-1]
+    texts = _texts(s, chain, oldest, newest)
     return [
-        _TURN.read(s.where, row, lambda row: _turn(row, texts), "turn", row[0], "of", row[2])
+        _TURN.read(s.where, row, lambda row: _turn(row, texts), "turn", row[0], "of", conversation.id)
         for row in reversed(rows)
     ]
 
@@ -237,7 +236,10 @@ def changes_since(s: Scope, conversation: Conversation, epoch: int) -> tuple[His
         # the usual case costs nothing: no change since
         if until > epoch:
             rows = s.all(CHANGES_BETWEEN, id=current.id, after=epoch, until=until)
-            found += [_CHANGE.read(s.where, row, _read_change, current.id, row[0]) for row in rows]
+            found += [
+                _CHANGE.read(s.where, row, _read_change, current.id, _CHANGE.column(row, "revision"))
+                for row in rows
+            ]
         point = current.fork_point
         if point is None or point.revision <= epoch:
             break
@@ -246,7 +248,8 @@ def changes_since(s: Scope, conversation: Conversation, epoch: int) -> tuple[His
 
 
 def _read_change(row: Row) -> HistoryChange:
-    return HistoryChange(row[0], ChangeKind(row[1]), row[2], row[3])
+    revision, kind, first, last = row
+    return HistoryChange(revision, ChangeKind(kind), first, last)
 
 
 def take_seq(s: Scope, conversation: Conversation) -> int:
@@ -288,10 +291,10 @@ def truncate(s: Scope, conversation: Conversation, keep: int) -> tuple[Conversat
     if first is None:
         return conversation, ()
     s.all(LOCK_SESSIONS_FROM, id=conversation.id, first=first)
-    leased = s.one(LEASED_FROM, id=conversation.id, first=first)
+    (leased,) = s.one(LEASED_FROM, id=conversation.id, first=first) or (None,)
     if leased is not None:
-        raise Conflict(f"turn {leased[0]} is running: cancel it first", seq=leased[0])
-    waiting = tuple(row[0] for row in s.all(WAITING_SESSIONS_FROM, id=conversation.id, first=first))
+        raise Conflict(f"turn {leased} is running: cancel it first", seq=leased)
+    waiting = tuple(session for (session,) in s.all(WAITING_SESSIONS_FROM, id=conversation.id, first=first))
     changed = _record(s, conversation, ChangeKind.TRUNCATE, first, conversation.next_seq - 1)
     s.run(DROP_FROM, id=conversation.id, first=first, revision=changed.revision, now=s.now)
     return changed, waiting
@@ -316,9 +319,9 @@ def newest_up_to(s: Scope, conversation: Conversation, last: int) -> int:
     """The highest sequence number of the current history, up to ``last``; 0 if it is empty."""
     for segment in segments(s, conversation):
         top = min(last, segment.last)
-        row = s.one(NEWEST_UP_TO, id=segment.id, last=top, revision=segment.revision)
-        if row is not None:
-            return int(row[0])
+        (newest,) = s.one(NEWEST_UP_TO, id=segment.id, last=top, revision=segment.revision) or (None,)
+        if newest is not None:
+            return int(newest)
         # a fork is made at a turn that is there, so that nobody need look further back
         if segment.inherits == segment.fork_seq <= top:
             return segment.fork_seq
@@ -329,9 +332,10 @@ def first_visible_after(s: Scope, conversation: Conversation, keep: int) -> int 
     """The lowest sequence number above ``keep`` in the current history."""
     lowest: int | None = None
     for segment in segments(s, conversation):
-        row = s.one(FIRST_AFTER, id=segment.id, keep=keep, last=segment.last, revision=segment.revision)
-        if row is not None and row[0] is not None:
-            lowest = row[0] if lowest is None else min(lowest, row[0])
+        found = s.one(FIRST_AFTER, id=segment.id, keep=keep, last=segment.last, revision=segment.revision)
+        (first,) = found or (None,)
+        if first is not None:
+            lowest = first if lowest is None else min(lowest, first)
     return lowest
 
 

@@ -50,7 +50,7 @@ _LATE = Shape("late_reports", "seq, fence, verb, report, at")
 def is_held(s: Scope, lease: Lease) -> bool:
     """Locks the session. A lease that expired and that nobody took is still held."""
     row = s.one(LOCK, session_id=lease.session_id)
-    return row is not None and proves(lease, row[0], row[1])
+    return row is not None and proves(lease, *row)
 
 
 def proves(lease: Lease, fence: int, expires_at: int | None) -> bool:
@@ -63,23 +63,24 @@ def require(s: Scope, lease: Lease) -> None:
 
 
 def expires_at(s: Scope, session_id: str) -> Instant | None:
-    row = s.one(EXPIRES_AT, session_id=session_id)
-    return None if row is None else row[0]
+    at: Instant | None
+    (at,) = s.one(EXPIRES_AT, session_id=session_id) or (None,)
+    return at
 
 
 def heartbeat(s: Scope, lease: Lease, seconds: float) -> Heartbeat:
     require(s, lease)
-    runs = s.one(RUNS, session_id=lease.session_id, fence=lease.fence)
+    provider, runs = s.one(RUNS, session_id=lease.session_id, fence=lease.fence) or ("", None)
     # once a lease has expired, another session may have become the writer of its provider session
-    if runs is not None and runs[1] and provider_sessions.is_taken(s, runs[0], runs[1], lease):
+    if runs and provider_sessions.is_taken(s, provider, runs, lease):
         raise LeaseLost(lease.session_id, lease.seq, lease.fence)
     until = after(s.now, seconds)
     s.run(RENEW, session_id=lease.session_id, expires_at=until)
-    row = s.one(WANTED_TO_STOP, id=lease.conversation_id, seq=lease.seq)
+    (stop_at,) = s.one(WANTED_TO_STOP, id=lease.conversation_id, seq=lease.seq) or (None,)
     renewed = Lease(
         lease.session_id, lease.conversation_id, lease.seq, lease.attempt, lease.fence, lease.owner, until
     )  # fmt: skip
-    return Heartbeat(renewed, cancel_requested=row is not None and row[0] is not None)
+    return Heartbeat(renewed, cancel_requested=stop_at is not None)
 
 
 def release(s: Scope, lease: Lease) -> None:
@@ -92,7 +93,8 @@ def expired(s: Scope, limit: int) -> tuple[Orphan, ...]:
 
 
 def _read_orphan(row: Row) -> Orphan:
-    return Orphan(Lease(*row[:7]), codec.decode_process(row[7]), read_flag(row[8]))
+    *lease, process, foreground = row
+    return Orphan(Lease(*lease), codec.decode_process(process), read_flag(foreground))
 
 
 def keep_late(s: Scope, lease: Lease, verb: str, report: dict[str, Json]) -> None:
@@ -108,4 +110,5 @@ def late_reports(s: Scope, conversation_id: str) -> tuple[LateReport, ...]:
 
 
 def _read_late(row: Row) -> LateReport:
-    return LateReport(row[0], row[1], row[2], codec.decode_object(row[3]), read_instant(row[4]))
+    seq, fence, verb, report, at = row
+    return LateReport(seq, fence, verb, codec.decode_object(report), read_instant(at))

@@ -61,19 +61,22 @@ FROM pointers WHERE workspace = :ws AND session_id = :parent"""
 
 
 def read_pointer(s: Scope, row: Row) -> Pointer:
-    return _IDENTITY.read(s.where, (*row[:3], *row[14:]), lambda _: _read(row), row[1], "pointer of", row[0])
+    session_id, provider, *_ = row
+    identity = (*row[:3], *row[-2:])
+    return _IDENTITY.read(s.where, identity, lambda _: _read(row), provider, "pointer of", session_id)
 
 
 def _read(row: Row) -> Pointer:
     """A part that cannot be understood counts as never recorded; and then neither does the epoch, so that nothing resumes."""
-    parts = [_part(decode, value) for decode, value in zip(_PARTS, row[3:14], strict=True)]
-    if parts.count(None) > row[3:14].count(None):
+    session_id, provider, provider_session_id, *recorded, updated_at, fork_seq = row
+    parts = [_part(decode, value) for decode, value in zip(_PARTS, recorded, strict=True)]
+    if parts.count(None) > recorded.count(None):
         parts[_EPOCH] = None
     runtime_id, work_dir, model, epoch, generation, seen, rights, transcript, tokens, window, version = parts
     return Pointer(
-        row[0], row[1], row[2], runtime_id, work_dir, model, epoch, generation, seen, rights, transcript,
-        None if tokens is None or window is None else ContextUse(tokens, window), version,
-        read_instant(row[14]), row[15],
+        session_id, provider, provider_session_id, runtime_id, work_dir, model, epoch, generation, seen,
+        rights, transcript, None if tokens is None or window is None else ContextUse(tokens, window),
+        version, read_instant(updated_at), fork_seq,
     )  # fmt: skip
 
 
@@ -89,10 +92,13 @@ def get(s: Scope, session_id: str, provider: str) -> Pointer | None:
     row = s.one(GET, session_id=session_id, provider=provider)
     if row is None:
         return None
-    if row[3] is None:
-        producer = s.one(PRODUCER, session_id=session_id, provider=provider, provider_session_id=row[2])
-        row = (*row[:3], producer[0] if producer else None, *row[4:])
-    return read_pointer(s, row)
+    pointer = read_pointer(s, row)
+    if pointer.runtime_id is not None:
+        return pointer
+    (producer,) = s.one(
+        PRODUCER, session_id=session_id, provider=provider, provider_session_id=pointer.provider_session_id
+    ) or (None,)
+    return replace(pointer, runtime_id=producer)
 
 
 def of_session(s: Scope, session_id: str) -> tuple[Pointer, ...]:
@@ -134,7 +140,7 @@ def move(s: Scope, pointer: Pointer, *, answered: bool = False) -> None:
     knows, the session has seen what it had seen before: to be told twice is better than never.
     """
     stored = s.one(GET, session_id=pointer.session_id, provider=pointer.provider)
-    if stored is not None and stored[2] == pointer.provider_session_id:
+    if stored and _IDENTITY.column(stored, "provider_session_id") == pointer.provider_session_id:
         known, mark = read_pointer(s, stored), pointer.transcript
         sent = answered or (mark is not None and mark.grown_since(known.transcript))
         pointer = replace(

@@ -105,9 +105,10 @@ def take(
     """
     know(s, provider, provider_session_id, lease.session_id, forked_from)
     row = s.one(LOCK, provider=provider, id=provider_session_id)
-    if row is None or row[2] is not None:
+    if row is None:
         return False
-    if row[0] not in (None, lease.session_id) and _lives(s, row[0], row[1]):
+    holder, fence, retired_at = row
+    if retired_at is not None or (holder not in (None, lease.session_id) and _lives(s, holder, fence)):
         return False
     s.run(
         HOLD, provider=provider, id=provider_session_id, session_id=lease.session_id, fence=lease.fence,
@@ -119,7 +120,7 @@ def take(
 def is_taken(s: Scope, provider: str, provider_session_id: str, lease: Lease) -> bool:
     """Whether someone else has become the writer since this lease did."""
     row = s.one(LOCK, provider=provider, id=provider_session_id)
-    return row is not None and (row[0], row[1]) != (lease.session_id, lease.fence)
+    return row is not None and row[:2] != (lease.session_id, lease.fence)
 
 
 def _lives(s: Scope, session_id: str, fence: int) -> bool:
@@ -145,8 +146,10 @@ def account(s: Scope, provider: str, provider_session_id: str) -> tuple[Provider
     row = s.one(ACCOUNT, provider=provider, id=provider_session_id)
     if row is None:
         return None, NO_USAGE
-    _ACCOUNT.read(s.where, row, tuple, provider, provider_session_id)
-    return ProviderSession(row[0], row[1], row[2]), Usage(row[3], row[4], row[5], row[6])
+    errors, failed_resumes, retired, *reported = _ACCOUNT.read(
+        s.where, row, tuple, provider, provider_session_id
+    )
+    return ProviderSession(errors, failed_resumes, retired), Usage(*reported)
 
 
 def settle(s: Scope, attempt: Attempt, state: ProviderSession, used: Usage, reported: Usage) -> None:
@@ -162,11 +165,14 @@ def settle(s: Scope, attempt: Attempt, state: ProviderSession, used: Usage, repo
 
 def totals(s: Scope, session_id: str) -> tuple[ProviderSessionTotals, ...]:
     rows = s.all(TOTALS, session_id=session_id)
-    return tuple(_TOTALS.read(s.where, row[:-1], _read_totals, row[0], row[1]) for row in rows)
+    return tuple(_TOTALS.read(s.where, row[:-1], _read_totals, *row[:2]) for row in rows)
 
 
 def _read_totals(row: Row) -> ProviderSessionTotals:
-    return ProviderSessionTotals(row[0], row[1], row[2], row[3], read_instant(row[4]), Usage(*row[5:9]))
+    provider, session_id, forked_from, retired, last_seen_at, *usage = row
+    return ProviderSessionTotals(
+        provider, session_id, forked_from, retired, read_instant(last_seen_at), Usage(*usage)
+    )
 
 
 def mark_retired(s: Scope, provider: str, provider_session_id: str, session_id: str, reason: str) -> None:

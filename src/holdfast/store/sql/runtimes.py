@@ -57,4 +57,5 @@ def _read(s: Scope, row: Row) -> Runtime:
 
 
 def _read_runtime(row: Row) -> Runtime:
-    return Runtime(row[0], row[1], row[2], row[3], codec.decode_capabilities(row[4]), row[5])
+    machine, provider, distribution, home, capabilities, version = row
+    return Runtime(machine, provider, distribution, home, codec.decode_capabilities(capabilities), version)

@@ -23,7 +23,7 @@ COLUMNS = """id, conversation_id, agent, kind, purpose, name, provider, phase, r
     error_count, last_error, last_error_at, created_at, updated_at, finalized_at, summary,
     parent_session_id, input_tokens, cached_input_tokens, output_tokens, cost_usd"""
 
-_SHAPE = Shape(
+SHAPE = Shape(
     "sessions", COLUMNS, "name provider last_error last_error_at finalized_at summary parent_session_id"
 )
 _KINDS = {kind.value: kind for kind in SessionKind}
@@ -34,17 +34,24 @@ _decode = json.JSONDecoder().decode
 
 def read_session(row: Row, where: str) -> Session:
     """Raises UnreadableSession."""
+    (
+        session_id, conversation_id, agent, kind, purpose, name, provider, phase, resume_ready, metadata,
+        error_count, last_error, last_error_at, created_at, updated_at, finalized_at, summary, parent_id,
+        input_tokens, cached_input_tokens, output_tokens, cost_usd,
+    ) = row  # fmt: skip
     try:
-        _SHAPE.check(row)
-        error = None if row[11] is None else SessionError(row[11], read_instant(row[12]))
-        usage = Usage(row[18], row[19], row[20], row[21]) if row[18] or row[20] or row[21] else NO_USAGE
+        SHAPE.check(row)
+        error = None if last_error is None else SessionError(last_error, read_instant(last_error_at))
+        usage = NO_USAGE
+        if input_tokens or output_tokens or cost_usd:
+            usage = Usage(input_tokens, cached_input_tokens, output_tokens, cost_usd)
         return Session(
-            row[0], row[1], row[2], _KINDS[row[3]], row[4], row[5], row[6], _PHASES[row[7]],
-            read_flag(row[8]), read_metadata(row[9]), row[10], error, read_instant(row[13]),
-            read_instant(row[14]), read_optional_instant(row[15]), row[16], row[17], usage,
+            session_id, conversation_id, agent, _KINDS[kind], purpose, name, provider, _PHASES[phase],
+            read_flag(resume_ready), read_metadata(metadata), error_count, error, read_instant(created_at),
+            read_instant(updated_at), read_optional_instant(finalized_at), summary, parent_id, usage,
         )  # fmt: skip
     except MISREAD as exc:
-        raise UnreadableSession(where, str(row[0]), problem_of(exc)) from exc
+        raise UnreadableSession(where, str(session_id), problem_of(exc)) from exc
 
 
 def read_metadata(text: str) -> Metadata:

@@ -24,8 +24,9 @@ from holdfast.errors import (
     SessionClosed,
     UnreadableSession,
 )
+from holdfast.store.driver import Row
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.session_rows import COLUMNS, read_metadata, read_session
+from holdfast.store.sql.session_rows import COLUMNS, SHAPE, read_metadata, read_session
 from holdfast.store.sql.shapes import readable
 
 GET = f"SELECT {COLUMNS} FROM sessions WHERE workspace = :ws AND id = :id"
@@ -107,10 +108,9 @@ def _already_there(s: Scope, new: NewSession, conversation_id: ConversationId) -
             return session
         raise Conflict(f"session {new.id} exists already", session_id=new.id)
     refuse_taken_name(s, new.id, new.name)
-    other = s.one(OPEN_SESSION_OF_AGENT, conversation_id=conversation_id, agent=new.agent)
+    (other,) = s.one(OPEN_SESSION_OF_AGENT, conversation_id=conversation_id, agent=new.agent) or (None,)
     raise Conflict(
-        f"{new.agent} already has an open session in this conversation: {other[0] if other else '?'}",
-        session_id=other[0] if other else None,
+        f"{new.agent} already has an open session in this conversation: {other or '?'}", session_id=other
     )
 
 
@@ -138,8 +138,9 @@ def require_open(s: Scope, session_id: str) -> None:
     row = s.one(LOCK_PHASE, id=session_id)
     if row is None:
         raise NotFound("session", session_id)
-    if row[1] is not None:
-        raise SessionClosed(session_id, row[0])
+    phase, finalized_at = row
+    if finalized_at is not None:
+        raise SessionClosed(session_id, phase)
 
 
 def rename(s: Scope, session_id: str, name: str | None) -> Session:
@@ -152,19 +153,19 @@ def rename(s: Scope, session_id: str, name: str | None) -> Session:
 def refuse_taken_name(s: Scope, session_id: str, name: str | None) -> None:
     if name is None:
         return
-    row = s.one(BY_NAME, name=name)
-    if row is not None and row[0] != session_id:
-        raise Conflict(f"the name {name!r} is taken by {row[0]}", session_id=row[0])
+    (holder,) = s.one(BY_NAME, name=name) or (session_id,)
+    if holder != session_id:
+        raise Conflict(f"the name {name!r} is taken by {holder}", session_id=holder)
 
 
 def resolve(s: Scope, given: str) -> SessionId:
     """An id, a name, or the unique beginning of an id, in that order."""
     if s.one(GET, id=given) is not None:
         return SessionId(given)
-    row = s.one(BY_NAME, name=given)
-    if row is not None:
-        return SessionId(row[0])
-    fits = [SessionId(row[0]) for row in s.all(BY_PREFIX, low=given, high=given + _AFTER_ALL)]
+    (named,) = s.one(BY_NAME, name=given) or (None,)
+    if named is not None:
+        return SessionId(named)
+    fits = [SessionId(found) for (found,) in s.all(BY_PREFIX, low=given, high=given + _AFTER_ALL)]
     if len(fits) > 1:
         raise AmbiguousId(given, tuple(fits[:5]))
     if not fits:
@@ -195,9 +196,8 @@ def list_page(s: Scope, wanted: SessionFilter, limit: int, cursor: str | None) -
         try:
             found.append(read_session(row, s.where))
         except UnreadableSession as exc:
-            unreadable[str(row[0])] = exc.problem
-    last = rows[limit - 1] if more else None
-    return SessionPage(tuple(found), unreadable, None if last is None else f"{_place(last[13])}~{last[0]}")
+            unreadable[str(SHAPE.column(row, "id"))] = exc.problem
+    return SessionPage(tuple(found), unreadable, _cursor_at(rows[limit - 1]) if more else None)
 
 
 def _conditions(wanted: SessionFilter) -> tuple[list[str], dict[str, object]]:
@@ -217,11 +217,11 @@ def _conditions(wanted: SessionFilter) -> tuple[list[str], dict[str, object]]:
     return conditions, params
 
 
-def _place(created_at: object) -> int:
+def _cursor_at(row: Row) -> str:
     """Where the list goes on, also after a row that is no instant: what is no number sorts before all others."""
-    if not isinstance(created_at, int | float):
-        return _FAR
-    return math.floor(max(-_FAR, min(created_at, _FAR)))
+    at = SHAPE.column(row, "created_at")
+    place = math.floor(max(-_FAR, min(at, _FAR))) if isinstance(at, int | float) else _FAR
+    return f"{place}~{SHAPE.column(row, 'id')}"
 
 
 def _parse_cursor(cursor: str) -> tuple[int, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Iterator
 from types import NoneType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.clock import Instant
 from holdfast.errors import StoreCorrupt
@@ -94,6 +94,10 @@ class Shape:
             which = " ".join(map(str, key))
             problem = f"{self._table}: {which} cannot be read: {problem_of(exc)}"
             raise StoreCorrupt(where, problem, table=self._table, key=which) from exc
+
+    def column(self, row: Row, name: str) -> Any:
+        """One column, whatever is in it."""
+        return row[self._names.index(name)]
 
     def check(self, row: Row) -> None:
         """ValueError, naming the column."""

@@ -89,12 +89,17 @@ _CAUSES = {cause.value: cause for cause in AttemptCause}
 
 
 def _read(row: Row, prompt: str, response: str | None) -> Turn:
-    failure = None if row[15] is None else Failure(FailureClass(row[15]), row[16] or "")
+    (
+        conversation_id, seq, session_id, provider, status, request, priority, not_before, runtime_id,
+        foreground, retry_of, attempts, max_attempts, generation, dropped, failure_class, error,
+        cancel_requested_at, created_at, ended_at, tries, next_cause,
+    ) = row  # fmt: skip
+    failure = None if failure_class is None else Failure(FailureClass(failure_class), error or "")
     return Turn(
-        row[0], row[1], row[2], row[3], _STATUSES[row[4]], prompt, response, codec.decode_request(row[5]),
-        row[6], row[7], row[8], read_flag(row[9]), row[10], row[11], row[12], row[13],
-        row[14], failure, row[17] is not None, read_instant(row[18]), read_optional_instant(row[19]),
-        row[20], _CAUSES[row[21]],
+        conversation_id, seq, session_id, provider, _STATUSES[status], prompt, response,
+        codec.decode_request(request), priority, not_before, runtime_id, read_flag(foreground), retry_of,
+        attempts, max_attempts, generation, dropped, failure, cancel_requested_at is not None,
+        read_instant(created_at), read_optional_instant(ended_at), tries, _CAUSES[next_cause],
     )  # fmt: skip
 
 
@@ -111,17 +116,19 @@ def of_session(s: Scope, session: Session, after: int, limit: int) -> tuple[Turn
 
 
 def _with_texts(s: Scope, row: Row) -> Turn:
+    conversation_id, seq, *_ = row
     # in the order of revisions, so the newest text of each role wins
     texts = [
-        _TEXT.read(s.where, text, tuple, "turn", row[1], "of", row[0])
-        for text in s.all(TEXTS, id=row[0], seq=row[1])
+        _TEXT.read(s.where, text, tuple, "turn", seq, "of", conversation_id)
+        for text in s.all(TEXTS, id=conversation_id, seq=seq)
     ]
     newest: dict[str, str] = dict(texts)
     return read_turn(s, row, newest.get("prompt", ""), newest.get("response"))
 
 
 def read_turn(s: Scope, row: Row, prompt: str, response: str | None) -> Turn:
-    return _SHAPE.read(s.where, row, lambda row: _read(row, prompt, response), "turn", row[1], "of", row[2])
+    _, seq, session_id, *_ = row
+    return _SHAPE.read(s.where, row, lambda row: _read(row, prompt, response), "turn", seq, "of", session_id)
 
 
 def enqueue(s: Scope, session_id: str, new: NewTurn) -> Turn:
@@ -140,8 +147,8 @@ def lock_both(s: Scope, session_id: str) -> Conversation:
 def known(s: Scope, conversation: Conversation, session_id: str, new: NewTurn) -> Turn | None:
     if new.key is None:
         return None
-    row = s.one(BY_KEY, session_id=session_id, key=new.key)
-    return None if row is None else get(s, conversation.id, row[0])
+    (seq,) = s.one(BY_KEY, session_id=session_id, key=new.key) or (None,)
+    return None if seq is None else get(s, conversation.id, seq)
 
 
 def put(
@@ -309,4 +316,4 @@ def cancel_all(s: Scope, conversation_id: str, session_id: str) -> None:
 
 
 def open_before(s: Scope, conversation_id: str, seq: int) -> list[int]:
-    return [row[0] for row in s.all(OPEN_SEQS, id=conversation_id, before=seq)]
+    return [open_seq for (open_seq,) in s.all(OPEN_SEQS, id=conversation_id, before=seq)]
