@@ -96,7 +96,11 @@ def finish(s: Scope, lease: Lease, end: TurnEnd) -> Turn | Late:
     turn = turns.get(s, lease.conversation_id, lease.seq)
     end = _outside_its_source(s, attempt, _about_the_resumed(attempt, end))
     own = attempt.provider_session_id if end.status is TurnStatus.DONE else attempts.begun_id(attempt, turn)
-    attempt = replace(attempt, provider_session_id=end.provider_session_id or own)
+    attempt = replace(
+        attempt,
+        provider_session_id=end.provider_session_id or own,
+        transcript=end.transcript or attempt.transcript,
+    )
     used = _settle_provider_session(s, attempt, end)
     _end_attempt(s, attempt, end, used)
     turn = _end_turn(s, turn, end)
@@ -154,7 +158,7 @@ def _end_attempt(s: Scope, attempt: Attempt, end: TurnEnd, used: Usage) -> None:
         failure_class=failure.failure_class.value if failure else None,
         error=redact_text(clean_text(failure.message)) if failure else None,
         provider_session_id=attempt.provider_session_id,
-        transcript=codec.encode_transcript(end.transcript or attempt.transcript), input=used.input_tokens,
+        transcript=codec.encode_transcript(attempt.transcript), input=used.input_tokens,
         cached=used.cached_input_tokens, output=used.output_tokens, cost=used.cost_usd,
     )  # fmt: skip
 
@@ -228,7 +232,7 @@ def _settle_provider_session(s: Scope, attempt: Attempt, end: TurnEnd) -> Usage:
     if reason is not None:
         pointers.retire(s, attempt.session_id, attempt.provider, session_id, reason)
     elif before.retired is None and _moves_pointer(s, attempt, end):
-        pointer = replace(attempt, transcript=end.transcript or attempt.transcript).pointer()
+        pointer = attempt.pointer()
         if pointer is not None:
             moved = replace(pointer, context=end.usage.context, updated_at=s.now)
             pointers.move(s, moved, answered=end.status is TurnStatus.DONE)
