@@ -3,6 +3,7 @@
     HoldfastError                 exit  code
     ├── InvalidInput                 2  invalid_input      a value the caller gave is not acceptable
     ├── ConfigError                  2  config_error       a configuration file or variable is wrong
+    ├── MissingBinary                2  missing_binary     an agent's program is not there, or does not answer
     ├── NotFound                     3  not_found          no such session, turn, conversation, runtime
     ├── AmbiguousId                  3  ambiguous_id       a prefix or name that fits several sessions
     ├── Conflict                     4  conflict           someone else changed it first
@@ -58,6 +59,18 @@ class ConfigError(HoldfastError):
     def __init__(self, where: str, problem: str, **details: object) -> None:
         super().__init__(f"{where}: {problem}", where=where, **details)
         self.where = where
+        self.problem = problem
+
+
+class MissingBinary(HoldfastError):
+    """A program that is needed is not there, or is not what it should be."""
+
+    code = "missing_binary"
+    exit_code = 2
+
+    def __init__(self, binary: str, problem: str, **details: object) -> None:
+        super().__init__(f"{binary}: {problem}", binary=binary, **details)
+        self.binary = binary
         self.problem = problem
 
 

@@ -1,0 +1,142 @@
+"""Owns which machine this is, and whether a process that was recorded once can still be running."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import socket
+import subprocess
+from contextlib import suppress
+from enum import StrEnum, auto
+from pathlib import Path
+
+from holdfast.domain.records import record
+from holdfast.domain.turns import ProcessMark
+from holdfast.errors import ConfigError
+from holdfast.processes.table import ON_LINUX, has_ended, process_start
+
+_SYSTEM_ID = Path("/etc/machine-id")
+_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+_PID_NAMESPACE = Path("/proc/self/ns/pid")
+_OWN_ID = "machine-id"
+_ID = re.compile(r"[0-9a-f]{32}")
+_OWNER = re.compile(r"(\d{1,9})/(\d{1,20})/([^/]*)/(.*)", re.ASCII)
+
+
+class Place(StrEnum):
+    """Where a recorded process is, as seen from here."""
+
+    HERE = auto()  #: among the processes that we see, if it lives
+    PAST = auto()  #: of this machine before it was booted: gone
+    ELSEWHERE = auto()  #: on another machine, or not to be seen from here
+
+
+@record
+class Machine:
+    """``boot`` is one run of a kernel, the processes seen in it, and the name it goes by: ``boot/pids/host``."""
+
+    id: str
+    boot: str
+
+    def place(self, machine: str, boot: str) -> Place:
+        """Containers of one host share its boot and see different processes; machines made from one
+        image may share an id and differ in name. Whatever is not certain is elsewhere."""
+        kernel, pids, host = _parts(boot)
+        own_kernel, own_pids, own_host = _parts(self.boot)
+        if machine != self.id or not kernel or not own_kernel:
+            return Place.ELSEWHERE
+        if kernel == own_kernel:
+            return Place.HERE if pids == own_pids else Place.ELSEWHERE
+        return Place.PAST if host == own_host else Place.ELSEWHERE
+
+    def mark(self, pgid: int, started_at: int) -> ProcessMark:
+        return ProcessMark(self.id, self.boot, pgid, started_at)
+
+    def place_of(self, mark: ProcessMark) -> Place:
+        return self.place(mark.machine, mark.boot_id)
+
+    def this_process(self) -> str:
+        """Identifies the calling process for good: the owner of a lease."""
+        pid = os.getpid()
+        return f"{pid}/{process_start(pid)}/{self.id}/{self.boot}"
+
+    def is_gone(self, owner: str) -> bool:
+        """True only if the process behind an owner provably does not exist any more."""
+        found = _OWNER.fullmatch(owner)
+        if found is None:
+            return False
+        pid, start, machine, boot = found.groups()
+        place = self.place(machine, boot)
+        return place is Place.PAST or (place is Place.HERE and has_ended(int(pid), int(start)))
+
+
+def describe_owner(owner: str) -> str:
+    """In words for people; an owner of another make as it is."""
+    parts = owner.split("/")
+    return f"process {parts[0]} on {parts[-1]}" if len(parts) == 6 and parts[0].isdecimal() else owner
+
+
+def this_machine(data_dir: Path) -> Machine:
+    """ConfigError if the machine's id can be neither read nor made."""
+    return Machine(machine_id(data_dir), boot_id())
+
+
+def machine_id(data_dir: Path) -> str:
+    """Stays the same as long as this system and Holdfast's data stay together.
+
+    Neither part would do alone: containers of one image share the system's id, or have none; a home that
+    is copied, or shared over a network, takes our own id along to other machines.
+    """
+    system_id = ""
+    with suppress(OSError):
+        system_id = _SYSTEM_ID.read_text(errors="replace").strip()
+    return hashlib.sha256(f"{system_id}/{_own_id(data_dir)}".encode()).hexdigest()[:32]
+
+
+def boot_id() -> str:
+    """See ``Machine.boot``; a part that the system does not tell is empty."""
+    kernel = pids = ""
+    if ON_LINUX:
+        with suppress(OSError):
+            kernel = _BOOT_ID.read_text().strip()
+        with suppress(OSError):
+            pids = os.readlink(_PID_NAMESPACE)  # noqa: PTH115 - it names no path: pid:[4026531836]
+    else:  # kern.boottime would move when the clock is set
+        asked = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
+        with suppress(OSError):
+            kernel = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
+    return f"{kernel}/{pids}/{socket.gethostname()}"
+
+
+def _parts(boot: str) -> tuple[str, str, str]:
+    kernel, _, rest = boot.partition("/")
+    pids, _, host = rest.partition("/")
+    return kernel, pids, host
+
+
+def _own_id(data_dir: Path) -> str:
+    path = data_dir / _OWN_ID
+    try:
+        if not path.exists():
+            _make_own_id(path)
+        found = path.read_text(errors="replace").strip()
+    except OSError as exc:
+        raise ConfigError(str(path), f"cannot be read or made: {exc.strerror}") from None
+    if not _ID.fullmatch(found):
+        raise ConfigError(str(path), "does not hold a machine id; remove it to get a new one")
+    return found
+
+
+def _make_own_id(path: Path) -> None:
+    """Whoever comes first: a link is made whole or not at all, and never over another."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = path.with_name(f"{_OWN_ID}.{os.getpid()}.{os.urandom(4).hex()}")
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(f"{os.urandom(16).hex()}\n")
+        with suppress(FileExistsError):
+            path.hardlink_to(fresh)
+    finally:
+        fresh.unlink()

@@ -1,0 +1,251 @@
+"""Owns running one agent: a process group of its own, its output as lines, and its end, complete.
+
+    with AgentProcess.start(command, work_dir, environ, marker, machine) as agent:
+        ...  # agent.mark goes on record
+        agent.go()
+        for line in agent.lines(tick=1.0): ...
+        ended = agent.wait()
+
+One thread reads and waits; any thread may ``stop``.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from enum import StrEnum
+from pathlib import Path
+from typing import IO, Final, Self
+
+from holdfast.domain.records import record
+from holdfast.domain.turns import ProcessMark
+from holdfast.errors import ConfigError, MissingBinary
+from holdfast.processes import gate
+from holdfast.processes.command import Command
+from holdfast.processes.line_splitter import Overlong
+from holdfast.processes.machine import Machine
+from holdfast.processes.output import Output
+from holdfast.processes.survivors import GENTLY, QUICKLY, Traces, end_all
+from holdfast.processes.table import MARKER, process_start
+
+_LOOK_EVERY = 0.1
+#: what the agent has left behind may hold its output open: read on until it is silent for so long ...
+_QUIET_SECONDS = 2.0
+#: ... and no longer than this, however much it says
+_AFTERMATH_SECONDS = 10.0
+#: how a shell, or ``env`` in a script's first line, says that the program is missing
+_NOT_RUN = (126, 127)
+
+
+class StopCause(StrEnum):
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"  #: of the whole turn
+    LEASE_LOST = "lease_lost"
+    EXIT = "exit"  #: Holdfast itself ends
+
+
+@record
+class Exit:
+    code: int | None  #: None: ended by a signal, or not to be ended at all
+    signal: int | None
+    stopped: StopCause | None  #: we ended it, and why
+    stderr: str  #: the last of it
+    left_behind: bool  #: something of it could not be ended
+    is_missing_binary: bool  #: it said nothing, because a program that it needs is not there
+
+
+class AgentProcess:
+    """Nothing of the agent runs before ``go``; after ``wait`` nothing of it does."""
+
+    def __init__(
+        self,
+        binary: str,
+        child: subprocess.Popen[bytes],
+        channel: socket.socket,
+        mark: ProcessMark,
+        marker: str,
+    ) -> None:
+        assert child.stdout
+        assert child.stderr
+        self.mark: Final = mark
+        self._traces = Traces(mark.pgid, mark.started_at, marker, is_own=True)
+        self._binary = binary
+        self._child = child
+        self._channel = channel
+        self._output = Output(child.stdout, child.stderr)
+        self._ended_at: float | None = None
+        self._stopped: StopCause | None = None
+        self._left_behind = False
+        self._is_over = False
+        self._ending = threading.RLock()  # a signal handler may stop what is being stopped
+
+    @classmethod
+    def start(
+        cls,
+        command: Command,
+        work_dir: str,
+        environ: Mapping[str, str],
+        marker: str,
+        machine: Machine,
+        keep_open: Sequence[int] = (),
+    ) -> Self:
+        """A process that waits for ``go``. It and all that it starts carry ``marker`` and hold ``keep_open``.
+
+        MissingBinary, or ConfigError if it cannot be started in that directory: nothing was started then.
+        """
+        variables = {**environment(command, environ), MARKER: marker}
+        binary = _find(command.argv[0], variables)
+        ours, theirs = socket.socketpair()
+        try:
+            with theirs, _readable(command.stdin) as stdin:
+                child = subprocess.Popen(
+                    [sys.executable, "-I", "-S", gate.__file__, str(theirs.fileno()), binary]
+                    + list(command.argv[1:]),
+                    cwd=work_dir,
+                    env=variables,
+                    stdin=stdin,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    bufsize=0,
+                    pass_fds=(theirs.fileno(), *keep_open),
+                    start_new_session=True,
+                )
+        except OSError as exc:
+            ours.close()
+            raise ConfigError(str(exc.filename or binary), f"cannot be used: {exc.strerror}") from None
+        started_at = process_start(child.pid) or 0  # 0: it has ended already
+        return cls(binary, child, ours, machine.mark(child.pid, started_at), marker)
+
+    def go(self) -> None:
+        """Let the agent run. MissingBinary if the system refuses to run it; ``wait`` then still has to follow."""
+        with self._channel:
+            try:
+                self._channel.sendall(gate.GO)
+                refusal = self._channel.recv(16)
+            except ConnectionError:  # it was ended first: ``wait`` tells how
+                return
+        if refusal:
+            raise MissingBinary(self._binary, f"cannot be run: {os.strerror(int(refusal))}")
+
+    def lines(self, tick: float) -> Iterator[bytes | Overlong | None]:
+        """Standard output line by line, until the agent has ended and all was read.
+
+        None whenever no line came for ``tick`` seconds. Goes on after an exception where it was.
+        """
+        spoke_at = time.monotonic()
+        while not self._is_read():
+            self._output.read(min(tick, _LOOK_EVERY))
+            while (line := self._output.next_line()) is not None:
+                yield line
+                spoke_at = time.monotonic()
+            if time.monotonic() - spoke_at >= tick:
+                yield None
+                spoke_at = time.monotonic()
+        if (rest := self._output.rest()) is not None:
+            yield rest
+
+    def stop(self, cause: StopCause, *, gently: bool = False) -> None:
+        """End the agent and all that it has started. Bounded in time; again, or from several threads, is fine.
+
+        ``gently`` gives it the time to save what it has said so far.
+        """
+        if self._lives():
+            self._stopped = self._stopped or cause
+        with self._ending:
+            if not self._is_over:
+                self._left_behind = not end_all(self._traces, GENTLY if gently else QUICKLY)
+
+    def wait(self) -> Exit:
+        """Wait for the agent's end, passing over what it still says, and end what it has left behind."""
+        self._channel.close()  # an agent that was never let run ends by this
+        for _ in self.lines(_LOOK_EVERY):
+            pass
+        with self._ending:
+            if not self._is_over:
+                self._left_behind = not end_all(self._traces, QUICKLY)
+                self._close()
+        return self._exit()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Whoever is in a hurry, and interrupts this too, waits all the same until nothing of it runs."""
+        while not self._is_over:
+            with suppress(KeyboardInterrupt, SystemExit):
+                self.stop(StopCause.EXIT)
+                self.wait()
+
+    def _lives(self) -> bool:
+        return not self._is_over and process_start(self.mark.pgid) == self.mark.started_at
+
+    def _is_read(self) -> bool:
+        if self._is_over or self._left_behind:
+            return True
+        if not self._has_ended():
+            return False
+        now = time.monotonic()
+        self._ended_at = self._ended_at or now
+        silence = now - max(self._ended_at, self._output.heard_at)
+        is_enough = silence > _QUIET_SECONDS or now - self._ended_at > _AFTERMATH_SECONDS
+        return is_enough or not self._output.is_open
+
+    def _has_ended(self) -> bool:
+        if self._output.is_open:
+            return self._child.poll() is not None
+        try:
+            self._child.wait(_LOOK_EVERY)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def _close(self) -> None:
+        self._is_over = True
+        self._child.poll()
+        self._output.close()
+        for stream in (self._child.stdout, self._child.stderr):
+            if stream:
+                stream.close()
+
+    def _exit(self) -> Exit:
+        code = self._child.returncode
+        by_signal = code is not None and code < 0
+        return Exit(
+            code=None if by_signal else code,
+            signal=-code if by_signal else None,
+            stopped=self._stopped,
+            stderr=self._output.stderr,
+            left_behind=self._left_behind,
+            is_missing_binary=code in _NOT_RUN and not self._output.said_something,
+        )
+
+
+def environment(command: Command, environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables an agent gets: ours, but for what its command adds and leaves out."""
+    kept = {name: value for name, value in environ.items() if name not in command.without}
+    return {**kept, **dict(command.environ)}
+
+
+def _find(name: str, environ: Mapping[str, str]) -> str:
+    found = shutil.which(name, path=environ.get("PATH", os.defpath))
+    if found is None:
+        raise MissingBinary(name, "is not there, or cannot be executed")
+    return str(Path(found).absolute())
+
+
+def _readable(text: str | None) -> IO[bytes]:
+    """A file without a name: whatever happens, nobody has to remove it."""
+    if text is None:
+        return Path(os.devnull).open("rb")
+    file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it
+    file.write(text.encode())
+    file.seek(0)
+    return file

@@ -1,0 +1,187 @@
+"""Which machine this is, and whether a process that was recorded can still be running."""
+
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.turns import ProcessMark
+from holdfast.errors import ConfigError
+from holdfast.processes.machine import Machine, Place, boot_id, machine_id, this_machine
+from holdfast.processes.table import ON_LINUX, has_ended, process_start, processes
+from tests.integration.agents import lives, until
+from tests.processes import together
+
+BOOT = "boot-1/pid:[7]/host"
+MACHINE = Machine("m", BOOT)
+
+
+def test_a_machine_keeps_its_id_for_one_data_directory_only(tmp_path: Path) -> None:
+    first = machine_id(tmp_path / "data")
+    assert machine_id(tmp_path / "data") == first
+    assert machine_id(tmp_path / "other") != first
+
+
+def test_a_copied_data_directory_on_another_system_is_another_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = machine_id(tmp_path)
+    other = tmp_path / "etc-machine-id"
+    other.write_text("f" * 32 + "\n")
+    monkeypatch.setattr("holdfast.processes.machine._SYSTEM_ID", other)
+    assert machine_id(tmp_path) != here
+    other.unlink()
+    assert machine_id(tmp_path) != here
+
+
+def test_the_kept_id_is_private_and_alone(tmp_path: Path) -> None:
+    machine_id(tmp_path / "data")
+    (file,) = (tmp_path / "data").iterdir()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+
+
+def ask_for_the_id(ready: object, data_dir: str) -> str:
+    assert callable(ready)
+    ready()
+    return machine_id(Path(data_dir))
+
+
+def test_all_who_come_first_at_once_get_the_same_id(tmp_path: Path) -> None:
+    ids = together(ask_for_the_id, [(str(tmp_path / "data"),)] * 8)
+    assert len(set(ids)) == 1
+    assert len(list((tmp_path / "data").iterdir())) == 1
+
+
+@pytest.mark.parametrize("content", ["", "garbage"])
+def test_a_damaged_id_is_told_and_not_replaced(tmp_path: Path, content: str) -> None:
+    (tmp_path / "machine-id").write_text(content)
+    with pytest.raises(ConfigError, match="machine-id: does not hold a machine id"):
+        machine_id(tmp_path)
+    assert (tmp_path / "machine-id").read_text() == content
+
+
+def test_an_id_that_cannot_be_made_is_told(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="cannot be read or made"):
+        machine_id(tmp_path / "file" / "data")
+
+
+@pytest.mark.parametrize(
+    ("machine", "boot", "place"),
+    [
+        ("m", BOOT, Place.HERE),
+        ("m", "boot-1/pid:[7]/renamed", Place.HERE),
+        ("m", "boot-0/pid:[7]/host", Place.PAST),
+        ("m", "boot-0/pid:[9]/host", Place.PAST),
+        ("m", "boot-1/pid:[9]/host", Place.ELSEWHERE),
+        ("m", "boot-0/pid:[7]/twin", Place.ELSEWHERE),
+        ("other", BOOT, Place.ELSEWHERE),
+        ("m", "/pid:[7]/host", Place.ELSEWHERE),
+        ("m", "", Place.ELSEWHERE),
+    ],
+    ids=[
+        "same",
+        "renamed",
+        "rebooted",
+        "container-rebooted",
+        "container",
+        "twin",
+        "other",
+        "no-boot",
+        "none",
+    ],
+)
+def test_where_a_recorded_process_is(machine: str, boot: str, place: Place) -> None:
+    assert MACHINE.place_of(ProcessMark(machine, boot, 1, 1)) is place
+
+
+def test_a_system_that_does_not_tell_its_boot_proves_nothing_gone() -> None:
+    assert Machine("m", "//host").place("m", "boot-0/pid:[7]/host") is Place.ELSEWHERE
+
+
+def test_a_process_is_gone_exactly_when_it_has_ended(tmp_path: Path) -> None:
+    program = (
+        "import sys; from pathlib import Path; from holdfast.processes.machine import this_machine\n"
+        "print(this_machine(Path(sys.argv[1])).this_process(), flush=True); input()"
+    )
+    machine = this_machine(tmp_path)
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout
+        owner = process.stdout.readline().strip()
+        assert not machine.is_gone(owner)
+        process.kill()
+        # nobody has collected it yet, and it is gone all the same
+        until(lambda: not lives(process.pid))
+        assert machine.is_gone(owner)
+    assert machine.is_gone(owner)
+
+
+def test_a_process_id_that_was_used_again_is_another_process() -> None:
+    machine = Machine("m", boot_id())
+    pid, start, *rest = machine.this_process().split("/")
+    assert not machine.is_gone("/".join((pid, start, *rest)))
+    assert machine.is_gone("/".join((pid, str(int(start) - 1), *rest)))
+
+
+def test_an_owner_of_an_earlier_boot_is_gone_and_of_another_machine_is_not_known() -> None:
+    assert MACHINE.is_gone("1/2/m/boot-0/pid:[7]/host")
+    assert not MACHINE.is_gone("1/2/other/boot-0/pid:[7]/host")
+
+
+@pytest.mark.parametrize(
+    "owner", ["", "worker", "1/2", "1/None/m/boot-0/pid:[7]/host", "/////", "²/1/m/b/p/h"]
+)
+def test_nothing_is_known_of_an_owner_that_is_no_process_of_ours(owner: str) -> None:
+    assert not MACHINE.is_gone(owner)
+
+
+@pytest.mark.skipif(not ON_LINUX, reason="macOS has no /proc that could hide a process")
+def test_a_process_that_is_hidden_from_us_is_not_known_to_be_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.processes.table._PROC", tmp_path)
+    assert not has_ended(os.getppid(), 1)
+
+
+def test_a_program_may_have_any_name(tmp_path: Path) -> None:
+    odd = tmp_path / "a) S (b 1"
+    shutil.copy("/bin/sleep", odd)
+    with subprocess.Popen([str(odd), "60"]) as process:
+        try:
+            began, ours = process_start(process.pid), process_start(os.getpid())
+            assert began is not None
+            assert ours is not None
+            assert began >= ours
+        finally:
+            process.kill()
+
+
+def test_there_is_no_start_of_a_process_that_does_not_exist() -> None:
+    with subprocess.Popen(["/bin/sleep", "0"]) as process:
+        process.wait()
+        assert process_start(process.pid) is None
+        assert has_ended(process.pid, 1)
+
+
+@pytest.mark.skipif(not Path("/bin/ps").exists(), reason="there is no ps on this machine")
+def test_ps_tells_the_same_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.processes.table.ON_LINUX", False)
+    now = time.time()
+    with subprocess.Popen(["/bin/sleep", "60"], start_new_session=True) as process:
+        began = process_start(process.pid)
+        (listed,) = (found for found in processes() if found.pid == process.pid)
+        process.kill()
+        until(lambda: process_start(process.pid) is None)
+    assert began is not None
+    assert abs(began - listed.started_at) <= 1  # Linux works it out anew each time
+    assert abs(began - now) < 30
+    assert (listed.parent, listed.group) == (os.getpid(), process.pid)
