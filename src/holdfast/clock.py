@@ -26,6 +26,12 @@ def system_clock() -> Instant:
     return Instant(time.time_ns() // 1000)
 
 
+def running_from(start: Instant) -> Clock:
+    """A clock that was set once and asks nobody else any more; nor can anyone turn it back."""
+    offset = start - time.monotonic_ns() // 1000
+    return lambda: Instant(offset + time.monotonic_ns() // 1000)
+
+
 def after(instant: Instant, seconds: float) -> Instant:
     return Instant(instant + round(seconds * SECOND))
 

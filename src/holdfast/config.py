@@ -109,6 +109,13 @@ def data_dir(environ: Mapping[str, str]) -> Path:
     return base / "holdfast"
 
 
+def cache_dir(environ: Mapping[str, str]) -> Path:
+    base = xdg(environ, "XDG_CACHE_HOME", ".cache")
+    if base is None:
+        raise ConfigError("HOME", "is not set; set it or XDG_CACHE_HOME")
+    return base / "holdfast"
+
+
 def default_url(environ: Mapping[str, str]) -> str:
     return f"sqlite:///{data_dir(environ) / 'holdfast.db'}"
 

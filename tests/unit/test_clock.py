@@ -9,6 +9,7 @@ from holdfast.clock import (
     Instant,
     after,
     from_datetime,
+    running_from,
     seconds_between,
     system_clock,
     to_datetime,
@@ -88,3 +89,12 @@ def test_the_system_clock_says_what_time_it_is() -> None:
     behind = datetime.now(UTC)
 
     assert before <= said <= behind
+
+
+def test_a_clock_that_was_set_runs_on_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    passed = iter([7 * 10**9, 7 * 10**9, 9_500_000 * 10**3])
+    monkeypatch.setattr("holdfast.clock.time.monotonic_ns", lambda: next(passed))
+    clock = running_from(Instant(1_000 * SECOND))
+
+    assert clock() == 1_000 * SECOND
+    assert clock() == 1_002.5 * SECOND

@@ -366,7 +366,7 @@ def test_a_fork_misses_each_thing_it_needs(pointer: Pointer, facts: dict[str, An
         ({"provider_session": NOT_OBSERVABLE, "lock_free": None}, Standing.MISSING),
         ({"provider_session": None, "lock_free": NOT_OBSERVABLE}, Standing.MISSING),
         ({"provider_session": ProviderSession(held_by="agent-else"), "lock_free": None}, Standing.FAILED),
-        ({"provider_session": NOT_OBSERVABLE, "lock_free": True}, Standing.NOT_OBSERVABLE),
+        ({"provider_session": NOT_OBSERVABLE, "lock_free": True}, Standing.PASSED),
         ({"provider_session": ProviderSession(), "lock_free": NOT_OBSERVABLE}, Standing.NOT_OBSERVABLE),
     ],
     ids=["locked-unseen", "unseen-missing", "missing-unseen", "held-missing", "unseen-free", "free-unseen"],

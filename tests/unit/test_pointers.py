@@ -1,7 +1,7 @@
 import pytest
 
 from holdfast.domain.ids import RuntimeId
-from holdfast.domain.pointers import Pointer, choose_pointer
+from holdfast.domain.pointers import Pointer, TranscriptMark, choose_pointer
 from tests.unit.builders import HERE, OTHER_ID, a_pointer
 
 ELSEWHERE = RuntimeId("rt-elsewhere")
@@ -34,3 +34,16 @@ def test_an_attempt_of_no_known_runtime_replaces_nothing(newest: Pointer | None)
 
 def test_without_any_pointer_there_is_nothing_to_judge() -> None:
     assert choose_pointer(None, None, HERE) is None
+
+
+@pytest.mark.parametrize(
+    ("turns", "recorded_turns", "expected"),
+    [(3, 2, True), (2, 2, False), (None, 2, True), (3, None, True), (None, None, True)],
+)
+def test_a_file_that_has_grown_has_more_turns_unless_they_were_counted(
+    turns: int | None, recorded_turns: int | None, expected: bool
+) -> None:
+    recorded = TranscriptMark("/file", 10, "a", recorded_turns)
+
+    assert TranscriptMark("/file", 20, "b", turns).has_more_turns_than(recorded) is expected
+    assert TranscriptMark("/file", 20, "b", turns).has_more_turns_than(None) is False

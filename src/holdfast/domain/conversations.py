@@ -97,6 +97,15 @@ class SeenTurns:
     def last(self) -> int:
         return self.ranges[-1][1] if self.ranges else 0
 
+    def with_turn(self, seq: int) -> SeenTurns:
+        ranges: list[tuple[int, int]] = []
+        for first, last in sorted((*self.ranges, (seq, seq))):
+            if ranges and first <= ranges[-1][1] + 1:
+                ranges[-1] = (ranges[-1][0], max(last, ranges[-1][1]))
+            else:
+                ranges.append((first, last))
+        return SeenTurns(tuple(ranges))
+
     def before_fork(self, seq: int) -> SeenTurns:
         """Those that a fork at turn ``seq`` has in common with its source."""
         return SeenTurns(tuple([(a, min(b, seq)) for a, b in self.ranges if a <= seq]))

@@ -325,7 +325,8 @@ def _busy(case: Case) -> Verdict:
         return _failed(case, Reason.BUSY, f"{session.held_by} is writing to it", outcome)
     if free is False:
         return _failed(case, Reason.BUSY, "a process on this machine is writing to it", outcome)
-    if free is True and isinstance(session, ProviderSession):
+    if free is True and session is not None:
+        # the store's row was looked at when the turn was claimed, and lives with the lease
         return _passed(Reason.BUSY)
     return _unseen(case, Reason.BUSY, _either(session, free), "who is writing to the session", outcome)
 

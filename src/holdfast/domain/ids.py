@@ -47,6 +47,10 @@ def check_id(field: str, text: object) -> str:
     return text
 
 
+def is_provider(text: str) -> bool:
+    return _PROVIDER.match(text) is not None
+
+
 def check_session_name(text: object) -> str:
     """A name that nobody can take for an id, or for the beginning of one."""
     name = check_name("name", text)
@@ -56,7 +60,7 @@ def check_session_name(text: object) -> str:
 
 
 def check_provider(text: object) -> str:
-    if not isinstance(text, str) or not _PROVIDER.match(text):
+    if not isinstance(text, str) or not is_provider(text):
         raise InvalidInput("provider", f"{str(text)[:40]!r} is not a provider's name, such as claude")
     return text
 

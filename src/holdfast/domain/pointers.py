@@ -39,10 +39,15 @@ class TranscriptMark:
     path: str
     size: int
     digest: str
+    turns: int | None = None  #: how often somebody asked something there; None if nobody counted
 
-    def grown_since(self, recorded: TranscriptMark | None) -> bool:
-        """Whether something was added; with nothing to compare with, nobody knows."""
-        return recorded is not None and self.size > recorded.size
+    def has_more_turns_than(self, recorded: TranscriptMark | None) -> bool:
+        """Whether something was asked since; with nothing to compare with, nobody knows."""
+        if recorded is None:
+            return False
+        if self.turns is None or recorded.turns is None:
+            return self.size > recorded.size
+        return self.turns > recorded.turns
 
 
 @record

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Literal
 
+from holdfast.domain.ids import is_provider
 from holdfast.domain.phases import Phase
 
 #: The phases a rule may name.
@@ -21,6 +22,8 @@ MAX_COUNT = 1_000_000
 MAX_SECONDS = 100 * 365 * 24 * 3600.0
 MAX_LOCK_TRIES = 100
 MAX_LOCK_BACKOFF = 10.0
+MIN_CONTEXT_TOKENS = 500  #: below this not even the headings fit
+MAX_PACKET_ITEMS = 1000
 
 
 class InvalidRule(ValueError):
@@ -139,6 +142,21 @@ class QueuePolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class RunPolicy:
+    """How turns are run."""
+
+    #: the provider of a new session
+    provider: str = "claude"
+    #: a turn that takes longer is ended
+    timeout_seconds: float = 4 * 3600.0
+
+    def __post_init__(self) -> None:
+        if not is_provider(self.provider):
+            raise InvalidRule("must be a provider's name, such as claude", "provider")
+        _above_zero("timeout_seconds", self.timeout_seconds, MAX_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
 class RetentionPolicy:
     """What cleanup may take away."""
 
@@ -150,13 +168,38 @@ class RetentionPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class ContextPolicy:
+    """How much of the past a turn is sent when the provider's own session does not hold it."""
+
+    #: up to this size the whole history is sent, and so are the turns of others that an agent catches up on
+    transcript_tokens: int = 24_000
+    #: size of the packet that takes its place when it is longer
+    packet_tokens: int = 8_000
+    #: a longer request or answer is cut in the middle
+    message_characters: int = 12_000
+    #: newest turns in a packet
+    packet_turns: int = 10
+    #: newest tool calls in a packet
+    packet_tool_calls: int = 20
+
+    def __post_init__(self) -> None:
+        _between("transcript_tokens", self.transcript_tokens, MIN_CONTEXT_TOKENS, MAX_COUNT)
+        _between("packet_tokens", self.packet_tokens, MIN_CONTEXT_TOKENS, MAX_COUNT)
+        _between("message_characters", self.message_characters, 1, MAX_COUNT)
+        _between("packet_turns", self.packet_turns, 1, MAX_PACKET_ITEMS)
+        _between("packet_tool_calls", self.packet_tool_calls, 1, MAX_PACKET_ITEMS)
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """All rules; each field is a table of the configuration file (``continue_`` is ``[continue]``)."""
 
     continue_: ContinuePolicy = field(default_factory=ContinuePolicy)
     resume: ResumePolicy = field(default_factory=ResumePolicy)
     queue: QueuePolicy = field(default_factory=QueuePolicy)
+    run: RunPolicy = field(default_factory=RunPolicy)
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
+    context: ContextPolicy = field(default_factory=ContextPolicy)
 
 
 # The comparisons are written so that NaN fails them.

@@ -57,7 +57,8 @@ def encode_redacted(value: Json, encode: Callable[[Json], str]) -> str:
     """The value's JSON text without its secrets. Nearly always the text alone shows that there are none."""
     text = encode(value)
     if may_name_secret(text) or may_hold_token(text) or ("@" in text and "://" in text):
-        return encode(redact_value(value))
+        clean = redact_value(value)
+        return text if clean is value else encode(clean)
     return text
 
 

@@ -19,6 +19,7 @@ from holdfast.domain.decisions import (
     Refuse,
     Resume,
     ResumeRequest,
+    Standing,
     Verdict,
     Wait,
     outcome_of,
@@ -46,14 +47,23 @@ def decide_at_launch(
 ) -> Decision:
     """The same question with the machine's own facts: the answer only ever weakens the claim's.
 
-    A claim that still stands carries the verdicts of the launch: they have seen more.
+    Each guard's verdict is the launch's, which has seen more; except where only the store could see.
     """
     launched = decide_resume(pointer, request, facts, policy)
+    verdicts = _together(claimed.verdicts, launched.verdicts)
     if outcome_of(launched) > outcome_of(claimed):
-        return launched
+        return replace(launched, verdicts=verdicts)
     if isinstance(claimed, Resume | Fork) and isinstance(launched, Resume | Fork):
-        return replace(claimed, verdicts=launched.verdicts)
+        return replace(claimed, verdicts=verdicts)
     return claimed
+
+
+def _together(claimed: tuple[Verdict, ...], launched: tuple[Verdict, ...]) -> tuple[Verdict, ...]:
+    at_claim = {verdict.reason: verdict for verdict in claimed}
+    return tuple(
+        at_claim.get(verdict.reason, verdict) if verdict.standing is Standing.NOT_OBSERVABLE else verdict
+        for verdict in launched
+    )
 
 
 def _strength(verdict: Verdict) -> int:

@@ -43,3 +43,7 @@ def clean_text(text: str) -> str:
     if text.isascii() and "\x00" not in text:
         return text
     return _UNSTORABLE.sub("\ufffd", text)
+
+
+def utf8_size(text: str) -> int:
+    return len(text) if text.isascii() else len(text.encode("utf-8", "replace"))

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 from holdfast.domain.numbers import MOST, check_whole
 from holdfast.domain.records import record
+from holdfast.domain.text import utf8_size
 from holdfast.errors import InvalidInput
 
 
@@ -30,6 +31,20 @@ class Usage:
 
 
 NO_USAGE = Usage()
+
+
+class UsageGroup(StrEnum):
+    SESSION = "session"
+    AGENT = "agent"
+    PROVIDER = "provider"
+    DAY = "day"  #: of UTC
+
+
+@record
+class UsageTotal:
+    key: str  #: the session, the agent, the provider or the day
+    attempts: int
+    usage: Usage
 
 
 @record
@@ -77,6 +92,9 @@ def _delta(reported: int, baseline: int) -> int:
     return reported - baseline if reported >= baseline else reported
 
 
+BYTES_PER_TOKEN = 3
+
+
 def check_usage(usage: Usage) -> None:
     """InvalidInput for figures that nobody can have used: they would stay in every sum."""
     for field in ("input_tokens", "cached_input_tokens", "output_tokens"):
@@ -118,5 +136,4 @@ def context_state(use: ContextUse, policy: ResumePolicy, extra_tokens: int = 0) 
 
 def estimate_tokens(text: str) -> int:
     """A cautious guess: one token for each three bytes of UTF-8, rounded up."""
-    size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))
-    return -(-size // 3)
+    return -(-utf8_size(text) // BYTES_PER_TOKEN)

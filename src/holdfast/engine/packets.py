@@ -1,0 +1,143 @@
+"""Owns gathering a packet from the store and the work directory, bounded and without secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from holdfast.domain.conversations import HistoryTurn
+from holdfast.domain.decisions import Reason
+from holdfast.domain.policy import ContextPolicy
+from holdfast.domain.redaction import redact_text
+from holdfast.domain.sessions import Session
+from holdfast.domain.telling.continuation import request_to_continue
+from holdfast.domain.telling.packet import Packet, Start, TurnFailure
+from holdfast.domain.telling.quoting import shortened
+from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall, tool_calls
+from holdfast.domain.turns import Attempt, AttemptStatus, TurnStatus
+from holdfast.engine.ground_truth import ground_truth
+from holdfast.errors import NotFound, UnreadableSession
+from holdfast.store.contract import Store
+
+_EVENTS = 500  #: of each turn, the newest
+_LONGEST_MESSAGE = 2000
+
+
+def gather_packet(
+    store: Store,
+    session: Session,
+    policy: ContextPolicy,
+    reason: Reason,
+    *,
+    seq: int | None = None,
+    work_dir: str | None = None,
+) -> Packet:
+    """What a fresh start of turn ``seq`` must know; by default of the turn that is next.
+
+    Without ``work_dir`` it is the one that the session's newest attempt ran in.
+    """
+    newest = store.newest_attempt(session.id)
+    next_turn = _next_turn(store, session, newest) if seq is None else seq
+    turns = store.history(session.conversation_id, last=next_turn - 1, limit=policy.packet_turns)
+    record = _Record(store, session, turns, next_turn)
+    calls = record.calls()
+    attempts = record.attempts()
+    goal = session.purpose or _asked(turns)
+    return Packet(
+        session_id=session.id,
+        agent=session.agent,
+        goal=_told(goal, policy.message_characters),
+        phase=session.phase.value,
+        next_turn=next_turn,
+        interrupted=_interrupted(next_turn, attempts, calls),
+        why_fresh=reason,
+        ground_truth=ground_truth(work_dir or (newest.work_dir if newest else None)),
+        turns=tuple(_shown(turn, policy.message_characters) for turn in turns),
+        tool_calls=_newest(calls, policy, in_flight=False),
+        in_flight=_newest(calls, policy, in_flight=True),
+        artifacts=tuple(dict.fromkeys(path for call in calls for path in call.written)),
+        starts=tuple(_start(attempt) for attempt in attempts if attempt.status is not AttemptStatus.OPEN),
+        failures=tuple(_failures(attempts)),
+    )
+
+
+class _Record:
+    """What ran in the newest turns and in the next one, oldest first."""
+
+    def __init__(self, store: Store, session: Session, turns: Sequence[HistoryTurn], next_turn: int) -> None:
+        self._store = store
+        self._conversations: dict[str, str] = {session.id: session.conversation_id}
+        self._settled = max((turn.seq for turn in turns if turn.status == TurnStatus.DONE), default=0)
+        found = [(self._conversation(turn.session_id), turn.seq) for turn in turns]
+        found.append((session.conversation_id, next_turn))
+        self._turns = [(conversation, seq) for conversation, seq in found if conversation is not None]
+
+    def calls(self) -> list[ToolCall]:
+        calls: list[ToolCall] = []
+        for conversation, seq in self._turns:
+            events = self._store.newest_events(conversation, seq, _EVENTS)
+            calls += tool_calls(seq, events, settled=seq <= self._settled)
+        return calls
+
+    def attempts(self) -> list[Attempt]:
+        return [
+            attempt
+            for conversation, seq in self._turns
+            for attempt in self._store.attempts(conversation, seq)
+        ]
+
+    def _conversation(self, session_id: str) -> str | None:
+        """A turn that a fork inherited has its record where it ran."""
+        if session_id not in self._conversations:
+            try:
+                found = self._store.get_session(session_id)
+            except (NotFound, UnreadableSession):
+                return None
+            self._conversations[session_id] = found.conversation_id
+        return self._conversations[session_id]
+
+
+def _next_turn(store: Store, session: Session, newest: Attempt | None) -> int:
+    """The turn that was begun last, if it is still open; else the first one that waits; else a new one."""
+    begun = 0 if newest is None else newest.seq
+    waiting = store.turns(session.id, after=max(0, begun - 1))
+    is_next = (turn.seq for turn in waiting if turn.status.is_open and turn.dropped is None)
+    return next(is_next, store.get_conversation(session.conversation_id).next_seq)
+
+
+def _interrupted(next_turn: int, attempts: Iterable[Attempt], calls: Iterable[ToolCall]) -> bool:
+    cut_off = any(a.seq == next_turn and a.status is AttemptStatus.INTERRUPTED for a in attempts)
+    return cut_off or any(call.turn == next_turn for call in calls)
+
+
+def _asked(turns: Sequence[HistoryTurn]) -> str:
+    turn = request_to_continue(turns)
+    return "" if turn is None else turn.prompt
+
+
+def _told(text: str, limit: int) -> str:
+    return shortened(redact_text(text), limit)
+
+
+def _shown(turn: HistoryTurn, limit: int) -> HistoryTurn:
+    response = None if turn.response is None else _told(turn.response, limit)
+    return replace(turn, prompt=_told(turn.prompt, limit), response=response)
+
+
+def _newest(calls: Iterable[ToolCall], policy: ContextPolicy, *, in_flight: bool) -> tuple[ToolCall, ...]:
+    wanted = [call for call in calls if (call.outcome is CallOutcome.IN_FLIGHT) is in_flight]
+    return tuple(wanted[-policy.packet_tool_calls :])
+
+
+def _start(attempt: Attempt) -> Start:
+    decision = attempt.decision
+    return Start(
+        attempt.seq, attempt.number, decision.kind.value, decision.reason.value, attempt.status.value
+    )
+
+
+def _failures(attempts: Iterable[Attempt]) -> Iterable[TurnFailure]:
+    for attempt in attempts:
+        if attempt.failure is not None:
+            message = _told(attempt.failure.message, _LONGEST_MESSAGE)
+            yield TurnFailure(attempt.seq, attempt.failure.failure_class.value, message)
