@@ -45,7 +45,7 @@ from holdfast.domain.turns import (
     TurnEnd,
     TurnRequest,
 )
-from holdfast.domain.usage import Usage
+from holdfast.domain.usage import Usage, UsageGroup, UsageTotal
 
 
 class Store(Protocol):
@@ -222,7 +222,7 @@ class Store(Protocol):
     ) -> None:
         """The provider's store holds this session: point to it. Idempotent.
 
-        A resumed one has seen the turn only if its transcript has grown.
+        A resumed one has seen the turn only if its transcript has another turn.
 
         Conflict if the attempt runs another one, or is a fork of this one. After the lease is lost only an empty slot of the
         session's newest attempt is filled, and no pointer moves; LeaseLost otherwise.
@@ -251,7 +251,7 @@ class Store(Protocol):
         nothing else changes. An empty id never replaces a pointer; a retired one never becomes one.
         A provider session that its provider did not save is retired. Another id after a failed resume
         is a rejection: the session that was asked for answers for it, and no pointer moves. A resumed
-        session has seen the turn if it answered, or if its transcript has grown; else what it had seen.
+        session has seen the turn if it answered, or if its transcript has another turn; else what it had seen.
         The id of its source is none of a fork's own; a source in which a fork was answered is retired.
         """
         ...
@@ -264,10 +264,15 @@ class Store(Protocol):
         """Open attempts whose lease has expired, the oldest first."""
         ...
 
-    def recover(self, orphan: Orphan) -> Turn:
+    def holder(self, session_id: str) -> Orphan | None:
+        """The open attempt of a session that is leased now, whether or not the lease has expired."""
+        ...
+
+    def recover(self, orphan: Orphan, *, owner_is_gone: bool = False) -> Turn:
         """End an orphan's attempt as interrupted; the turn runs again unless a person started it.
 
-        Whoever calls has made sure that its process is gone. Conflict if it is no orphan any more.
+        Whoever calls has made sure that its process is gone; with ``owner_is_gone`` also that the
+        lease's owner is, and then it need not have expired. Conflict if it is no orphan any more.
         """
         ...
 
@@ -283,6 +288,10 @@ class Store(Protocol):
         self, conversation_id: str, seq: int, *, after: tuple[int, int] = (0, 0), limit: int = 1000
     ) -> tuple[tuple[int, Event], ...]:
         """Pairs of attempt number and event, in order, after a given pair."""
+        ...
+
+    def newest_events(self, conversation_id: str, seq: int, limit: int) -> tuple[tuple[int, Event], ...]:
+        """The last ``limit`` of them, in order."""
         ...
 
     def late_reports(self, conversation_id: str) -> tuple[LateReport, ...]: ...
@@ -327,6 +336,17 @@ class Store(Protocol):
 
     def provider_sessions(self, session_id: str) -> tuple[ProviderSessionTotals, ...]:
         """Every provider session that this session used or points to, with what it cost, oldest first."""
+        ...
+
+    def usage(
+        self,
+        group: UsageGroup,
+        *,
+        since: Instant | None = None,
+        until: Instant | None = None,
+        session_id: str | None = None,
+    ) -> tuple[UsageTotal, ...]:
+        """What all attempts that began in that time have used together, by ``group``, in its order."""
         ...
 
     def register_runtime(self, runtime: Runtime) -> RuntimeId: ...

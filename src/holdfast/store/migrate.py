@@ -12,7 +12,6 @@ import os
 import sqlite3
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from holdfast.store.postgres import PostgresDriver
     from holdfast.store.sqlite import SqliteDriver
 
+_FOLDER = Path(__file__).parent / "migrations"
 _LEDGER = """
 CREATE TABLE IF NOT EXISTS schema_migrations (
     version     INTEGER PRIMARY KEY,
@@ -55,12 +55,8 @@ class Migration:
 
 @cache
 def migrations(engine: str) -> tuple[Migration, ...]:
-    folder = resources.files("holdfast.store") / "migrations" / engine
-    found = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".sql")), key=lambda e: e.name)
-    return tuple(
-        Migration(int(entry.name[:4]), entry.name.removesuffix(".sql"), entry.read_text("utf-8"))
-        for entry in found
-    )
+    found = sorted((_FOLDER / engine).glob("*.sql"))
+    return tuple(Migration(int(path.name[:4]), path.stem, path.read_text("utf-8")) for path in found)
 
 
 def migrate_sqlite(driver: SqliteDriver) -> None:

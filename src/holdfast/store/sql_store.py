@@ -40,10 +40,11 @@ from holdfast.domain.turns import (
     TurnEnd,
     TurnRequest,
 )
-from holdfast.domain.usage import Usage, check_report, check_usage
+from holdfast.domain.usage import Usage, UsageGroup, UsageTotal, check_report, check_usage
 from holdfast.errors import InvalidInput
 from holdfast.store.driver import Driver, Undone
 from holdfast.store.sql import (
+    accounts,
     attempts,
     claims,
     cleanup,
@@ -244,8 +245,12 @@ class SqlStore:
         with self._read() as s:
             return leases.expired(s, limit)
 
-    def recover(self, orphan: Orphan) -> Turn:
-        return self._write(endings.recover, orphan)
+    def holder(self, session_id: str) -> Orphan | None:
+        with self._read() as s:
+            return leases.holder(s, session_id)
+
+    def recover(self, orphan: Orphan, *, owner_is_gone: bool = False) -> Turn:
+        return self._write(endings.recover, orphan, owner_is_gone=owner_is_gone)
 
     # --- the record ---
 
@@ -264,6 +269,10 @@ class SqlStore:
             check_whole(field, number)
         with self._read() as s:
             return attempts.events(s, conversation_id, seq, after, limit)
+
+    def newest_events(self, conversation_id: str, seq: int, limit: int) -> tuple[tuple[int, Event], ...]:
+        with self._read() as s:
+            return attempts.newest_events(s, conversation_id, seq, limit)
 
     def late_reports(self, conversation_id: str) -> tuple[LateReport, ...]:
         with self._read() as s:
@@ -306,6 +315,17 @@ class SqlStore:
     def provider_sessions(self, session_id: str) -> tuple[ProviderSessionTotals, ...]:
         with self._read() as s:
             return provider_sessions.totals(s, session_id)
+
+    def usage(
+        self,
+        group: UsageGroup,
+        *,
+        since: Instant | None = None,
+        until: Instant | None = None,
+        session_id: str | None = None,
+    ) -> tuple[UsageTotal, ...]:
+        with self._read() as s:
+            return accounts.totals(s, group, since, until, session_id)
 
     def register_runtime(self, runtime: Runtime) -> RuntimeId:
         return self._write(runtimes.register, runtime, refresh=True)

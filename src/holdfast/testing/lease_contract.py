@@ -322,6 +322,17 @@ class LeaseContract:
         ]
         assert store.events(conversation, turn.seq, after=(2, 1)) == ()
 
+    def test_the_newest_events_are_the_last_ones_in_order(self, store: Store) -> None:
+        session = begin(store)
+        turn = enqueue(store, session, "go")
+        lease = claim(store, session).lease
+        store.record_events(lease, [an_event(n) for n in range(1, 12)])
+        store.put_back(lease)
+        store.record_events(claim(store, session).lease, [an_event(1)])
+
+        newest = store.newest_events(turn.conversation_id, turn.seq, 3)
+        assert [(attempt, event.number) for attempt, event in newest] == [(1, 10), (1, 11), (2, 1)]
+
     def test_no_events_are_no_reason_to_fail(self, store: Store) -> None:
         session = begin(store)
         enqueue(store, session, "go")

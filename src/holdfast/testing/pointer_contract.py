@@ -31,7 +31,7 @@ from holdfast.testing.clock import ManualClock
 from holdfast.testing.mishaps import fail, point_to, pointer_of
 from holdfast.testing.steps import begin, claim, enqueue, run, snapshot
 
-MARK = TranscriptMark("projects/infra/5b1c2d3e.jsonl", size=10, digest="abc")
+MARK = TranscriptMark("projects/infra/5b1c2d3e.jsonl", size=10, digest="abc", turns=1)
 FRESH = Launch(Fresh(Reason.NO_POINTER, ()), a_process())
 
 
@@ -197,16 +197,20 @@ class PointerContract:
 
         assert pointer_of(store, session).provider_session_id == named
 
-    def test_a_failed_turn_was_sent_to_the_session_that_it_resumed_if_the_transcript_has_grown(
+    def test_a_failed_turn_was_sent_to_the_session_that_it_resumed_if_the_transcript_has_another_turn(
         self, store: Store
     ) -> None:
-        session, grown = begin(store), replace(MARK, size=MARK.size + 1, digest="def")
+        session, grown = begin(store), replace(MARK, size=MARK.size + 1, digest="def", turns=2)
         run(store, session, transcript=MARK)
         fail(store, session, FailureClass.INTERRUPTED, transcript=grown)
 
         assert pointer_of(store, session).seen == SeenTurns.up_to(2)
 
-    @pytest.mark.parametrize("mark", [None, MARK], ids=["no mark", "the same mark"])
+    @pytest.mark.parametrize(
+        "mark",
+        [None, MARK, replace(MARK, size=MARK.size + 1, digest="def")],
+        ids=["no mark", "the same mark", "no other turn"],
+    )
     def test_a_failed_turn_was_not_sent_as_far_as_anyone_knows(
         self, store: Store, mark: TranscriptMark | None
     ) -> None:

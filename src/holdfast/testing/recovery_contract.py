@@ -187,3 +187,38 @@ class RecoveryContract:
             store.recover(orphan)
 
         assert store.finish_turn(lease, done()).status is TurnStatus.DONE
+
+    # --- an owner that is gone ---
+
+    def test_the_holder_of_a_session_is_told_whether_or_not_its_lease_has_expired(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        session = begin(store)
+        assert store.holder(session.id) is None
+        enqueue(store, session, "long")
+        lease = claim(store, session, lease_seconds=60.0).lease
+        store.launch(lease, LAUNCH)
+
+        held = store.holder(session.id)
+        clock.advance(3600)
+        expired = store.holder(session.id)
+
+        assert held is not None
+        assert (held.lease, held.process) == (lease, a_process())
+        assert expired == held
+
+    def test_a_turn_whose_owner_is_gone_is_recovered_before_its_lease_expires(self, store: Store) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        claim(store, session, lease_seconds=3600.0)
+        held = store.holder(session.id)
+        assert held is not None
+        with pytest.raises(Conflict):
+            store.recover(held)
+
+        turn = store.recover(held, owner_is_gone=True)
+
+        assert (turn.status, turn.next_cause) == (TurnStatus.QUEUED, AttemptCause.RECOVERY)
+        assert store.holder(session.id) is None
+        with pytest.raises(Conflict):
+            store.recover(held, owner_is_gone=True)

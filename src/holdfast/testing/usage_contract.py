@@ -6,11 +6,12 @@ import math
 
 import pytest
 
+from holdfast.clock import after, to_iso
 from holdfast.domain.decisions import Fork
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Launch, TurnRequest
-from holdfast.domain.usage import NO_USAGE, ContextUse, Usage, UsageReport
+from holdfast.domain.usage import NO_USAGE, ContextUse, Usage, UsageGroup, UsageReport
 from holdfast.errors import InvalidInput, LeaseLost
 from holdfast.store.contract import Store
 from holdfast.testing.builders import a_provider_session_id, a_session_id, a_turn, done, failed
@@ -30,6 +31,9 @@ def since_the_beginning(count: int) -> UsageReport:
 
 def this_time(count: int) -> UsageReport:
     return UsageReport(tokens(count))
+
+
+DAY = 86_400.0
 
 
 class UsageContract:
@@ -211,3 +215,41 @@ class ErrorCountContract:
         store.finish_turn(claim(store, session).lease, done())
 
         assert store.get_session(session.id).error_count == 0
+
+    # --- sums ---
+
+    def test_usage_adds_up_by_session_agent_provider_and_day(self, store: Store, clock: ManualClock) -> None:
+        first, second = begin(store, agent="reviewer"), begin(store, agent="builder")
+        run(store, first, usage=this_time(100))
+        clock.advance(DAY)
+        run(store, first, usage=this_time(60))
+        run(store, second, usage=this_time(20))
+
+        by_session = {one.key: (one.attempts, one.usage) for one in store.usage(UsageGroup.SESSION)}
+        by_day = store.usage(UsageGroup.DAY)
+
+        assert by_session == {first.id: (2, tokens(160)), second.id: (1, tokens(20))}
+        assert [one.usage for one in store.usage(UsageGroup.AGENT)] == [tokens(20), tokens(160)]
+        assert [(one.key, one.usage) for one in store.usage(UsageGroup.PROVIDER)] == [("claude", tokens(180))]
+        assert [one.usage for one in by_day] == [tokens(100), tokens(80)]
+        days = (to_iso(after(clock(), -DAY)), to_iso(clock()))
+        assert [one.key for one in by_day] == [day[:10] for day in days]
+
+    def test_usage_of_one_session_and_of_a_time(self, store: Store, clock: ManualClock) -> None:
+        session, other = begin(store), begin(store)
+        run(store, session, usage=this_time(100))
+        run(store, other, usage=this_time(1000))
+        clock.advance(DAY)
+        later = clock()
+        run(store, session, usage=this_time(60))
+
+        assert [one.usage for one in store.usage(UsageGroup.DAY, session_id=session.id)] == [
+            tokens(100),
+            tokens(60),
+        ]
+        assert [one.usage for one in store.usage(UsageGroup.AGENT, since=later)] == [tokens(60)]
+        assert [one.usage for one in store.usage(UsageGroup.PROVIDER, until=later)] == [tokens(1100)]
+
+    def test_nothing_used_is_no_row(self, store: Store) -> None:
+        assert store.usage(UsageGroup.AGENT) == ()
+        assert store.usage(UsageGroup.DAY, session_id=begin(store).id) == ()

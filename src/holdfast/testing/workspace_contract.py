@@ -15,7 +15,7 @@ from holdfast.domain.phases import Phase
 from holdfast.domain.retention import CleanupReport
 from holdfast.domain.sessions import Session, SessionFilter, SessionPage, SessionUpdate
 from holdfast.domain.turns import Launch, Lease, Orphan, TurnRequest
-from holdfast.domain.usage import NO_USAGE
+from holdfast.domain.usage import NO_USAGE, UsageGroup
 from holdfast.errors import Conflict, LeaseLost, NotFound
 from holdfast.store.contract import Store
 from holdfast.testing.builders import (
@@ -106,10 +106,12 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "finish_turn": lambda s, t: s.finish_turn(t.lease, done()),
     "cancel_turn": lambda s, t: s.cancel_turn(t.queued.id, 1),
     "orphans": lambda s, _: s.orphans(),
+    "holder": lambda s, t: s.holder(t.id),
     "recover": lambda s, t: s.recover(Orphan(t.lease, None, False)),
     "attempts": lambda s, t: s.attempts(t.conversation, 1),
     "newest_attempt": lambda s, t: s.newest_attempt(t.id),
     "events": lambda s, t: s.events(t.conversation, 2),
+    "newest_events": lambda s, t: s.newest_events(t.conversation, 2, 10),
     "late_reports": lambda s, t: s.late_reports(t.conversation),
     "explain": lambda s, t: s.explain(t.id, "claude", TurnRequest()),
     "pointer": lambda s, t: s.pointer(t.id, "claude"),
@@ -118,6 +120,7 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "clear_pointer": lambda s, t: s.clear_pointer(t.id, "claude", t.provider_session_id),
     "retire": lambda s, t: s.retire(t.id, "claude", a_provider_session_id(), "gone"),
     "provider_sessions": lambda s, t: s.provider_sessions(t.id),
+    "usage": lambda s, _: s.usage(UsageGroup.SESSION),
     "runtimes": lambda s, _: s.runtimes(),
 }
 #: those of them that must say NotFound, rather than answer with nothing

@@ -76,6 +76,10 @@ SELECT attempt, number, kind, at, data FROM events
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq
     AND (attempt > :attempt OR (attempt = :attempt AND number > :after))
 ORDER BY attempt, number LIMIT :limit"""
+NEWEST_EVENTS = """
+SELECT attempt, number, kind, at, data FROM events
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq
+ORDER BY attempt DESC, number DESC LIMIT :limit"""
 END = f"""
 UPDATE attempts SET status = :status, ended_at = :now, failure_class = :failure_class, error = :error,
     provider_session_id = :provider_session_id, transcript = :transcript, input_tokens = :input,
@@ -368,10 +372,16 @@ def events(
     s: Scope, conversation_id: str, seq: int, after: tuple[int, int], limit: int
 ) -> tuple[tuple[int, Event], ...]:
     rows = s.all(EVENTS, id=conversation_id, seq=seq, attempt=after[0], after=after[1], limit=limit)
-    return tuple(
-        _EVENT.read(s.where, row, _read_event, "event", _EVENT.column(row, "number"), "of turn", seq)
-        for row in rows
-    )
+    return tuple(_event(s, seq, row) for row in rows)
+
+
+def newest_events(s: Scope, conversation_id: str, seq: int, limit: int) -> tuple[tuple[int, Event], ...]:
+    rows = s.all(NEWEST_EVENTS, id=conversation_id, seq=seq, limit=limit)
+    return tuple(_event(s, seq, row) for row in reversed(rows))
+
+
+def _event(s: Scope, seq: int, row: Row) -> tuple[int, Event]:
+    return _EVENT.read(s.where, row, _read_event, "event", _EVENT.column(row, "number"), "of turn", seq)
 
 
 def _read_event(row: Row) -> tuple[int, Event]:

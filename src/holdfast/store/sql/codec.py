@@ -131,14 +131,17 @@ def decode_request(text: str) -> TurnRequest:
 
 
 def encode_transcript(mark: TranscriptMark | None) -> str | None:
-    return None if mark is None else dump([mark.path, mark.size, mark.digest])
+    return None if mark is None else dump([mark.path, mark.size, mark.digest, mark.turns])
 
 
 def decode_transcript(text: str | None) -> TranscriptMark | None:
     if text is None:
         return None
-    path, size, digest = load(text)
-    return TranscriptMark(as_text(path), as_whole(size), as_text(digest))
+    path, size, digest, *counted = load(text)
+    (turns,) = counted or (None,)  # once they were not counted
+    return TranscriptMark(
+        as_text(path), as_whole(size), as_text(digest), None if turns is None else as_whole(turns)
+    )
 
 
 def encode_process(mark: ProcessMark | None) -> str | None:

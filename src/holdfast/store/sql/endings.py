@@ -336,11 +336,11 @@ def put_back(s: Scope, lease: Lease, not_before: Instant | None) -> Turn:
     return turns.get(s, lease.conversation_id, lease.seq)
 
 
-def recover(s: Scope, orphan: Orphan) -> Turn:
-    """End an attempt whose lease has expired; its turn runs again unless a person started it."""
+def recover(s: Scope, orphan: Orphan, *, owner_is_gone: bool) -> Turn:
+    """End an attempt that nobody runs any more; its turn runs again unless a person started it."""
     lease = orphan.lease
     fence, expires_at = s.one(leases.LOCK, session_id=lease.session_id) or (None, None)
-    if fence != lease.fence or expires_at is None or expires_at > s.now:
+    if fence != lease.fence or expires_at is None or (expires_at > s.now and not owner_is_gone):
         raise Conflict(f"turn {lease.seq} of {lease.session_id} is no orphan any more", seq=lease.seq)
     turn = turns.get(s, lease.conversation_id, lease.seq)
     attempts.interrupt(s, lease, turn, AttemptStatus.INTERRUPTED, FailureClass.INTERRUPTED)

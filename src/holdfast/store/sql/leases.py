@@ -24,14 +24,18 @@ SELECT cancel_requested_at FROM turns WHERE workspace = :ws AND conversation_id 
 RELEASE = """
 UPDATE sessions SET lease_owner = NULL, lease_expires_at = NULL, updated_at = :now
 WHERE workspace = :ws AND id = :session_id"""
-EXPIRED = """
-SELECT s.id, a.conversation_id, a.seq, a.number, s.fence, s.lease_owner, s.lease_expires_at, a.process,
-    t.foreground
-FROM sessions s INDEXED BY live_leases
+_ORPHAN_COLUMNS = """s.id, a.conversation_id, a.seq, a.number, s.fence, s.lease_owner, s.lease_expires_at,
+    a.process, t.foreground"""
+_THEIR_ATTEMPTS = """
 JOIN attempts a INDEXED BY newest_attempts ON a.workspace = s.workspace AND a.session_id = s.id AND a.fence = s.fence
-JOIN turns t ON t.workspace = a.workspace AND t.conversation_id = a.conversation_id AND t.seq = a.seq
+JOIN turns t ON t.workspace = a.workspace AND t.conversation_id = a.conversation_id AND t.seq = a.seq"""
+EXPIRED = f"""
+SELECT {_ORPHAN_COLUMNS} FROM sessions s INDEXED BY live_leases {_THEIR_ATTEMPTS}
 WHERE s.workspace = :ws AND s.lease_expires_at IS NOT NULL AND s.lease_expires_at <= :now
 ORDER BY s.lease_expires_at LIMIT :limit"""
+HOLDER = f"""
+SELECT {_ORPHAN_COLUMNS} FROM sessions s {_THEIR_ATTEMPTS}
+WHERE s.workspace = :ws AND s.id = :session_id AND s.lease_expires_at IS NOT NULL"""
 KEEP_LATE = """
 INSERT INTO late_reports (workspace, conversation_id, seq, fence, verb, report, at)
 VALUES (:ws, :id, :seq, :fence, :verb, :report, :now)"""
@@ -89,7 +93,16 @@ def release(s: Scope, lease: Lease) -> None:
 
 def expired(s: Scope, limit: int) -> tuple[Orphan, ...]:
     rows = s.all(EXPIRED, now=s.now, limit=limit)
-    return tuple(readable(lambda row: _ORPHAN.read(s.where, row, _read_orphan, "lease of", row[0]), rows))
+    return tuple(readable(lambda row: _orphan(s, row), rows))
+
+
+def holder(s: Scope, session_id: str) -> Orphan | None:
+    row = s.one(HOLDER, session_id=session_id)
+    return None if row is None else _orphan(s, row)
+
+
+def _orphan(s: Scope, row: Row) -> Orphan:
+    return _ORPHAN.read(s.where, row, _read_orphan, "lease of", row[0])
 
 
 def _read_orphan(row: Row) -> Orphan:

@@ -136,13 +136,13 @@ def write(s: Scope, pointer: Pointer) -> None:
 def move(s: Scope, pointer: Pointer, *, answered: bool = False) -> None:
     """Write a pointer of an attempt; what it did not see anew stays known while the id is the same.
 
-    Only an answer, or a transcript that has grown, shows that the prompt was sent. As long as nobody
+    Only an answer, or a transcript with another turn, shows that the prompt was sent. As long as nobody
     knows, the session has seen what it had seen before: to be told twice is better than never.
     """
     stored = s.one(GET, session_id=pointer.session_id, provider=pointer.provider)
     if stored and _IDENTITY.column(stored, "provider_session_id") == pointer.provider_session_id:
         known, mark = read_pointer(s, stored), pointer.transcript
-        sent = answered or (mark is not None and mark.grown_since(known.transcript))
+        sent = answered or (mark is not None and mark.has_more_turns_than(known.transcript))
         pointer = replace(
             pointer,
             seen=pointer.seen if sent else known.seen,
