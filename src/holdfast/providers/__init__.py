@@ -1,0 +1,1 @@
+"""Owns what Holdfast knows about agents: command lines, streams, session files, failures."""

@@ -1,0 +1,148 @@
+"""Owns reading the sessions that Claude Code keeps: one file each, in a folder for each directory."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from holdfast.domain.decisions import NotObservable
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import TranscriptMark
+from holdfast.domain.redaction import Json
+from holdfast.providers.claude.stream import SYNTHETIC
+from holdfast.providers.contract import ArchivedTurn
+from holdfast.providers.loose_json import as_list, as_object, as_text, joined_text
+from holdfast.providers.session_files import is_prefix_intact, mark_file, parse_line, read_lines
+
+_NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9]")
+_LONGEST_NAME = 200  #: of a folder; what is longer is cut and gets a hash
+_UNFINISHED: Final = ("tool_use", "pause_turn", "")
+_COMMAND = re.compile(r"<command-name>(?P<name>[^<]*)</command-name>")
+_COMMAND_ARGUMENTS = re.compile(r"<command-args>(?P<arguments>.*?)</command-args>", re.DOTALL)
+#: what the CLI writes where a person's words would be
+_NOT_A_PROMPT: Final = ("<local-command-", "<task-notification>", "[Request interrupted by user")
+
+
+class ClaudeArchive:
+    def __init__(self, home: Path) -> None:
+        self._projects = home / "projects"
+
+    def find(self, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
+        """The same id may exist in the folders of two directories: then only the given one's counts."""
+        try:
+            found = [file for file in self._projects.glob(f"*/{session_id}.jsonl") if file.is_file()]
+        except (OSError, ValueError):
+            return None
+        if len(found) > 1:
+            found = [file for file in found if work_dir is not None and _is_folder_of(file.parent, work_dir)]
+        return str(found[0]) if len(found) == 1 else None
+
+    def turns(
+        self,
+        path: str,
+        session_id: ProviderSessionId,
+        after: TranscriptMark | None = None,
+    ) -> Iterator[ArchivedTurn]:
+        """A fork's file begins with a copy of its parent's turns, under the same keys."""
+        turn: _Turn | None = None
+        for line in read_lines(Path(path), after.size if after is not None else 0):
+            begun = _begin(line)
+            if begun is not None:
+                if turn is not None and turn.counts:
+                    yield turn.archived
+                turn = begun
+            elif turn is not None:
+                turn.add(line)
+        if turn is not None and turn.counts:
+            yield turn.archived
+
+    def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
+        return mark_file(Path(path), _is_prompt)
+
+    def is_intact(
+        self,
+        recorded: TranscriptMark,
+        session_id: ProviderSessionId,
+    ) -> bool | NotObservable:
+        return is_prefix_intact(recorded)
+
+
+@dataclass(slots=True)
+class _Turn:
+    key: str
+    prompt: str
+    is_command: bool  #: of the CLI itself, unless the agent answers
+    _answers: list[str] = field(default_factory=list)  #: those of finished messages
+    _said: str = ""  #: of the message that may go on
+    _message: str = ""
+    _is_finished: bool = False
+
+    @property
+    def counts(self) -> bool:
+        return not self.is_command or bool(self._answers or self._said)
+
+    @property
+    def archived(self) -> ArchivedTurn:
+        text = "\n\n".join(part for part in (*self._answers, self._said) if part)
+        return ArchivedTurn(self.key, self.prompt, text or None, self._is_finished)
+
+    def add(self, line: Mapping[str, Json]) -> None:
+        message = as_object(line.get("message"))
+        if line.get("isSidechain") is True or message.get("model") == SYNTHETIC:
+            return
+        match line.get("type"):
+            case "user":  # the result of a tool or a notification: the agent goes on
+                self._go_on()
+            case "assistant":
+                self._answer(message)
+
+    def _answer(self, message: Mapping[str, Json]) -> None:
+        """A message takes a line for each of its blocks; what was said before a tool ran is no answer."""
+        if message.get("id") != self._message:
+            self._go_on()
+            self._message, self._said = as_text(message.get("id")), ""
+        self._said += joined_text(message.get("content"))
+        self._is_finished = as_text(message.get("stop_reason")) not in _UNFINISHED
+
+    def _go_on(self) -> None:
+        if self._is_finished:
+            self._answers.append(self._said)
+            self._said = ""
+        self._is_finished = False
+
+
+def _begin(line: Mapping[str, Json]) -> _Turn | None:
+    """A new turn, if the line is what somebody asked."""
+    content = as_object(line.get("message")).get("content")
+    is_aside = any(line.get(flag) is True for flag in ("isSidechain", "isMeta", "isCompactSummary"))
+    if line.get("type") != "user" or is_aside or line.get("promptSource") == "system":
+        return None
+    if any(as_object(block).get("type") == "tool_result" for block in as_list(content)):
+        return None
+    text, key = joined_text(content), as_text(line.get("uuid"))
+    if not text or not key or text.startswith(_NOT_A_PROMPT):
+        return None
+    command = _COMMAND.search(text) if text.startswith("<command-") else None
+    if command is None:
+        return _Turn(key, text, is_command=False)
+    arguments = _COMMAND_ARGUMENTS.search(text)
+    typed = f"{command['name']} {arguments['arguments'] if arguments else ''}"
+    return _Turn(key, typed.strip(), is_command=True)
+
+
+def _is_prompt(line: bytes) -> bool:
+    """Only a line that may be one is parsed: a quote within a text has a backslash."""
+    if b'"user"' not in line or b'"tool_result"' in line:
+        return False
+    return _begin(parse_line(line) or {}) is not None
+
+
+def _is_folder_of(folder: Path, work_dir: str) -> bool:
+    name = _NOT_IN_A_NAME.sub("-", os.path.realpath(work_dir))
+    return folder.name == name or (
+        len(name) > _LONGEST_NAME and folder.name.startswith(name[:_LONGEST_NAME] + "-")
+    )

@@ -1,0 +1,146 @@
+"""Owns how Claude Code is started: its command line, its options, what its binary can do."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from holdfast.domain.decisions import Fork, Fresh, Resume
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import Rights
+from holdfast.domain.runtimes import Capabilities
+from holdfast.processes.command import Command
+from holdfast.providers.claude.archive import ClaudeArchive
+from holdfast.providers.claude.stream import ClaudeStream
+from holdfast.providers.contract import Archive, Order, Probe, Stream
+from holdfast.providers.failure_rules import FailureRules, load_rules
+from holdfast.providers.owned import check_arguments
+from holdfast.providers.probing import home_folder, offers, read_version
+
+_RESUME: Final = "use holdfast resume ID"
+_RUN_ID: Final = "use holdfast run --provider-session-id ID"
+_FORMAT: Final = "Holdfast reads the output itself; use --json or --json-stream"
+_PROMPT: Final = "the prompt is the argument of holdfast run"
+_SAVED: Final = "a session that is not saved cannot be resumed"
+_PLACE: Final = "use holdfast run --cwd DIR"
+_ELSEWHERE: Final = "Holdfast runs the agent in this process group and waits for it"
+_OWNED: Final = {
+    "--resume": _RESUME,
+    "-r": _RESUME,
+    "--continue": _RESUME,
+    "-c": _RESUME,
+    "--from-pr": _RESUME,
+    "--teleport": _RESUME,
+    "--resume-session-at": "use holdfast fork ID --at TURN",
+    "--fork-session": "use holdfast fork ID",
+    "--session-id": _RUN_ID,
+    "--no-session-persistence": _SAVED,
+    "--print": _PROMPT,
+    "-p": _PROMPT,
+    "--output-format": _FORMAT,
+    "--input-format": _FORMAT,
+    "--replay-user-messages": _FORMAT,
+    "--verbose": _FORMAT,
+    "--model": "use holdfast run --model MODEL",
+    "--permission-mode": "use holdfast run --permission-mode MODE",
+    "--allowedTools": "use holdfast run --allow-tool TOOL",
+    "--allowed-tools": "use holdfast run --allow-tool TOOL",
+    "--worktree": _PLACE,
+    "-w": _PLACE,
+    "--tmux": _ELSEWHERE,
+    "--bg": _ELSEWHERE,
+    "--background": _ELSEWHERE,
+    "--cloud": _ELSEWHERE,
+    "--desktop": _ELSEWHERE,
+}
+#: what a Claude Code around us left for its children: with these the one we start thinks it is one of them
+_OF_THE_CALLER: Final = (
+    "AI_AGENT",
+    "CLAUDECODE",
+    "CLAUDE_CODE_CHILD_SESSION",
+    "CLAUDE_CODE_ENTRYPOINT",
+    "CLAUDE_CODE_EXECPATH",
+    "CLAUDE_CODE_MESSAGING_SOCKET",
+    "CLAUDE_CODE_MESSAGING_TOKEN",
+    "CLAUDE_CODE_SESSION_ATTENDED",
+    "CLAUDE_CODE_SESSION_ID",
+    "CLAUDE_CODE_SSE_PORT",
+    "CLAUDE_EFFORT",
+    "CLAUDE_PID",
+    "CLAUDE_PROJECT_DIR",
+)
+
+
+class Claude:
+    name = "claude"
+    binaries = ("claude",)
+    probes = (("--version",), ("--help",))
+    owned_arguments: Mapping[str, str] = _OWNED
+
+    @property
+    def rules(self) -> FailureRules:
+        return load_rules(self.name)
+
+    def read_probe(self, outputs: tuple[str, ...]) -> Probe:
+        version_text, help_text = outputs
+        distribution, version = read_version(version_text)
+        can_resume = offers(help_text, "--resume")
+        return Probe(
+            version,
+            distribution,
+            Capabilities(
+                can_resume=can_resume,
+                can_fork=can_resume and offers(help_text, "--fork-session"),
+                chooses_id=offers(help_text, "--session-id"),
+                append_only_transcript=True,
+                reports_context=True,
+            ),
+        )
+
+    def home(self, environ: Mapping[str, str]) -> Path:
+        return home_folder(environ, "CLAUDE_CONFIG_DIR", ".claude")
+
+    def check(self, rights: Rights) -> None:
+        check_arguments(self.owned_arguments, rights.extra_args)
+
+    def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId:
+        return ProviderSessionId(str(uuid.uuid4()))
+
+    def command(self, order: Order) -> Command:
+        headless = ("-p", "--output-format", "stream-json", "--verbose")
+        argv = (order.binary, *headless, *_session(order), *_options(order))
+        return Command(argv, stdin=order.prompt, without=_OF_THE_CALLER)
+
+    def interactive(self, order: Order) -> Command:
+        return Command((order.binary, *_session(order), *_options(order)), without=_OF_THE_CALLER)
+
+    def stream(self, order: Order) -> Stream:
+        return ClaudeStream(order)
+
+    def archive(self, home: Path) -> Archive:
+        return ClaudeArchive(home)
+
+
+def _session(order: Order) -> tuple[str, ...]:
+    new = ("--session-id", order.new_id) if order.new_id is not None else ()
+    match order.decision:
+        case Resume(provider_session_id):
+            return ("--resume", provider_session_id)
+        case Fork(provider_session_id):
+            return ("--resume", provider_session_id, "--fork-session", *new)
+        case Fresh():
+            return new
+
+
+def _options(order: Order) -> tuple[str, ...]:
+    """Each value is tied to its option: several of them take a list and would swallow what follows."""
+    rights = order.rights
+    return (
+        *((f"--model={order.model}",) if order.model is not None else ()),
+        *((f"--permission-mode={rights.permission_mode}",) if rights.permission_mode is not None else ()),
+        *(f"--allowedTools={tool}" for tool in sorted(rights.allowed_tools)),
+        *(f"--add-dir={directory}" for directory in sorted(rights.extra_dirs)),
+        *rights.extra_args,
+    )

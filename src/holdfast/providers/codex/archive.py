@@ -1,0 +1,144 @@
+"""Owns reading the sessions that Codex keeps: a rollout each, of which a fork's points into its parent's."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from holdfast.domain.decisions import NotObservable
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import TranscriptMark
+from holdfast.domain.redaction import Json
+from holdfast.providers.contract import ArchivedTurn
+from holdfast.providers.loose_json import as_count, as_object, as_text, joined_text
+from holdfast.providers.session_files import is_prefix_intact, mark_file, parse_line, read_lines
+
+_ACTIVE: Final = "sessions/*/*/*"
+_ARCHIVED: Final = "archived_sessions"
+_COMPRESSED: Final = ".zst"
+
+
+class CodexArchive:
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def find(self, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
+        """Only what Codex itself would resume: not archived, and a fork only with all it was forked from."""
+        file = self._rollout(session_id, _ACTIVE)
+        return str(file) if file is not None and self._is_whole(file) else None
+
+    def turns(
+        self,
+        path: str,
+        session_id: ProviderSessionId,
+        after: TranscriptMark | None = None,
+    ) -> Iterator[ArchivedTurn]:
+        """A fork's turns begin with those of its parent, under the same keys. A compressed file shows none."""
+        file = Path(path)
+        lines = self._history(file) if after is None else read_lines(file, after.size)
+        turn: _Turn | None = None
+        for line in lines:
+            event = _event(line)
+            if event.get("type") == "task_started":
+                if turn is not None and turn.prompts:
+                    yield turn.archived
+                turn = _Turn(as_text(event.get("turn_id")))
+            elif turn is not None:
+                turn.add(event)
+        if turn is not None and turn.prompts:
+            yield turn.archived
+
+    def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
+        return mark_file(Path(path), _is_prompt)
+
+    def is_intact(
+        self,
+        recorded: TranscriptMark,
+        session_id: ProviderSessionId,
+    ) -> bool | NotObservable:
+        return is_prefix_intact(recorded)
+
+    def _rollout(self, thread_id: str, *folders: str) -> Path | None:
+        for ending in (".jsonl", f".jsonl{_COMPRESSED}"):
+            for folder in folders:
+                try:
+                    found = sorted(self._home.glob(f"{folder}/rollout-*-{thread_id}{ending}"))
+                except (OSError, ValueError):
+                    return None
+                if found:
+                    return found[-1]
+        return None
+
+    def _is_whole(self, file: Path) -> bool:
+        checked: set[Path] = set()
+        while file not in checked:
+            checked.add(file)
+            parent = as_text(_base(next(read_lines(file), {})).get("thread_id"))
+            if not parent:
+                return True
+            source = self._rollout(parent, _ACTIVE, _ARCHIVED)
+            if source is None:
+                return False
+            file = source
+        return False
+
+    def _history(
+        self, file: Path, end: int | None = None, below: frozenset[Path] = frozenset()
+    ) -> Iterator[Mapping[str, Json]]:
+        """The lines before ordinal ``end``, those of the session it was forked from first."""
+        for line in read_lines(file):
+            if end is not None and as_count(line.get("ordinal")) >= end:
+                return
+            base = _base(line)
+            source = self._rollout(as_text(base.get("thread_id")), _ACTIVE, _ARCHIVED) if base else None
+            if source is not None and source not in below:
+                until = as_count(base.get("end_ordinal_exclusive"))
+                yield from self._history(source, until, below | {file})
+            yield line
+
+
+@dataclass(slots=True)
+class _Turn:
+    key: str
+    prompts: list[str] = field(default_factory=list)  #: more than one if a person wrote while it ran
+    _answers: list[str] = field(default_factory=list)
+    _is_complete: bool = False
+
+    @property
+    def archived(self) -> ArchivedTurn:
+        response = "\n\n".join(self._answers) or None
+        return ArchivedTurn(self.key, "\n\n".join(self.prompts), response, self._is_complete)
+
+    def add(self, event: Mapping[str, Json]) -> None:
+        match event.get("type"):
+            case "item_completed":
+                self._item(as_object(event.get("item")))
+            case "task_complete":
+                self._is_complete = event.get("error") is None
+
+    def _item(self, item: Mapping[str, Json]) -> None:
+        text = joined_text(item.get("content"))
+        match item.get("type"):
+            case "UserMessage" if text:
+                self.prompts.append(text)
+            case "AgentMessage" if text:
+                self._answers.append(text)
+
+
+def _is_prompt(line: bytes) -> bool:
+    """Only a line that may be one is parsed: a quote within a text has a backslash."""
+    if b'"UserMessage"' not in line:
+        return False
+    event = _event(parse_line(line) or {})
+    return event.get("type") == "item_completed" and as_object(event.get("item")).get("type") == "UserMessage"
+
+
+def _event(line: Mapping[str, Json]) -> Mapping[str, Json]:
+    return as_object(line.get("payload")) if line.get("type") == "event_msg" else {}
+
+
+def _base(line: Mapping[str, Json]) -> Mapping[str, Json]:
+    """Where a fork's history is, from its first line."""
+    return as_object(as_object(line.get("payload")).get("history_base"))

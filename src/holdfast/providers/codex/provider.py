@@ -1,0 +1,122 @@
+"""Owns how Codex is started: its command line, its options, what its binary can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from holdfast.domain.decisions import Fork, Fresh, Resume
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import Rights
+from holdfast.domain.runtimes import Capabilities
+from holdfast.errors import InvalidInput
+from holdfast.processes.command import Command
+from holdfast.providers.codex.archive import CodexArchive
+from holdfast.providers.codex.stream import CodexStream
+from holdfast.providers.contract import Archive, Order, Probe, Stream
+from holdfast.providers.failure_rules import FailureRules, load_rules
+from holdfast.providers.owned import check_arguments
+from holdfast.providers.probing import home_folder, offers, read_version
+
+_SANDBOXES: Final = ("read-only", "workspace-write", "danger-full-access")
+_RESUME: Final = "use holdfast resume ID"
+_PLACE: Final = "use holdfast run --cwd DIR"
+_MODE: Final = "use holdfast run --permission-mode MODE"
+_MODEL: Final = "use holdfast run --model MODEL"
+_OWNED: Final = {
+    "resume": _RESUME,
+    "--last": _RESUME,
+    "--all": _RESUME,
+    "fork": "use holdfast fork ID",
+    "review": "ask for the review in the prompt",
+    "--ephemeral": "a session that is not saved cannot be resumed",
+    "--json": "Holdfast reads the output itself; use --json or --json-stream of holdfast run",
+    "--skip-git-repo-check": "Holdfast gives it already",
+    "--cd": _PLACE,
+    "-C": _PLACE,
+    "--worktree": _PLACE,
+    "--sandbox": _MODE,
+    "-s": _MODE,
+    "--model": _MODEL,
+    "-m": _MODEL,
+}
+#: what a Codex around us left for its tools
+_OF_THE_CALLER: Final = ("CODEX_CI", "CODEX_SESSION_ID", "CODEX_THREAD_ID", "CODEX_TOOL_CALL_ID")
+
+
+class Codex:
+    name = "codex"
+    binaries = ("codex",)
+    probes = (("--version",), ("exec", "--help"))
+    owned_arguments: Mapping[str, str] = _OWNED
+
+    @property
+    def rules(self) -> FailureRules:
+        return load_rules(self.name)
+
+    def read_probe(self, outputs: tuple[str, ...]) -> Probe:
+        version_text, help_text = outputs
+        distribution, version = read_version(version_text)
+        return Probe(
+            version,
+            distribution,
+            Capabilities(
+                can_resume=offers(help_text, "resume"),
+                can_fork=offers(help_text, "fork"),
+                append_only_transcript=True,
+            ),
+        )
+
+    def home(self, environ: Mapping[str, str]) -> Path:
+        return home_folder(environ, "CODEX_HOME", ".codex")
+
+    def check(self, rights: Rights) -> None:
+        if rights.permission_mode is not None and rights.permission_mode not in _SANDBOXES:
+            modes = ", ".join(_SANDBOXES)
+            raise InvalidInput(
+                "permission mode", f"{rights.permission_mode[:40]!r} is no sandbox of Codex ({modes})"
+            )
+        if rights.allowed_tools:
+            raise InvalidInput("allowed tools", "Codex has no list of them; use a permission mode")
+        check_arguments(self.owned_arguments, rights.extra_args)
+
+    def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:
+        return None
+
+    def command(self, order: Order) -> Command:
+        # options of `exec` come before its own commands: `exec resume` knows neither --sandbox nor --add-dir.
+        # Among the extra ones may be a list, which ends at the next option.
+        options = (*order.rights.extra_args, "--json", "--skip-git-repo-check", *_options(order))
+        return Command(
+            (order.binary, "exec", *options, *_session(order), "-"), order.prompt, without=_OF_THE_CALLER
+        )
+
+    def interactive(self, order: Order) -> Command:
+        argv = (order.binary, *order.rights.extra_args, *_options(order), *_session(order))
+        return Command(argv, without=_OF_THE_CALLER)
+
+    def stream(self, order: Order) -> Stream:
+        return CodexStream()
+
+    def archive(self, home: Path) -> Archive:
+        return CodexArchive(home)
+
+
+def _session(order: Order) -> tuple[str, ...]:
+    match order.decision:
+        case Resume(provider_session_id):
+            return ("resume", provider_session_id)
+        case Fork(provider_session_id):
+            return ("fork", provider_session_id)
+        case Fresh():
+            return ()
+
+
+def _options(order: Order) -> tuple[str, ...]:
+    mode = order.rights.permission_mode
+    return (
+        *((f"--model={order.model}",) if order.model is not None else ()),
+        *((f"--sandbox={mode}",) if mode is not None else ()),
+        *(f"--add-dir={directory}" for directory in sorted(order.rights.extra_dirs)),
+    )

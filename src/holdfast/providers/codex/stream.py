@@ -1,0 +1,92 @@
+"""Owns reading what ``codex exec --json`` prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Final
+
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.redaction import Json
+from holdfast.domain.usage import Usage, UsageReport
+from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
+from holdfast.providers.loose_json import as_count, as_list, as_object, as_text
+
+#: an item that runs something -> which of its fields are what it was asked
+_TOOLS: Final = {
+    "command_execution": ("command",),
+    "file_change": ("changes",),
+    "mcp_tool_call": ("server", "tool", "arguments"),
+    "web_search": ("query",),
+    "collab_tool_call": ("tool", "prompt"),
+}
+_FAILED: Final = ("failed", "declined")
+#: it goes on by itself after this
+_RETRY: Final = "Reconnecting..."
+
+
+class CodexStream:
+    def __init__(self) -> None:
+        self._called: set[str] = set()
+        self._has_said = False
+
+    def read(self, line: Mapping[str, Json]) -> Iterator[Happening]:
+        match line.get("type"):
+            case "thread.started":
+                if thread_id := as_text(line.get("thread_id")):
+                    yield Named(ProviderSessionId(thread_id))
+            case "item.started":
+                yield from self._call(as_object(line.get("item")))
+            case "item.completed":
+                yield from self._complete(as_object(line.get("item")))
+            case "turn.completed":
+                yield _spent(as_object(line.get("usage")))
+                yield Ended(ok=True)
+            case "turn.failed":
+                yield Ended(ok=False, error=as_text(as_object(line.get("error")).get("message")))
+            case "error":
+                message = as_text(line.get("message"))
+                yield Noted(message) if message.startswith(_RETRY) else Ended(ok=False, error=message)
+
+    def _complete(self, item: Mapping[str, Json]) -> Iterator[Happening]:
+        match item.get("type"):
+            case "agent_message":
+                text = as_text(item.get("text"))
+                yield Said(f"\n\n{text}" if self._has_said else text)
+                self._has_said = True
+            case "error":  # a warning: the run goes on
+                yield Noted(as_text(item.get("message")))
+            case _:
+                yield from self._call(item)
+                yield from _return(item)
+
+    def _call(self, item: Mapping[str, Json]) -> Iterator[Happening]:
+        """Some items appear only when they are over."""
+        kind, call_id = as_text(item.get("type")), as_text(item.get("id"))
+        if kind in _TOOLS and call_id not in self._called:
+            self._called.add(call_id)
+            yield Called(call_id, kind, {name: item[name] for name in _TOOLS[kind] if name in item})
+
+
+def _return(item: Mapping[str, Json]) -> Iterator[Happening]:
+    if as_text(item.get("type")) in _TOOLS:
+        is_error = item.get("status") in _FAILED or item.get("error") is not None
+        yield Returned(as_text(item.get("id")), _output(item), is_error)
+
+
+def _output(item: Mapping[str, Json]) -> str:
+    match item.get("type"):
+        case "command_execution":
+            return as_text(item.get("aggregated_output"))
+        case "file_change":
+            changes = map(as_object, as_list(item.get("changes")))
+            return "\n".join(f"{as_text(c.get('kind'))} {as_text(c.get('path'))}" for c in changes)
+        case _:
+            found = item.get("error") or item.get("result")
+            return "" if found is None else json.dumps(found, ensure_ascii=False)
+
+
+def _spent(usage: Mapping[str, Json]) -> Spent:
+    """Counts since the thread began, and a fork inherits it. The cached tokens are among the input."""
+    kinds = ("input_tokens", "cached_input_tokens", "output_tokens")
+    return Spent(UsageReport(Usage(*(as_count(usage.get(kind)) for kind in kinds)), cumulative=True))

@@ -1,0 +1,139 @@
+"""Owns the provider contract: everything Holdfast must know about an agent to run, resume and judge it.
+
+A provider is declarations and pure translations; it starts no process and writes no file. Who runs
+processes is ``process``, who finds binaries is ``runtimes``, who reads a provider's own sessions is
+its ``Archive``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Protocol
+
+from holdfast.domain.decisions import Fork, Fresh, NotObservable, Resume
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import Rights, TranscriptMark
+from holdfast.domain.records import record
+from holdfast.domain.redaction import Json
+from holdfast.domain.runtimes import Capabilities
+from holdfast.processes.command import Command
+from holdfast.providers.failure_rules import FailureRules
+from holdfast.providers.happenings import Happening
+
+
+@record
+class Order:
+    """One launch, fully decided: the decision alone says which session it goes to."""
+
+    binary: str
+    home: str
+    work_dir: str
+    prompt: str  #: as it is sent, context included
+    decision: Resume | Fork | Fresh
+    new_id: ProviderSessionId | None  #: for a new or forked session, where the provider lets us choose
+    model: str | None
+    rights: Rights
+
+    @property
+    def expected_id(self) -> ProviderSessionId | None:
+        """The session the provider must say it runs; None where only it can tell."""
+        return self.decision.provider_session_id if isinstance(self.decision, Resume) else self.new_id
+
+
+@record
+class Probe:
+    """What a binary said about itself."""
+
+    version: str | None
+    distribution: str  #: a product that answers to the same name is another one
+    capabilities: Capabilities
+
+
+@record
+class ArchivedTurn:
+    """One turn as the provider's own session holds it."""
+
+    key: str  #: identifies it within the session, for good
+    prompt: str
+    response: str | None
+    complete: bool  #: answered to its end
+
+
+class Stream(Protocol):
+    """Reads one run's output. Replayed history is not this turn's output and says nothing."""
+
+    def read(self, line: Mapping[str, Json]) -> Iterable[Happening]:
+        """Total: a line of another shape than expected gives nothing, or a Notice."""
+        ...
+
+
+class Archive(Protocol):
+    """A provider's own sessions on disk. Only reads; what is missing or damaged is never an exception."""
+
+    def find(self, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
+        """The file that holds the session, if there is one."""
+        ...
+
+    def turns(
+        self, path: str, session_id: ProviderSessionId, after: TranscriptMark | None = None
+    ) -> Iterator[ArchivedTurn]:
+        """In order, lazily; with a mark, those that were not there yet when it was made."""
+        ...
+
+    def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
+        """The state of the session now; None if it cannot be read."""
+        ...
+
+    def is_intact(self, recorded: TranscriptMark, session_id: ProviderSessionId) -> bool | NotObservable:
+        """Is everything up to the mark still what it was? Not observable where a provider rewrites its files."""
+        ...
+
+
+class Provider(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def binaries(self) -> tuple[str, ...]:
+        """What its executable is called, the best name first."""
+        ...
+
+    @property
+    def probes(self) -> tuple[tuple[str, ...], ...]:
+        """Arguments to ask the binary with; what it prints is what ``read_probe`` gets, in this order."""
+        ...
+
+    @property
+    def rules(self) -> FailureRules: ...
+
+    @property
+    def owned_arguments(self) -> Mapping[str, str]:
+        """Its own arguments that would override a decision, each with what to use instead."""
+        ...
+
+    def read_probe(self, outputs: tuple[str, ...]) -> Probe: ...
+
+    def home(self, environ: Mapping[str, str]) -> Path:
+        """Where it keeps its sessions: part of what a runtime is."""
+        ...
+
+    def check(self, rights: Rights) -> None:
+        """InvalidInput for rights that this provider has no way to express."""
+        ...
+
+    def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:
+        """A new one for the session that is about to begin; None where only the provider can name it."""
+        ...
+
+    def command(self, order: Order) -> Command:
+        """One turn without a person, its output one JSON object a line."""
+        ...
+
+    def interactive(self, order: Order) -> Command:
+        """The provider's own program for people, on the session of ``order``; its prompt is not sent."""
+        ...
+
+    def stream(self, order: Order) -> Stream: ...
+
+    def archive(self, home: Path) -> Archive: ...

@@ -1,0 +1,111 @@
+"""Owns how a failure is classified: rules as data, one file for each provider and one for all.
+
+Only the failure channel is ever put to them: never what the model said. Structured evidence (an HTTP
+status, the provider's own code, the exit code) stands before prose in each file, and the provider's
+own rules before the common ones. The first rule that fits decides.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from holdfast.clock import Instant
+from holdfast.domain.failures import FailureClass
+from holdfast.domain.records import record
+
+_FOLDER = Path(__file__).parent / "rules"
+_MICROSECONDS = 1_000_000
+
+
+@record
+class Evidence:
+    """What the failure channel of one run said."""
+
+    text: str = ""  #: error fields and the end of standard error
+    status: int | None = None
+    code: str = ""
+    exit_code: int | None = None
+    resumed: bool = False  #: the run was asked to go on with a session, or to fork one
+
+
+@record
+class Rule:
+    """Fits when everything that it names fits; words are looked for in any case."""
+
+    failure_class: FailureClass
+    statuses: frozenset[int] = frozenset()
+    codes: frozenset[str] = frozenset()
+    exit_codes: frozenset[int] = frozenset()
+    words: tuple[str, ...] = ()  #: all of them
+    pattern: re.Pattern[str] | None = None  #: its group ``reset`` is a time in seconds since 1970
+    resumed: bool = False  #: only when a session was to be continued
+
+    def fits(self, evidence: Evidence) -> bool:
+        text = evidence.text.lower()
+        return (
+            (not self.statuses or evidence.status in self.statuses)
+            and (not self.codes or evidence.code in self.codes)
+            and (not self.exit_codes or evidence.exit_code in self.exit_codes)
+            and all(word in text for word in self.words)
+            and (self.pattern is None or self.pattern.search(text) is not None)
+            and (evidence.resumed or not self.resumed)
+        )
+
+
+@record
+class Classified:
+    failure_class: FailureClass
+    reset_at: Instant | None = None  #: when a limit ends, if it said so
+
+
+@record
+class FailureRules:
+    version: str  #: of the data, so that old failures can be judged again and compared
+    rules: tuple[Rule, ...]
+
+    def classify(self, evidence: Evidence) -> Classified:
+        rule = next((rule for rule in self.rules if rule.fits(evidence)), None)
+        if rule is None:
+            return Classified(FailureClass.UNKNOWN)
+        return Classified(rule.failure_class, _reset(rule, evidence.text.lower()))
+
+
+@cache
+def load_rules(provider: str) -> FailureRules:
+    """The provider's own rules, then the common ones."""
+    own, common = _read(provider), _read("common")
+    version = f"{provider} {own['version']}, common {common['version']}"
+    return FailureRules(version, tuple(_rule(entry) for entry in (*own["rule"], *common["rule"])))
+
+
+def _read(name: str) -> dict[str, Any]:
+    import tomllib  # only needed when something has failed
+
+    return tomllib.loads((_FOLDER / f"{name}.toml").read_text("utf-8"))
+
+
+def _rule(entry: Mapping[str, Any]) -> Rule:
+    pattern = entry.get("pattern")
+    rule = Rule(
+        FailureClass(entry["class"]),
+        frozenset(entry.get("status", ())),
+        frozenset(entry.get("code", ())),
+        frozenset(entry.get("exit", ())),
+        tuple(word.lower() for word in entry.get("words", ())),
+        re.compile(pattern) if pattern else None,
+        entry.get("resumed", False),
+    )
+    unknown = entry.keys() - {"class", "status", "code", "exit", "words", "pattern", "resumed"}
+    if unknown or rule == Rule(rule.failure_class, resumed=rule.resumed):
+        raise ValueError(f"not a rule: {dict(entry)}")
+    return rule
+
+
+def _reset(rule: Rule, text: str) -> Instant | None:
+    found = rule.pattern.search(text) if rule.pattern is not None else None
+    seconds = found.groupdict().get("reset") if found else None
+    return None if seconds is None else Instant(int(seconds) * _MICROSECONDS)

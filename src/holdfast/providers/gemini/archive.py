@@ -1,0 +1,128 @@
+"""Owns reading the sessions that Gemini CLI keeps: a file each, in a folder for each directory.
+
+A file is a journal: messages are added, a later line with the same id replaces an earlier one, and
+``$set`` and ``$rewindTo`` change what came before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Final
+
+from holdfast.domain.decisions import NotObservable
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import TranscriptMark
+from holdfast.domain.redaction import Json
+from holdfast.providers.contract import ArchivedTurn
+from holdfast.providers.loose_json import as_list, as_object, as_text, joined_text
+from holdfast.providers.session_files import read_lines
+from holdfast.providers.turn_marks import are_turns_intact, mark_turns
+
+_ID_IN_NAME = 8  #: characters of the id that the name of the file ends with
+#: what the CLI tells the model in the user's place
+_NOT_A_PROMPT: Final = ("<session_context>", "<state_snapshot>")
+
+
+class GeminiArchive:
+    def __init__(self, home: Path) -> None:
+        self._projects = home / "tmp"
+
+    def find(self, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
+        """In the folder of the directory: Gemini looks nowhere else. Not told which, in the only one that has it.
+
+        Each resume leaves another file of the same id, with nothing in it that was asked.
+        """
+        ending = f"-{session_id[:_ID_IN_NAME]}.jsonl"
+        try:
+            named = [file for file in self._projects.glob("*/chats/session-*") if file.name.endswith(ending)]
+            found = [file for file in named if _holds(file, session_id)]
+            if work_dir is not None:
+                found = [file for file in found if _is_of(file, work_dir)]
+            if len({file.parent for file in found}) > 1:
+                return None
+            return str(max(found, key=lambda file: file.stat().st_mtime)) if found else None
+        except (OSError, ValueError):
+            return None
+
+    def turns(
+        self, path: str, session_id: ProviderSessionId, after: TranscriptMark | None = None
+    ) -> Iterator[ArchivedTurn]:
+        yield from islice(_turns(Path(path)), 0 if after is None else after.size, None)
+
+    def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
+        return mark_turns(path, _turns(Path(path)))
+
+    def is_intact(self, recorded: TranscriptMark, session_id: ProviderSessionId) -> bool | NotObservable:
+        return are_turns_intact(recorded, _turns(Path(recorded.path)))
+
+
+@dataclass(slots=True)
+class _Turn:
+    key: str
+    prompt: str
+    _said: str = ""
+    _is_answered: bool = False
+
+    @property
+    def archived(self) -> ArchivedTurn:
+        return ArchivedTurn(self.key, self.prompt, self._said or None, self._is_answered)
+
+    def add(self, message: Mapping[str, Json]) -> None:
+        """A message that calls tools is not the answer."""
+        self._said = joined_text(message.get("content"))
+        self._is_answered = self._said != "" and not as_list(message.get("toolCalls"))
+
+
+def _turns(path: Path) -> Iterator[ArchivedTurn]:
+    turn: _Turn | None = None
+    for key, message in _replay(path).items():
+        prompt = _prompt(message)
+        if prompt:
+            if turn is not None:
+                yield turn.archived
+            turn = _Turn(key, prompt)
+        elif turn is not None and message.get("type") == "gemini":
+            turn.add(message)
+    if turn is not None:
+        yield turn.archived
+
+
+def _replay(path: Path) -> dict[str, Mapping[str, Json]]:
+    """The messages by id, as the CLI itself would load them."""
+    messages: dict[str, Mapping[str, Json]] = {}
+    for line in read_lines(path):
+        match line:
+            case {"$rewindTo": str(key)}:
+                kept = list(messages)
+                messages = {
+                    name: messages[name] for name in kept[: kept.index(key) if key in messages else 0]
+                }
+            case {"id": str(key)}:
+                messages[key] = line
+            case {"$set": {"messages": list(whole)}}:
+                messages = {as_text(message.get("id")): message for message in map(as_object, whole)}
+    return messages
+
+
+def _prompt(message: Mapping[str, Json]) -> str:
+    """As it was typed: of a file that it names, the content is added to the message."""
+    if message.get("type") != "user":
+        return ""
+    text = joined_text(message.get("displayContent")) or joined_text(message.get("content"))
+    return "" if text.startswith(_NOT_A_PROMPT) else text
+
+
+def _holds(file: Path, session_id: ProviderSessionId) -> bool:
+    header = next(read_lines(file), {})
+    return header.get("sessionId") == session_id and next(_turns(file), None) is not None
+
+
+def _is_of(file: Path, work_dir: str) -> bool:
+    root = file.parent.parent / ".project_root"
+    return root.is_file() and Path(root.read_text("utf-8").strip()) in (
+        Path(work_dir),
+        Path(work_dir).resolve(),
+    )

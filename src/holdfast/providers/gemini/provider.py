@@ -1,0 +1,142 @@
+"""Owns how Gemini CLI is started: its command line, its options, what its binary can do."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from holdfast.domain.decisions import Fork, Fresh, Resume
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import Rights
+from holdfast.domain.runtimes import Capabilities
+from holdfast.errors import InvalidInput
+from holdfast.processes.command import Command
+from holdfast.providers.contract import Archive, Order, Probe, Stream
+from holdfast.providers.failure_rules import FailureRules, load_rules
+from holdfast.providers.gemini.archive import GeminiArchive
+from holdfast.providers.gemini.stream import GeminiStream
+from holdfast.providers.owned import check_arguments
+from holdfast.providers.probing import home_folder, offers, read_version
+
+_MODES: Final = ("default", "auto_edit", "yolo", "plan")
+_RESUME: Final = "use holdfast resume ID"
+_FORMAT: Final = "Holdfast reads the output itself; use --json or --json-stream"
+_PROMPT: Final = "the prompt is the argument of holdfast run"
+_MODEL: Final = "use holdfast run --model MODEL"
+_MODE: Final = "use holdfast run --permission-mode MODE"
+_PERSON: Final = "use holdfast open ID"
+_PLACE: Final = "use holdfast run --cwd DIR"
+_NO_TURN: Final = "it is no turn; run gemini itself"
+_OWNED: Final = {
+    "--resume": _RESUME,
+    "-r": _RESUME,
+    "--session-id": "use holdfast run --provider-session-id ID",
+    "--session-file": "use holdfast fork ID",
+    "--output-format": _FORMAT,
+    "-o": _FORMAT,
+    "--prompt": _PROMPT,
+    "-p": _PROMPT,
+    "--prompt-interactive": _PERSON,
+    "-i": _PERSON,
+    "--model": _MODEL,
+    "-m": _MODEL,
+    "--approval-mode": _MODE,
+    "--yolo": _MODE,
+    "-y": _MODE,
+    "--allowed-tools": "use holdfast run --allow-tool TOOL",
+    "--worktree": _PLACE,
+    "-w": _PLACE,
+    "--acp": _NO_TURN,
+    "--experimental-acp": _NO_TURN,
+    "--list-sessions": _NO_TURN,
+    "--delete-session": _NO_TURN,
+    "--list-extensions": _NO_TURN,
+    "-l": _NO_TURN,
+}
+
+
+class Gemini:
+    name = "gemini"
+    binaries = ("gemini",)
+    probes = (("--version",), ("--help",))
+    owned_arguments: Mapping[str, str] = _OWNED
+
+    @property
+    def rules(self) -> FailureRules:
+        return load_rules(self.name)
+
+    def read_probe(self, outputs: tuple[str, ...]) -> Probe:
+        """It prints its version alone; its name is in the help."""
+        version_text, help_text = outputs
+        product, version = read_version(version_text)
+        return Probe(
+            version,
+            "gemini-cli" if "Gemini CLI - " in help_text else product,
+            Capabilities(
+                can_resume=offers(help_text, "--resume"),
+                can_fork=offers(help_text, "--session-file"),
+                chooses_id=offers(help_text, "--session-id"),
+                append_only_transcript=True,
+            ),
+        )
+
+    def home(self, environ: Mapping[str, str]) -> Path:
+        return home_folder(environ, "GEMINI_CLI_HOME", "") / ".gemini"
+
+    def check(self, rights: Rights) -> None:
+        if rights.permission_mode not in (None, *_MODES):
+            raise InvalidInput(
+                "permission mode",
+                f"{rights.permission_mode[:40]!r} is no approval mode of Gemini ({', '.join(_MODES)})",
+            )
+        for field, values in (
+            ("allowed tools", rights.allowed_tools),
+            ("extra directories", rights.extra_dirs),
+        ):
+            if any("," in value for value in values):
+                raise InvalidInput(
+                    field, "Gemini would take a comma for the end of one and the start of another"
+                )
+        check_arguments(self.owned_arguments, rights.extra_args)
+
+    def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:
+        return None if isinstance(decision, Fork) else ProviderSessionId(str(uuid.uuid4()))
+
+    def command(self, order: Order) -> Command:
+        """Input that is no terminal makes it headless."""
+        argv = (order.binary, "--output-format=stream-json", *self._session(order), *_options(order))
+        return Command(argv, stdin=order.prompt)
+
+    def interactive(self, order: Order) -> Command:
+        return Command((order.binary, *self._session(order), *_options(order)))
+
+    def stream(self, order: Order) -> Stream:
+        return GeminiStream()
+
+    def archive(self, home: Path) -> Archive:
+        return GeminiArchive(home)
+
+    def _session(self, order: Order) -> tuple[str, ...]:
+        match order.decision:
+            case Resume(provider_session_id):
+                return (f"--resume={provider_session_id}",)
+            case Fork(provider_session_id):
+                file = self.archive(Path(order.home)).find(provider_session_id, order.work_dir)
+                # it refuses a file that is not there
+                return (f"--session-file={file or f'{provider_session_id}.jsonl'}",)
+            case Fresh():
+                return (f"--session-id={order.new_id}",) if order.new_id is not None else ()
+
+
+def _options(order: Order) -> tuple[str, ...]:
+    """Each value is tied to its option: several of them take a list and would swallow what follows."""
+    rights = order.rights
+    return (
+        *((f"--model={order.model}",) if order.model is not None else ()),
+        *((f"--approval-mode={rights.permission_mode}",) if rights.permission_mode is not None else ()),
+        *(f"--allowed-tools={tool}" for tool in sorted(rights.allowed_tools)),
+        *(f"--include-directories={directory}" for directory in sorted(rights.extra_dirs)),
+        *rights.extra_args,
+    )

@@ -1,0 +1,99 @@
+"""Owns the verdict on a run: did it fail, how, and did the provider refuse the session it was to continue."""
+
+from __future__ import annotations
+
+import re
+
+from holdfast.clock import Instant
+from holdfast.domain.decisions import Fork, Fresh
+from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.records import record
+from holdfast.processes.process import Exit, StopCause
+from holdfast.providers.contract import Order, Provider
+from holdfast.providers.failure_rules import Evidence, FailureRules
+from holdfast.providers.report import Report
+
+MAX_MESSAGE = 4000
+_ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+_STOPPED = {
+    StopCause.CANCELLED: (FailureClass.CANCELLED, "cancelled"),
+    StopCause.TIMEOUT: (FailureClass.INTERRUPTED, "the time limit of the turn was reached"),
+    StopCause.LEASE_LOST: (FailureClass.INTERRUPTED, "the lease on the turn was lost"),
+    StopCause.EXIT: (FailureClass.INTERRUPTED, "holdfast itself was stopped"),
+}
+
+
+@record
+class Ending:
+    """``failure`` None: the turn was answered."""
+
+    failure: Failure | None = None
+    refused: bool = False  #: positive evidence that the session was refused, before anything was done
+    reset_at: Instant | None = None
+
+
+def judge(order: Order, report: Report, exit_: Exit, provider: Provider) -> Ending:
+    """Call it when the stream is drained: what comes after a result counts too."""
+    answered = report.ended is not None and report.ended.ok
+    if exit_.stopped is not None and not (answered and exit_.stopped is StopCause.TIMEOUT):
+        return Ending(Failure(*_STOPPED[exit_.stopped]))
+    other = _other_session(order, report)
+    if other is not None:
+        return Ending(Failure(FailureClass.GONE, other), refused=not report.tools)
+    # one that had answered and was ended because it did not leave has answered
+    if answered and (exit_.code == 0 or exit_.stopped is not None):
+        return Ending()
+    return _classify(order, report, exit_, provider.rules)
+
+
+def _other_session(order: Order, report: Report) -> str | None:
+    """Some providers begin a new session, and end well, when they do not like the id they got."""
+    got, expected = report.session_id, order.expected_id
+    if got is None:
+        return None
+    if isinstance(order.decision, Fork) and got == order.decision.provider_session_id:
+        return f"asked to fork {got}, the provider went on with that very session"
+    minted = isinstance(order.decision, Fresh) and order.decision.provider_session_id is None
+    if expected is not None and got != expected and not minted:
+        return f"asked for session {expected}, the provider ran {got}"
+    return None
+
+
+def _classify(order: Order, report: Report, exit_: Exit, rules: FailureRules) -> Ending:
+    ended = report.ended
+    resumed = not isinstance(order.decision, Fresh)
+    text = _ANSI.sub(
+        "", "\n".join(part for part in (ended.error if ended else "", exit_.stderr) if part)
+    ).strip()
+    if exit_.is_missing_binary:
+        return Ending(
+            Failure(FailureClass.MISSING_BINARY, text[:MAX_MESSAGE] or f"cannot run {order.binary}")
+        )
+    if ended is None and (exit_.signal is not None or (not text and _has_begun(report, exit_))):
+        return Ending(Failure(FailureClass.INTERRUPTED, _without_end(exit_)))
+    found = rules.classify(
+        Evidence(
+            text,
+            status=ended.status if ended else None,
+            code=ended.code if ended else "",
+            exit_code=exit_.code,
+            resumed=resumed,
+        )
+    )
+    message = text[:MAX_MESSAGE] or _without_end(exit_)
+    # some agents that someone interrupts end well, whatever else they have said on standard error
+    if ended is None and exit_.code == 0 and found.failure_class is FailureClass.UNKNOWN:
+        return Ending(Failure(FailureClass.INTERRUPTED, _without_end(exit_)))
+    refused = resumed and found.failure_class is FailureClass.GONE and not report.tools
+    return Ending(Failure(found.failure_class, message), refused, found.reset_at)
+
+
+def _has_begun(report: Report, exit_: Exit) -> bool:
+    """Whoever stops in the middle without a word was stopped: Codex ends with 1 when it is interrupted."""
+    return exit_.code == 0 or report.session_id is not None
+
+
+def _without_end(exit_: Exit) -> str:
+    how = f"signal {exit_.signal}" if exit_.signal is not None else f"exit code {exit_.code}"
+    return f"the agent ended with {how} and no final event"

@@ -1,0 +1,130 @@
+"""Owns how opencode is started: its command line, its options, what its binary can do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from holdfast.domain.decisions import Fork, Fresh, Resume
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import Rights
+from holdfast.domain.runtimes import Capabilities
+from holdfast.errors import InvalidInput
+from holdfast.processes.command import Command
+from holdfast.providers.contract import Archive, Order, Probe, Stream
+from holdfast.providers.failure_rules import FailureRules, load_rules
+from holdfast.providers.opencode.archive import OpencodeArchive
+from holdfast.providers.opencode.stream import OpencodeStream
+from holdfast.providers.owned import check_arguments
+from holdfast.providers.probing import home_folder, offers, read_version
+
+#: the one permission mode: what its settings do not forbid is allowed
+_AUTO: Final = "auto"
+_RESUME: Final = "use holdfast resume ID"
+_FORMAT: Final = "Holdfast reads the output itself; use --json or --json-stream"
+_MODEL: Final = "use holdfast run --model PROVIDER/MODEL"
+_MODE: Final = f"use holdfast run --permission-mode {_AUTO}"
+_PERSON: Final = "use holdfast open ID"
+_ELSEWHERE: Final = "Holdfast runs the agent in this process group and waits for it"
+_PROMPT: Final = "the prompt is the argument of holdfast run"
+_OWNED: Final = {
+    "--session": _RESUME,
+    "-s": _RESUME,
+    "--continue": _RESUME,
+    "-c": _RESUME,
+    "--fork": "use holdfast fork ID",
+    "--format": _FORMAT,
+    "--dir": "use holdfast run --cwd DIR",
+    "--model": _MODEL,
+    "-m": _MODEL,
+    "--auto": _MODE,
+    "--yolo": _MODE,
+    "--dangerously-skip-permissions": _MODE,
+    "--interactive": _PERSON,
+    "-i": _PERSON,
+    "--mini": _PERSON,
+    "--prompt": _PROMPT,
+    "--command": _PROMPT,
+    "--attach": _ELSEWHERE,
+}
+#: names another database than the one in its home, where its sessions are looked for
+_OTHER_DATABASE: Final = ("OPENCODE_DB",)
+
+
+class Opencode:
+    name = "opencode"
+    binaries = ("opencode",)
+    probes = (("--version",), ("run", "--help"))
+    owned_arguments: Mapping[str, str] = _OWNED
+
+    @property
+    def rules(self) -> FailureRules:
+        return load_rules(self.name)
+
+    def read_probe(self, outputs: tuple[str, ...]) -> Probe:
+        """It prints its version alone; its name begins the help."""
+        version_text, help_text = outputs
+        product, version = read_version(version_text)
+        can_resume = offers(help_text, "--session")
+        return Probe(
+            version,
+            self.name if help_text.lstrip().startswith(self.name) else product,
+            Capabilities(
+                can_resume=can_resume,
+                can_fork=can_resume and offers(help_text, "--fork"),
+                append_only_transcript=True,
+            ),
+        )
+
+    def home(self, environ: Mapping[str, str]) -> Path:
+        return home_folder(environ, "XDG_DATA_HOME", ".local/share") / "opencode"
+
+    def check(self, rights: Rights) -> None:
+        if rights.permission_mode not in (None, _AUTO):
+            raise InvalidInput(
+                "permission mode", f"{rights.permission_mode[:40]!r} is not {_AUTO}, the only one of opencode"
+            )
+        if rights.allowed_tools:
+            raise InvalidInput("allowed tools", "opencode has no such option; use its own settings")
+        if rights.extra_dirs:
+            raise InvalidInput("extra directories", "opencode has no such option; use its own settings")
+        check_arguments(self.owned_arguments, rights.extra_args)
+
+    def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:
+        return None
+
+    def command(self, order: Order) -> Command:
+        """Asked from another directory than the session's it would run the turn, print nothing and never end."""
+        headless = ("run", "--format=json", f"--dir={order.work_dir}")
+        argv = (order.binary, *headless, *_session(order), *_options(order))
+        return Command(argv, stdin=order.prompt, without=_OTHER_DATABASE)
+
+    def interactive(self, order: Order) -> Command:
+        argv = (order.binary, order.work_dir, *_session(order), *_options(order))
+        return Command(argv, without=_OTHER_DATABASE)
+
+    def stream(self, order: Order) -> Stream:
+        return OpencodeStream()
+
+    def archive(self, home: Path) -> Archive:
+        return OpencodeArchive(home)
+
+
+def _session(order: Order) -> tuple[str, ...]:
+    match order.decision:
+        case Resume(provider_session_id):
+            return (f"--session={provider_session_id}",)
+        case Fork(provider_session_id):
+            return (f"--session={provider_session_id}", "--fork")
+        case Fresh():
+            return ()
+
+
+def _options(order: Order) -> tuple[str, ...]:
+    rights = order.rights
+    return (
+        *((f"--model={order.model}",) if order.model is not None else ()),
+        *(("--auto",) if rights.permission_mode == _AUTO else ()),
+        *rights.extra_args,
+    )

@@ -1,0 +1,64 @@
+"""Owns what a whole run amounts to: its happenings folded into one report, bounded in size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.usage import UsageReport
+from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
+
+#: an answer longer than this is cut, visibly; far below what the store refuses
+MAX_RESPONSE = 1024 * 1024
+_CUT = "\n[cut: the answer was longer]"
+
+
+@dataclass(slots=True)
+class Report:
+    session_id: ProviderSessionId | None = None
+    ended: Ended | None = None
+    tools: int = 0  #: calls that began
+    in_flight: dict[str, str] = field(default_factory=dict)  #: call id -> tool, not answered yet
+    usage: UsageReport = field(default_factory=UsageReport)
+    _answers: list[str] = field(default_factory=list)  #: of terminal events
+    _said: list[str] = field(default_factory=list)  #: since the last terminal event
+    _size: int = 0
+    _cut: bool = False
+
+    def add(self, happening: Happening) -> None:
+        match happening:
+            case Named(session_id):
+                self.session_id = session_id
+            case Said(text):
+                self._keep(self._said, text)
+            case Called(call_id, tool):
+                self.tools += 1
+                self.in_flight[call_id] = tool
+            case Returned(call_id):
+                self.in_flight.pop(call_id, None)
+            case Spent(usage):
+                self.usage = usage
+            case Ended():
+                self._end(happening)
+            case Noted():
+                pass
+
+    @property
+    def response(self) -> str | None:
+        """Everything that was answered; where the provider repeats its answer, that, else what was said."""
+        parts = [*self._answers, "".join(self._said)]
+        text = "\n\n".join(part for part in parts if part)
+        return (text + _CUT if self._cut else text) or None
+
+    def _end(self, ended: Ended) -> None:
+        self.ended = ended
+        said, self._said = "".join(self._said), []
+        self._size -= len(said)
+        self._keep(self._answers, said if ended.response is None else ended.response)
+
+    def _keep(self, parts: list[str], text: str) -> None:
+        kept = text[: MAX_RESPONSE - self._size]
+        self._cut |= len(kept) < len(text)
+        self._size += len(kept)
+        if kept:
+            parts.append(kept)

@@ -1,0 +1,198 @@
+"""Owns what Holdfast knows about its own scripted agent."""
+
+from __future__ import annotations
+
+import re
+import sys
+import sysconfig
+import uuid
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from holdfast.domain.decisions import Fork, Fresh, NotObservable, Resume
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import Rights, TranscriptMark
+from holdfast.domain.redaction import Json
+from holdfast.domain.runtimes import Capabilities
+from holdfast.domain.usage import ContextUse, Usage, UsageReport
+from holdfast.errors import InvalidInput
+from holdfast.processes.command import Command
+from holdfast.providers.contract import ArchivedTurn, Order, Probe
+from holdfast.providers.failure_rules import FailureRules, load_rules
+from holdfast.providers.happenings import Called, Ended, Happening, Named, Returned, Said, Spent
+from holdfast.providers.loose_json import as_amount, as_count, as_object, as_text
+from holdfast.providers.owned import check_arguments
+from holdfast.providers.scripted_agent.memory import agent_home, session_path
+from holdfast.providers.scripted_agent.turn import PERMISSION_MODES
+from holdfast.providers.session_files import is_prefix_intact, mark_file, parse_line, read_lines
+
+_PROGRAM = "holdfast-scripted-agent"
+_VERSION = re.compile(rf"{_PROGRAM} (\d+(?:\.\d+)*)\s*\Z")
+
+
+class Scripted:
+    name = "scripted"
+    probes = (("--version",), ("--help",))
+    owned_arguments: Mapping[str, str] = {
+        "--session-id": "use holdfast run --provider-session-id ID",
+        "--resume": "use holdfast resume ID",
+        "--fork": "use holdfast fork ID",
+        "--model": "use holdfast run --model MODEL",
+        "--permission-mode": "use holdfast run --permission-mode MODE",
+        "--allow-tool": "use holdfast run --allow-tool TOOL",
+        "--interactive": "use holdfast open ID",
+    }
+
+    @property
+    def binaries(self) -> tuple[str, ...]:
+        """It comes with Holdfast, into the same environment, which need not be on PATH."""
+        folders = (Path(sys.executable).parent, Path(sysconfig.get_path("scripts")))
+        return (*dict.fromkeys(str(folder / _PROGRAM) for folder in folders), _PROGRAM)
+
+    @property
+    def rules(self) -> FailureRules:
+        return load_rules(self.name)
+
+    def read_probe(self, outputs: tuple[str, ...]) -> Probe:
+        version, usage = (*outputs, "", "")[:2]
+        found = _VERSION.match(version)
+        if found is None:
+            return Probe(None, "unknown", Capabilities(can_resume=False))
+        return Probe(
+            found[1],
+            _PROGRAM,
+            Capabilities(
+                can_resume="--resume" in usage,
+                can_fork="--fork" in usage,
+                chooses_id="--session-id" in usage,
+                append_only_transcript=True,
+                reports_context=True,
+            ),
+        )
+
+    def home(self, environ: Mapping[str, str]) -> Path:
+        return agent_home(environ)
+
+    def check(self, rights: Rights) -> None:
+        check_arguments(self.owned_arguments, rights.extra_args)
+        if rights.permission_mode not in (None, *PERMISSION_MODES):
+            raise InvalidInput(
+                "permission_mode", f"{rights.permission_mode!r} is none of {', '.join(PERMISSION_MODES)}"
+            )
+
+    def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId:
+        return ProviderSessionId(str(uuid.uuid4()))
+
+    def command(self, order: Order) -> Command:
+        return Command(_arguments(order), order.prompt, (("SCRIPTED_HOME", order.home),))
+
+    def interactive(self, order: Order) -> Command:
+        return Command((*_arguments(order), "--interactive"), environ=(("SCRIPTED_HOME", order.home),))
+
+    def stream(self, order: Order) -> ScriptedStream:
+        return ScriptedStream()
+
+    def archive(self, home: Path) -> ScriptedArchive:
+        return ScriptedArchive(home)
+
+
+def _arguments(order: Order) -> tuple[str, ...]:
+    rights = order.rights
+    model = ("--model", order.model) if order.model else ()
+    mode = ("--permission-mode", rights.permission_mode) if rights.permission_mode else ()
+    tools = (f"--allow-tool={tool}" for tool in sorted(rights.allowed_tools))
+    folders = (f"--add-dir={folder}" for folder in sorted(rights.extra_dirs))
+    return (order.binary, *_session(order), *model, *mode, *tools, *folders, *rights.extra_args)
+
+
+def _session(order: Order) -> tuple[str, ...]:
+    new = ("--session-id", order.new_id) if order.new_id is not None else ()
+    match order.decision:
+        case Resume(provider_session_id=session_id):
+            return ("--resume", session_id)
+        case Fork(provider_session_id=session_id):
+            return ("--resume", session_id, "--fork", *new)
+        case Fresh():
+            return new
+
+
+class ScriptedStream:
+    def read(self, line: Mapping[str, Json]) -> Iterable[Happening]:
+        match line:
+            case {"type": "session", "session_id": str(session_id)} if session_id:
+                yield Named(ProviderSessionId(session_id))
+            case {"type": "text", "text": str(text)}:
+                yield Said(text)
+            case {"type": "tool_call", "id": str(call_id), "name": str(tool), "input": dict(arguments)}:
+                yield Called(call_id, tool, arguments)
+            case {
+                "type": "tool_result",
+                "id": str(call_id),
+                "output": str(output),
+                "is_error": bool(is_error),
+            }:
+                yield Returned(call_id, output, is_error)
+            case {"type": "usage"}:
+                yield Spent(_usage(line))
+            case {"type": "end", "ok": bool(ok)}:
+                yield _end(ok, line)
+
+
+def _usage(line: Mapping[str, Json]) -> UsageReport:
+    usage = Usage(
+        as_count(line.get("input_tokens")),
+        as_count(line.get("cached_input_tokens")),
+        as_count(line.get("output_tokens")),
+        as_amount(line.get("cost_usd")),
+    )
+    context = as_object(line.get("context"))
+    use = ContextUse(as_count(context.get("tokens")), as_count(context.get("window"))) if context else None
+    return UsageReport(usage, context=use)
+
+
+def _end(ok: bool, line: Mapping[str, Json]) -> Ended:
+    status = as_count(line.get("status")) or None
+    return Ended(ok, error=as_text(line.get("error")), status=status, code=as_text(line.get("code")))
+
+
+class ScriptedArchive:
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def find(self, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
+        path = session_path(self._home, session_id)
+        try:
+            return str(path) if path is not None and path.is_file() else None
+        except OSError:
+            return None
+
+    def turns(
+        self, path: str, session_id: ProviderSessionId, after: TranscriptMark | None = None
+    ) -> Iterator[ArchivedTurn]:
+        """Two writers at once may have mixed their lines: an answer names the prompt that it is for."""
+        waiting: dict[str, ArchivedTurn] = {}
+        for line in read_lines(Path(path), 0 if after is None else after.size):
+            match line:
+                case {"type": "user", "id": str(key), "text": str(prompt)}:
+                    waiting[key] = ArchivedTurn(key, prompt, None, complete=False)
+                case {
+                    "type": "assistant",
+                    "answers": str(key),
+                    "text": str(text),
+                    "complete": bool(complete),
+                }:
+                    if key in waiting:
+                        waiting[key] = ArchivedTurn(key, waiting[key].prompt, text, complete)
+            while waiting and (first := next(iter(waiting.values()))).response is not None:
+                yield waiting.pop(first.key)
+        yield from waiting.values()
+
+    def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
+        return mark_file(Path(path), _is_prompt)
+
+    def is_intact(self, recorded: TranscriptMark, session_id: ProviderSessionId) -> bool | NotObservable:
+        return is_prefix_intact(recorded)
+
+
+def _is_prompt(line: bytes) -> bool:
+    return b'"user"' in line and (parse_line(line) or {}).get("type") == "user"

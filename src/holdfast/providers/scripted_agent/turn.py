@@ -1,0 +1,146 @@
+"""Owns one turn of the scripted agent: a prompt, what is done about it step by step, and what is said of it."""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast.providers.scripted_agent.memory import Session
+
+WINDOW = 200_000
+#: ``plan`` lets no tool run
+PERMISSION_MODES = ("default", "plan")
+_CHARACTERS_PER_TOKEN = 4
+_COST_PER_TOKEN = 0.000001
+_MARKER = re.compile(r"^\[holdfast\] turn [0-9]+:.*\n", re.MULTILINE)
+
+Event = dict[str, Any]
+
+
+class Stop(Exception):
+    """The end of the process, before the end of the turn."""
+
+    def __init__(self, exit_code: int, words: str = "", end: Event | None = None) -> None:
+        super().__init__(words)
+        self.exit_code = exit_code
+        self.words = words  #: for standard error
+        self.end = end  #: the terminal line, if there is one
+
+
+def failure(error: str, status: str = "", words: str = "") -> Stop:
+    """With a terminal line. A status that is not a number is a code."""
+    number, code = (int(status), "") if status.isdigit() else (None, status)
+    return Stop(1, words, {"type": "end", "ok": False, "error": error, "status": number, "code": code})
+
+
+class Profile(NamedTuple):
+    """How the agent was launched."""
+
+    model: str | None
+    permission_mode: str
+    allowed_tools: tuple[str, ...]  #: none named, all allowed
+    folders: tuple[Path, ...]  #: where files may be written; the first is the work dir
+
+    def forbids(self, tool: str) -> bool:
+        return self.permission_mode == "plan" or bool(self.allowed_tools and tool not in self.allowed_tools)
+
+    def may_write(self, path: Path) -> bool:
+        return any(path.is_relative_to(folder) for folder in self.folders)
+
+
+class Step(NamedTuple):
+    """A directive as it stood in the request."""
+
+    name: str
+    line: str
+    act: Callable[[Turn], None]
+
+
+class Turn:
+    def __init__(
+        self, session: Session, prompt: str, profile: Profile, emit: Callable[[Event], None]
+    ) -> None:
+        self.session = session
+        self.number = len(session.prompts) + 1
+        self.context, self.request = split_prompt(prompt)
+        self.profile = profile
+        self.emit = emit
+        self.calls = 0
+        self.window: tuple[int, int] | None = None
+        self.has_end = True
+        self._prompt = prompt
+        self._said: list[str] = []
+
+    def run(self, steps: Sequence[Step]) -> None:
+        names = {step.name for step in steps}
+        key, save = str(uuid.uuid4()), "NO_SAVE" not in names
+        remembered = self.session.size
+        self._name(str(uuid.uuid4()) if "OTHER_ID" in names else self.session.id)
+        # before anything is done: a turn that dies half-way is remembered as asked
+        self.session.add({"type": "user", "id": key, "text": self._prompt}, save=save)
+        try:
+            self._take(steps)
+        except KeyboardInterrupt:
+            self.session.add(self._answer(key, complete=False), save=save)
+            raise
+        self.session.add(self._answer(key, complete=True), save=save)
+        self._report(remembered)
+        if self.has_end:
+            self.emit({"type": "end", "ok": True, "error": "", "status": None, "code": ""})
+
+    def say(self, text: str) -> None:
+        """Each time a line of its own: the pieces put together are the answer."""
+        piece = f"\n{text}" if self._said else text
+        self._said.append(piece)
+        self.emit({"type": "text", "text": piece})
+
+    def _name(self, session_id: str) -> None:
+        profile = {
+            "model": self.profile.model,
+            "permission_mode": self.profile.permission_mode,
+            "allowed_tools": self.profile.allowed_tools,
+            "folders": [str(folder) for folder in self.profile.folders],
+        }
+        self.emit({"type": "session", "session_id": session_id, **profile})
+
+    def _take(self, steps: Sequence[Step]) -> None:
+        for step in steps:
+            try:
+                step.act(self)
+            except (ValueError, LookupError) as problem:
+                raise failure(f"cannot do {step.line[:200]!r}: {problem}", "bad_directive") from None
+        if not self._said:
+            last = next((line for line in reversed(self.request.splitlines()) if line.strip()), "")
+            self.say(f"turn {self.number} of this session: I was told: {last}")
+
+    def _answer(self, key: str, *, complete: bool) -> Event:
+        text = "".join(self._said)
+        return {
+            "type": "assistant",
+            "id": str(uuid.uuid4()),
+            "answers": key,
+            "text": text,
+            "complete": complete,
+        }
+
+    def _report(self, remembered: int) -> None:
+        known = remembered // _CHARACTERS_PER_TOKEN
+        asked = len(self._prompt) // _CHARACTERS_PER_TOKEN
+        answered = sum(map(len, self._said)) // _CHARACTERS_PER_TOKEN
+        tokens, window = self.window or (known + asked + answered, WINDOW)
+        usage = {
+            "input_tokens": known + asked,
+            "cached_input_tokens": known,
+            "output_tokens": answered,
+            "cost_usd": round((asked + answered) * _COST_PER_TOKEN, 9),
+        }
+        self.emit({"type": "usage", **usage, "context": {"tokens": tokens, "window": window}})
+
+
+def split_prompt(prompt: str) -> tuple[str, str]:
+    """What is told as context, and the current request: all that follows the first line that announces it."""
+    marker = _MARKER.search(prompt)
+    return ("", prompt) if marker is None else (prompt[: marker.start()], prompt[marker.end() :])

@@ -1,0 +1,300 @@
+"""Owns the clauses on a provider: the right session and no other, no rights lost, and no output that breaks it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import pytest
+
+from holdfast.domain.decisions import NOT_OBSERVABLE, Fork, Fresh, Reason, Resume
+from holdfast.domain.failures import FailureClass
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import NO_RIGHTS, Rights, TranscriptMark
+from holdfast.domain.redaction import Json
+from holdfast.domain.usage import Usage, UsageReport
+from holdfast.errors import InvalidInput
+from holdfast.processes.command import Command
+from holdfast.providers.contract import Order, Provider
+from holdfast.providers.failure_rules import Evidence
+from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
+from holdfast.providers.report import Report
+
+PROMPT = "what is the answer?\n--really"
+RECORDED = ProviderSessionId("11111111-1111-4111-8111-111111111111")
+MINTED = ProviderSessionId("22222222-2222-4222-8222-222222222222")
+RESUME = Resume(RECORDED, (), ())
+FORK = Fork(RECORDED, (), ())
+FRESH = Fresh(Reason.NO_POINTER, ())
+
+Lines: TypeAlias = "list[dict[str, Json]]"
+
+#: what no provider prints about itself
+GARBAGE = ["", "\x00\xff", "command not found", "<html>502 Bad Gateway</html>", "9" * 1000, "[" * 10_000]
+#: no file name, or one of another folder
+NO_IDS = ["", ".", "..", "../x", "a/b", "/etc/passwd", "x\0y", "x" * 5000, "*", "x\ny"]
+#: what may stand where something else is expected
+ODD: tuple[Json, ...] = (None, True, 0, -1, 10**30, 1.5, float("nan"), float("inf"), "", "\ud800", [], [[]], {}, [{}], {"a": 1})  # fmt: skip
+
+
+def an_order(
+    decision: Resume | Fork | Fresh,
+    new_id: ProviderSessionId | None = None,
+    model: str | None = None,
+    rights: Rights = NO_RIGHTS,
+) -> Order:
+    return Order("/bin/agent", "/home/me/.agent", "/work", PROMPT, decision, new_id, model, rights)
+
+
+def mentions(command: Command, text: str) -> int:
+    """How often the text is told to the agent, other than as its prompt."""
+    told = (*command.argv, *(value for _, value in command.environ))
+    return sum(part.count(text) for part in told)
+
+
+class _OfOneProvider:
+    """Gives the orders that this provider can be given."""
+
+    @pytest.fixture
+    def orders(self, provider: Provider, probe_outputs: tuple[str, ...]) -> list[Order]:
+        can = provider.read_probe(probe_outputs).capabilities
+        mints = can.chooses_id and provider.mint_id(FRESH) is not None
+        mints_forks = can.chooses_id and provider.mint_id(FORK) is not None
+        forks = [an_order(FORK, MINTED if mints_forks else None)] if can.can_fork else []
+        return [an_order(FRESH, MINTED if mints else None), an_order(RESUME), *forks]
+
+
+class CommandContract(_OfOneProvider):
+    """``command`` and ``interactive``."""
+
+    def test_exactly_the_sessions_of_the_decision_are_named_each_once(
+        self, provider: Provider, orders: list[Order]
+    ) -> None:
+        for order in orders:
+            source = int(not isinstance(order.decision, Fresh))
+            new = int(order.new_id is not None)
+            for command in (provider.command(order), provider.interactive(order)):
+                assert (mentions(command, RECORDED), mentions(command, MINTED)) == (source, new)
+
+    def test_no_session_is_left_to_the_provider_to_choose(
+        self, provider: Provider, orders: list[Order]
+    ) -> None:
+        for order in orders:
+            assert not {"--last", "--continue", "latest"} & set(provider.command(order).argv)
+
+    def test_a_resume_and_a_fork_differ(self, provider: Provider, orders: list[Order]) -> None:
+        commands = [provider.command(order).argv for order in orders]
+        assert len(set(commands)) == len(orders)
+
+    def test_the_chosen_binary_runs_and_reads_the_prompt_from_its_input(
+        self, provider: Provider, orders: list[Order]
+    ) -> None:
+        for order in orders:
+            command = provider.command(order)
+            assert command.argv[0] == order.binary
+            assert PROMPT in (command.stdin or "")
+            assert mentions(command, PROMPT) == 0
+
+    def test_a_person_is_not_spoken_for(self, provider: Provider, orders: list[Order]) -> None:
+        for order in orders:
+            command = provider.interactive(order)
+            assert command.stdin is None
+            assert mentions(command, PROMPT) == 0
+
+    def test_the_model_is_sent_whatever_the_decision(self, provider: Provider, orders: list[Order]) -> None:
+        for order in orders:
+            command = provider.command(an_order(order.decision, order.new_id, model="model-7"))
+            assert mentions(command, "model-7") == 1
+
+    def test_minted_ids_differ(self, provider: Provider) -> None:
+        minted = [provider.mint_id(decision) for decision in (FRESH, FRESH, FORK, FORK)]
+        ids = [found for found in minted if found is not None]
+        assert len(set(ids)) == len(ids)
+
+
+class RightsContract(_OfOneProvider):
+    """``check`` and ``owned_arguments``."""
+
+    @pytest.mark.parametrize(
+        ("rights", "value"),
+        [
+            (Rights(permission_mode="mode-7"), "mode-7"),
+            (Rights(allowed_tools=frozenset({"Tool7"})), "Tool7"),
+            (Rights(extra_dirs=frozenset({"/extra/dir-7"})), "/extra/dir-7"),
+            (Rights(extra_args=("--argument-7=value",)), "--argument-7=value"),
+        ],
+        ids=["permission mode", "tool", "folder", "argument"],
+    )
+    def test_rights_are_sent_with_every_launch_or_refused_and_never_dropped(
+        self, provider: Provider, orders: list[Order], rights: Rights, value: str
+    ) -> None:
+        try:
+            provider.check(rights)
+        except InvalidInput:
+            return
+        for order in orders:
+            allowed = an_order(order.decision, order.new_id, rights=rights)
+            for command in (provider.command(allowed), provider.interactive(allowed)):
+                assert mentions(command, value) == 1
+
+    def test_no_rights_can_always_be_expressed(self, provider: Provider) -> None:
+        provider.check(NO_RIGHTS)
+
+    def test_an_argument_that_is_decided_already_is_refused_with_what_to_use_instead(
+        self, provider: Provider, orders: list[Order]
+    ) -> None:
+        ordered = [an_order(order.decision, order.new_id, "model-7") for order in orders]
+        used = {
+            argument.partition("=")[0]
+            for order in ordered
+            for argument in provider.command(order).argv[1:]
+            if argument.startswith("-") and argument != "-"
+        }
+        assert used <= provider.owned_arguments.keys()
+
+    def test_each_owned_argument_is_refused_however_it_is_written(self, provider: Provider) -> None:
+        for name, instead in provider.owned_arguments.items():
+            forms = [(name,), (name, "x")] + ([(f"{name}=x",)] if name.startswith("--") else [])
+            for arguments in forms:
+                with pytest.raises(InvalidInput) as refused:
+                    provider.check(Rights(extra_args=arguments))
+                assert name in str(refused.value)
+                assert instead in str(refused.value)
+
+
+class ProbeContract:
+    """``binaries``, ``probes``, ``read_probe``, ``home`` and ``rules``."""
+
+    def test_what_it_prints_about_itself_is_understood(
+        self, provider: Provider, probe_outputs: tuple[str, ...]
+    ) -> None:
+        probe = provider.read_probe(probe_outputs)
+        assert probe.version
+        assert probe.distribution
+        assert probe.capabilities.can_resume
+
+    @pytest.mark.parametrize("garbage", GARBAGE, ids=lambda text: ascii(text[:12]))
+    def test_of_a_program_that_is_not_known_nothing_is_expected(
+        self, provider: Provider, garbage: str
+    ) -> None:
+        can = provider.read_probe((garbage,) * len(provider.probes)).capabilities
+        assert not any((can.can_resume, can.can_fork, can.can_fork_at_turn, can.chooses_id))
+
+    def test_its_program_has_a_name(self, provider: Provider) -> None:
+        assert provider.binaries
+        assert provider.probes
+
+    def test_it_lives_in_the_home_of_the_user_it_runs_as(self, provider: Provider) -> None:
+        assert provider.home({"HOME": "/home/a"}).is_relative_to("/home/a")
+
+    def test_its_failure_rules_say_their_version_and_judge_nothing_by_silence(
+        self, provider: Provider
+    ) -> None:
+        assert provider.rules.version.startswith(provider.name)
+        assert provider.rules.classify(Evidence()).failure_class is FailureClass.UNKNOWN
+
+
+class StreamContract:
+    """``stream``, on the output of one run that ended well."""
+
+    def test_a_run_names_its_session_says_something_and_ends(self, provider: Provider, lines: Lines) -> None:
+        report, happenings = _read(provider, lines)
+        assert report.session_id is not None
+        assert any(isinstance(happening, Said) for happening in happenings) or report.response
+        assert report.ended is not None
+        assert report.ended.ok
+        assert not report.in_flight
+
+    def test_a_run_that_is_cut_off_has_not_ended(self, provider: Provider, lines: Lines) -> None:
+        first_end = next(number for number, found in _numbered(provider, lines) if isinstance(found, Ended))
+        report, _ = _read(provider, lines[:first_end])
+        assert report.ended is None
+
+    def test_no_line_however_odd_breaks_it(self, provider: Provider, lines: Lines) -> None:
+        for number, line in enumerate(lines):
+            for odd in _spoiled(line):
+                assert isinstance(odd, dict)
+                _, happenings = _read(provider, [*lines[:number], odd])
+                assert [found for found in happenings if not _is_sound(found)] == [], odd
+
+    def test_lines_of_no_known_kind_say_nothing_of_a_session_or_an_end(self, provider: Provider) -> None:
+        _, happenings = _read(provider, [{}, {"type": "weather"}, {"kind": 1}, {"type": ["x"]}])
+        assert not [found for found in happenings if isinstance(found, Named | Ended | Said)]
+
+
+class ArchiveContract:
+    """``archive``, where there is nothing, or nothing that can be read."""
+
+    def test_an_empty_home_has_no_session(self, provider: Provider, tmp_path: Path) -> None:
+        for home in (tmp_path, tmp_path / "missing"):
+            archive = provider.archive(home)
+            assert archive.find(RECORDED, None) is None
+            assert archive.find(RECORDED, str(tmp_path)) is None
+
+    @pytest.mark.parametrize("no_id", NO_IDS, ids=lambda text: ascii(text[:12]))
+    def test_what_cannot_be_an_id_is_not_found(self, provider: Provider, tmp_path: Path, no_id: str) -> None:
+        assert provider.archive(tmp_path).find(ProviderSessionId(no_id), str(tmp_path)) is None
+
+    def test_a_session_that_is_gone_has_no_turns_no_mark_and_is_not_intact(
+        self, provider: Provider, tmp_path: Path
+    ) -> None:
+        archive, path = provider.archive(tmp_path), str(tmp_path / "gone.jsonl")
+        recorded = TranscriptMark(path, 10, "0" * 64)
+        assert list(archive.turns(path, RECORDED)) == []
+        assert list(archive.turns(path, RECORDED, recorded)) == []
+        assert archive.mark(path, RECORDED) is None
+        assert archive.is_intact(recorded, RECORDED) in (False, NOT_OBSERVABLE)
+
+    @pytest.mark.parametrize("content", [b"", b"\x00" * 100, b"{", b"[]\n7\n{}\n", b"\xff\xfe\n" * 9])
+    def test_a_damaged_session_has_no_turns(self, provider: Provider, tmp_path: Path, content: bytes) -> None:
+        path = tmp_path / "damaged.jsonl"
+        path.write_bytes(content)
+        assert list(provider.archive(tmp_path).turns(str(path), RECORDED)) == []
+
+
+def _numbered(provider: Provider, lines: Lines) -> Iterator[tuple[int, Happening]]:
+    stream = provider.stream(an_order(FRESH))
+    for number, line in enumerate(lines):
+        for happening in stream.read(line):
+            yield number, happening
+
+
+def _read(provider: Provider, lines: Lines) -> tuple[Report, list[Happening]]:
+    report, happenings = Report(), [happening for _, happening in _numbered(provider, lines)]
+    for happening in happenings:
+        report.add(happening)
+    return report, happenings
+
+
+def _spoiled(value: Json) -> Iterator[Json]:
+    """The value with each of its parts, at any depth, taken out or replaced by something odd."""
+    match value:
+        case dict():
+            for key, part in value.items():
+                yield {name: other for name, other in value.items() if name != key}
+                for odd in (*ODD, *_spoiled(part)):
+                    yield {**value, key: odd}
+        case list():
+            for place, part in enumerate(value):
+                for odd in (*ODD, *_spoiled(part)):
+                    yield [*value[:place], odd, *value[place + 1 :]]
+
+
+def _is_sound(happening: object) -> bool:
+    """Of the types that it declares, and with figures that a store can add up."""
+    match happening:
+        case Named(str(session_id)):
+            return session_id != ""
+        case Spent(UsageReport(Usage(fresh, cached, answered, cost), _, context)):
+            window = () if context is None else (context.tokens, context.window)
+            return all(0 <= figure < 2**63 for figure in (fresh, cached, answered, cost, *window))
+        case (
+            Said(str())
+            | Noted(str())
+            | Called(str(), str(), Mapping())
+            | Returned(str(), str(), bool())
+            | Ended(bool(), str() | None, str(), int() | None, str())
+        ):
+            return True
+    return False

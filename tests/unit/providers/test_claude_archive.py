@@ -1,0 +1,163 @@
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import TranscriptMark
+from holdfast.providers.claude.archive import ClaudeArchive
+from tests.unit.providers.builders import HERE
+
+SESSION = ProviderSessionId("c65d4adf-4fd1-4819-8505-e11048e9b831")
+RECORDED = HERE / "sessions" / "claude"
+PARENT = (RECORDED / "parent.jsonl").read_bytes()
+
+
+@pytest.fixture
+def archive(tmp_path: Path) -> ClaudeArchive:
+    return ClaudeArchive(tmp_path)
+
+
+def keep(tmp_path: Path, content: bytes, folder: str = "-lab-work", session: str = SESSION) -> Path:
+    file = tmp_path / "projects" / folder / f"{session}.jsonl"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_bytes(content)
+    return file
+
+
+def test_turns_are_what_people_asked_and_the_agent_answered(archive: ClaudeArchive) -> None:
+    turns = list(archive.turns(str(RECORDED / "parent.jsonl"), SESSION))
+    assert [(turn.prompt[:16], turn.complete) for turn in turns] == [
+        ("SAY violet", True),
+        ('TOOL Bash {"comm', True),
+        ("HTTP 500", False),  # the call to the model failed
+        ("SLEEP 20 killed", False),  # kill -9 while the answer came
+        ('TOOL Agent {"des', True),  # a subagent in the background: two answers
+        ("SLEEP 20 stopped", False),  # SIGINT while the answer came
+        ("SAY after", True),  # /compact before it is no turn
+    ]
+    assert turns[0].response == "violet"
+    assert turns[1].response is not None
+    assert turns[1].response.startswith("TOOLDONE: ")
+    assert turns[2].response is turns[3].response is None
+    assert turns[4].response is not None
+    assert turns[4].response.startswith("TOOLDONE: ")
+    assert turns[4].response.endswith("\n\nok (no directive): ")
+    assert turns[5].response == "slept 20"
+    assert len({turn.key for turn in turns}) == len(turns)
+
+
+def test_a_fork_keeps_the_keys_of_the_turns_it_copied(archive: ClaudeArchive) -> None:
+    parent = {turn.key for turn in archive.turns(str(RECORDED / "parent.jsonl"), SESSION)}
+    copied, own = archive.turns(str(RECORDED / "fork.jsonl"), ProviderSessionId("fork"))
+    assert copied.key in parent
+    assert own.key not in parent
+    assert own.prompt == "SAY forked"
+
+
+def test_a_mark_hides_what_was_already_there(archive: ClaudeArchive, tmp_path: Path) -> None:
+    lines = PARENT.splitlines(keepends=True)
+    begins = next(number for number, line in enumerate(lines) if b'"content":"SAY after"' in line)
+    file = keep(tmp_path, b"".join(lines[:begins]))
+    mark = archive.mark(str(file), SESSION)
+    assert mark is not None
+    file.write_bytes(PARENT)
+    assert [turn.prompt for turn in archive.turns(str(file), SESSION, mark)] == ["SAY after"]
+    assert archive.is_intact(mark, SESSION) is True
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        (b'{"type":"queue-operation","operation":"enqueue","content":"more"}', 0),
+        (b'{"type":"mode","mode":"default"}', 0),
+        (b'{"type":"user","isMeta":true,"uuid":"1","message":{"role":"user","content":"caveat"}}', 0),
+        (b'{"type":"user","uuid":"1","message":{"role":"user","content":[{"type":"tool_result"}]}}', 0),
+        (b'{"type":"user","uuid":"1","message":{"role":"user","content":"cut o', 0),
+        (b'{"type":"user","uuid":"1","message":{"role":"user","content":"more"}}', 1),
+        (rb'{"type":"user","uuid":"1","message":{"role":"user","content":"a \"tool_result\"?"}}', 1),
+    ],
+)
+def test_a_mark_counts_what_was_asked_and_not_what_the_cli_keeps_books_of(
+    archive: ClaudeArchive, tmp_path: Path, line: bytes, asked: int
+) -> None:
+    before = archive.mark(str(keep(tmp_path, PARENT)), SESSION)
+    after = archive.mark(str(keep(tmp_path, PARENT + line + b"\n")), SESSION)
+    assert before is not None
+    assert after is not None
+    assert after.size > before.size
+    assert (after.turns or 0) - (before.turns or 0) == asked
+
+
+def test_an_edited_session_is_not_intact(archive: ClaudeArchive, tmp_path: Path) -> None:
+    file = keep(tmp_path, PARENT)
+    mark = archive.mark(str(file), SESSION)
+    assert mark is not None
+    file.write_bytes(PARENT.replace(b"violet", b"indigo", 1))
+    assert archive.is_intact(mark, SESSION) is False
+    file.unlink()
+    assert archive.is_intact(mark, SESSION) is False
+
+
+@pytest.mark.parametrize(
+    "damaged",
+    [
+        PARENT[:-200],
+        b"garbage\n" + PARENT,
+        PARENT + b'{"type":"user","mess',
+        PARENT.replace(b"\n", b"\n\x00\x00\xff\xfe\n"),
+        PARENT + b'[1, 2]\n"text"\nnull\n{"type":["user"],"message":3}\n',
+    ],
+)
+def test_damaged_lines_are_passed_over(archive: ClaudeArchive, tmp_path: Path, damaged: bytes) -> None:
+    turns = list(archive.turns(str(keep(tmp_path, damaged)), SESSION))
+    assert turns[0].prompt == "SAY violet"
+    assert len(turns) == 7
+
+
+@pytest.mark.parametrize("content", [b"", b"garbage", b'{"type":"queue-operation","operation":"enqueue"}\n'])
+def test_a_file_without_a_conversation_has_no_turns(
+    archive: ClaudeArchive, tmp_path: Path, content: bytes
+) -> None:
+    assert list(archive.turns(str(keep(tmp_path, content)), SESSION)) == []
+
+
+def test_a_missing_file_is_no_exception(archive: ClaudeArchive, tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "nowhere.jsonl")
+    assert archive.find(SESSION, "/lab/work") is None
+    assert list(archive.turns(nowhere, SESSION)) == []
+    assert archive.mark(nowhere, SESSION) is None
+    assert archive.is_intact(TranscriptMark(nowhere, 1, ""), SESSION) is False
+
+
+def test_a_session_is_found_wherever_it_began(archive: ClaudeArchive, tmp_path: Path) -> None:
+    file = keep(tmp_path, PARENT)
+    for work_dir in ("/lab/work", "/somewhere/else", None):
+        assert archive.find(SESSION, work_dir) == str(file)
+
+
+def test_of_two_sessions_with_one_id_the_directory_decides(archive: ClaudeArchive, tmp_path: Path) -> None:
+    here, _ = keep(tmp_path, PARENT, "-lab-my-work-"), keep(tmp_path, PARENT, "-lab-other")
+    assert archive.find(SESSION, "/lab/my.work_") == str(here)
+    assert archive.find(SESSION, "/lab/third") is None
+    assert archive.find(SESSION, None) is None
+
+
+def test_the_folder_of_a_long_path_is_cut(archive: ClaudeArchive, tmp_path: Path) -> None:
+    deep = "/" + "l" * 120 + "/" + "m" * 120
+    here = keep(tmp_path, PARENT, "-" + "l" * 120 + "-" + "m" * 78 + "-mkce57")
+    keep(tmp_path, PARENT, "-lab-other")
+    assert archive.find(SESSION, deep) == str(here)
+
+
+def test_the_folder_of_a_link_is_its_targets(archive: ClaudeArchive, tmp_path: Path) -> None:
+    target, link = tmp_path / "target", tmp_path / "link"
+    target.mkdir()
+    link.symlink_to(target)
+    here = keep(tmp_path, PARENT, str(target.resolve()).replace("/", "-").replace("_", "-").replace(".", "-"))
+    keep(tmp_path, PARENT, "-lab-other")
+    assert archive.find(SESSION, str(link)) == str(here)
+
+
+def test_a_directory_in_the_files_place_is_no_session(archive: ClaudeArchive, tmp_path: Path) -> None:
+    (tmp_path / "projects" / "-lab-work" / f"{SESSION}.jsonl").mkdir(parents=True)
+    assert archive.find(SESSION, "/lab/work") is None

@@ -1,0 +1,240 @@
+from typing import Any
+
+import pytest
+
+from holdfast.domain.pointers import Rights
+from holdfast.domain.usage import ContextUse, Usage
+from holdfast.providers.claude.stream import ClaudeStream
+from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
+from tests.unit.providers.builders import (
+    FORK,
+    FRESH,
+    OLD,
+    RESUME,
+    an_order,
+    read_all,
+    recorded,
+    report_of,
+    the_end,
+)
+
+
+def happenings_of(case: str, **order: Any) -> list[Happening]:
+    return read_all(ClaudeStream(an_order(**order)), recorded("claude", case))
+
+
+def read_lines(*lines: dict[str, Any]) -> list[Happening]:
+    return read_all(ClaudeStream(an_order()), lines)
+
+
+def assistant(*content: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    message = {"id": "msg_1", "model": "opus", "content": list(content)}
+    return {"type": "assistant", "message": message, "parent_tool_use_id": None} | fields
+
+
+def text(said: str) -> dict[str, Any]:
+    return {"type": "text", "text": said}
+
+
+def test_a_turn_names_its_session_once_and_answers() -> None:
+    happenings = happenings_of("turn")
+    assert isinstance(happenings[0], Named)
+    assert [type(happening) for happening in happenings] == [Named, Said, Spent, Ended]
+    report = report_of(happenings)
+    assert report.ended is not None
+    assert report.ended.ok
+    assert report.response == recorded("claude", "turn")[-1]["result"]
+
+
+def test_a_resumed_turn_names_the_session_it_was_asked_for() -> None:
+    assert happenings_of("resume", decision=RESUME)[0] == Named(OLD)
+
+
+def test_a_forked_turn_names_another_session() -> None:
+    first = happenings_of("fork", decision=FORK)[0]
+    assert isinstance(first, Named)
+    assert first.session_id != OLD
+
+
+def test_a_tool_is_called_and_returns() -> None:
+    happenings = happenings_of("tool")
+    [called] = [happening for happening in happenings if isinstance(happening, Called)]
+    [returned] = [happening for happening in happenings if isinstance(happening, Returned)]
+    assert called.tool == "Bash"
+    assert "command" in called.arguments
+    assert returned.call_id == called.call_id
+    assert not returned.is_error
+    assert not report_of(happenings).in_flight
+
+
+def test_a_failed_tool_says_so() -> None:
+    [returned] = [happening for happening in happenings_of("failed_tool") if isinstance(happening, Returned)]
+    assert returned.is_error
+
+
+def test_a_denied_tool_is_noted_once() -> None:
+    happenings = happenings_of("tool_with_default_rights")
+    denials = [
+        happening.text
+        for happening in happenings
+        if isinstance(happening, Noted) and "not allowed" in happening.text
+    ]
+    assert len(denials) == 1
+    assert denials[0].startswith("Bash was not allowed: ")
+    assert the_end(happenings).ok
+
+
+@pytest.mark.parametrize(
+    ("case", "status", "code"),
+    [
+        ("http_400", 400, "unknown"),
+        ("http_401", 401, "authentication_failed"),
+        ("http_429", 429, "rate_limit"),
+        ("http_500", 500, "server_error"),
+        ("http_529", 529, "server_error"),
+        ("cut_stream", None, "server_error"),
+        ("empty_stream", None, "unknown"),
+    ],
+)
+def test_a_failed_call_to_the_model_is_a_failure_although_its_subtype_says_success(
+    case: str, status: int | None, code: str
+) -> None:
+    happenings = happenings_of(case)
+    assert recorded("claude", case)[-1]["subtype"] == "success"
+    ended = the_end(happenings)
+    assert not ended.ok
+    assert (ended.status, ended.code) == (status, code)
+    assert "API Error" in ended.error
+    # the CLI wrote that message itself: the agent said nothing
+    assert report_of(happenings).response is None
+
+
+def test_a_session_that_is_gone_is_an_error_of_the_cli() -> None:
+    happenings = happenings_of("resume_not_found", decision=RESUME)
+    assert "No conversation found with session ID" in the_end(happenings).error
+    assert not any(isinstance(happening, Spent) for happening in happenings)
+
+
+def test_an_interrupted_run_is_no_success_and_keeps_what_was_said() -> None:
+    happenings = happenings_of("interrupted")
+    assert the_end(happenings).code == "aborted_streaming"
+    assert not the_end(happenings).ok
+    assert report_of(happenings).response == "partial"
+
+
+def test_the_agents_own_words_never_reach_the_failure_channel() -> None:
+    said = "No conversation found with session ID: nothing"
+    happenings = read_lines(
+        assistant(text(said)), {"type": "result", "is_error": True, "subtype": "success", "result": said}
+    )
+    assert the_end(happenings).error == ""
+
+
+def test_cost_and_tokens_count_since_the_session_began() -> None:
+    [spent] = [happening for happening in happenings_of("resume") if isinstance(happening, Spent)]
+    line = recorded("claude", "resume")[-1]
+    [model] = line["modelUsage"].values()
+    everything = model["inputTokens"] + model["cacheReadInputTokens"] + model["cacheCreationInputTokens"]
+    assert spent.usage.cumulative
+    assert spent.usage.usage == Usage(
+        everything, model["cacheReadInputTokens"], model["outputTokens"], line["total_cost_usd"]
+    )
+    assert everything > line["usage"]["input_tokens"] + line["usage"]["cache_read_input_tokens"]
+
+
+def test_the_context_is_what_the_last_call_of_the_main_agent_sent() -> None:
+    def call(tokens: int, **fields: Any) -> dict[str, Any]:
+        line = assistant(text("x"), **fields)
+        usage = {"input_tokens": tokens, "cache_read_input_tokens": 20, "cache_creation_input_tokens": 3}
+        line["message"]["usage"] = usage
+        return line
+
+    models = {
+        "haiku": {"inputTokens": 900, "contextWindow": 200},
+        "opus[1m]": {"inputTokens": 1, "contextWindow": 1000},
+    }
+    happenings = read_lines(
+        call(100),
+        call(700),
+        call(5, parent_tool_use_id="toolu_1"),
+        {"type": "result", "is_error": False, "result": "x", "modelUsage": models},
+    )
+    [spent] = [happening for happening in happenings if isinstance(happening, Spent)]
+    assert spent.usage.context == ContextUse(723, 1000)
+
+
+def test_a_subagents_words_are_not_the_answer_but_its_tools_count() -> None:
+    tool = {"type": "tool_use", "id": "toolu_2", "name": "Bash", "input": {}}
+    happenings = read_lines(assistant(text("sub-answer"), tool, parent_tool_use_id="toolu_1"))
+    assert happenings == [Called("toolu_2", "Bash", {})]
+
+
+def test_every_result_of_a_run_is_part_of_the_answer() -> None:
+    results = [{"type": "result", "is_error": False, "result": text} for text in ("started", "finished")]
+    assert report_of(read_lines(*results)).response == "started\n\nfinished"
+
+
+def test_messages_that_no_result_repeats_are_kept_apart() -> None:
+    other = assistant(text("second"))
+    other["message"]["id"] = "msg_2"
+    happenings = read_lines(assistant(text("first, ")), assistant(text("still first")), other)
+    assert report_of(happenings).response == "first, still first\n\nsecond"
+
+
+def test_replayed_history_says_nothing() -> None:
+    assert read_lines(assistant(text("old"), isReplay=True), {"type": "result", "isReplay": True}) == []
+
+
+def test_retries_fallbacks_and_compaction_are_noted() -> None:
+    notes = read_lines(
+        {"type": "system", "subtype": "api_retry", "attempt": 1, "max_retries": 10, "error_status": 529},
+        {
+            "type": "system",
+            "subtype": "model_fallback",
+            "original_model": "sonnet",
+            "fallback_model": "haiku",
+            "trigger": "overloaded",
+        },
+        {
+            "type": "system",
+            "subtype": "compact_boundary",
+            "compact_metadata": {"pre_tokens": 900, "post_tokens": 20},
+        },
+    )
+    assert notes == [
+        Noted("the model's service failed (error, 529): retry 1 of 10"),
+        Noted("sonnet was replaced by haiku (overloaded)"),
+        Noted("Claude compacted its context from 900 to 20 tokens"),
+    ]
+
+
+def test_a_usage_limit_tells_when_it_ends() -> None:
+    ended = the_end(
+        read_lines(
+            {
+                "type": "rate_limit_event",
+                "rate_limit_info": {"status": "rejected", "resetsAt": 1794790000},
+            },
+            {"type": "result", "is_error": True, "result": "You've hit your session limit"},
+        )
+    )
+    assert ended.error == "You've hit your session limit\nresets_at=1794790000"
+
+
+@pytest.mark.parametrize("argument", ["--append-system-prompt=x", "--system-prompt", "--system-prompt-file"])
+def test_a_system_prompt_that_a_resumed_session_ignores_is_noted(argument: str) -> None:
+    rights = Rights(extra_args=(argument,))
+    ignored = happenings_of("resume", decision=RESUME, rights=rights)[0]
+    assert isinstance(ignored, Noted)
+    assert "keeps the system prompt" in ignored.text
+    assert happenings_of("turn", decision=FRESH, rights=rights)[0] != ignored
+    off = Rights(extra_args=(argument, "--system-prompt-snapshot", "off"))
+    assert happenings_of("resume", decision=RESUME, rights=off)[0] == Named(OLD)
+
+
+def test_an_empty_result_repeats_nothing() -> None:
+    """A turn that waits for an approval ends with one."""
+    happenings = read_lines(
+        assistant(text("Let me see.")), {"type": "result", "is_error": False, "result": ""}
+    )
+    assert report_of(happenings).response == "Let me see."
