@@ -20,7 +20,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    if _everything_is_required():
+    if everything_is_required():
         if hasattr(report, "wasxfail"):
             _fail(report, f"expected to fail: {report.wasxfail or 'no reason given'}")
             del report.wasxfail
@@ -32,12 +32,12 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
     report = yield
-    if report.skipped and _everything_is_required():
+    if report.skipped and everything_is_required():
         _fail(report, f"skipped: {_reason(report)}")
     return report
 
 
-def _everything_is_required() -> bool:
+def everything_is_required() -> bool:
     return os.environ.get(VARIABLE) == "all"
 
 

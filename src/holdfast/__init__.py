@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         update_state,
     )
     from holdfast.engine.holdfast import Holdfast
+    from holdfast.engine.result import RunInterrupted, RunResult
     from holdfast.errors import HoldfastError
 
 __version__ = "0.1.0"
@@ -45,6 +46,8 @@ __all__ = [
     "Launch",
     "NewTurn",
     "Rights",
+    "RunInterrupted",
+    "RunResult",
     "Runtime",
     "Session",
     "SessionFilter",
@@ -74,6 +77,8 @@ _ELSEWHERE = {
     "Launch": "domain.turns",
     "NewTurn": "domain.turns",
     "Rights": "domain.pointers",
+    "RunInterrupted": "engine.result",
+    "RunResult": "engine.result",
     "Runtime": "domain.runtimes",
     "Session": "domain.sessions",
     "SessionFilter": "domain.sessions",

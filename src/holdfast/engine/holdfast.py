@@ -2,180 +2,201 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
+from functools import cached_property
+from typing import TYPE_CHECKING, Unpack, overload
 
-from holdfast.domain.conversations import Conversation, HistoryTurn
-from holdfast.domain.decisions import Decision
-from holdfast.domain.ids import ProviderSessionId, check_id, check_provider, check_session_name
+from holdfast.clock import Clock, system_clock
+from holdfast.domain.failures import FailureClass
+from holdfast.domain.ids import check_id, check_provider, check_session_name
 from holdfast.domain.numbers import check_whole
-from holdfast.domain.runtimes import Runtime
-from holdfast.domain.sessions import Session
+from holdfast.domain.policy import Policy
+from holdfast.domain.sessions import Session, SessionKind
 from holdfast.domain.text import check_text
-from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Turn, TurnRequest
-from holdfast.domain.usage import NO_USAGE, Usage
-from holdfast.engine.explain import Explanation, Tree
-from holdfast.engine.sessions import Sessions
+from holdfast.domain.turns import Turn, TurnRequest, TurnStatus
+from holdfast.engine.conversations import Conversations
+from holdfast.engine.explain import Explanation
+from holdfast.engine.keywords import RunKeywords
+from holdfast.errors import InvalidInput
+from holdfast.store.contract import Store
 
-DEFAULT_PROVIDER = "claude"
+if TYPE_CHECKING:
+    from holdfast.domain.telling.packet import Packet
+    from holdfast.engine.result import RunResult
+    from holdfast.engine.running.agents import Agents
+    from holdfast.engine.work import Work
 
-#: the ids that turns get inside ``Holdfast.provider_session``, by handle; explicit, so they beat configuration
-_task_ids: ContextVar[Mapping[int, ProviderSessionId]] = ContextVar(
-    "holdfast_provider_session", default=MappingProxyType({})
-)
+#: what a turn asks for that goes on with one that was stopped
+CONTINUE = "continue"
+#: a session's purpose is the beginning of its first prompt
+_PURPOSE = 200
+_RECENT = 50
 
 
-class Holdfast(Sessions):
-    """Sessions, conversations, turns and decisions; the verbs raise the typed errors of ``holdfast.errors``."""
+class Holdfast(Conversations):
+    """Sessions, conversations, turns, decisions and agents; the verbs raise the typed errors of ``holdfast.errors``."""
 
-    # --- conversations ---
+    def __init__(
+        self,
+        store: Store,
+        policy: Policy | None = None,
+        clock: Clock = system_clock,
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        """``environ`` is the one that agents are run with; None: this process's."""
+        super().__init__(store, policy, clock)
+        self._environ = environ
 
-    def history(self, session_id: str, limit: int | None = None) -> tuple[HistoryTurn, ...]:
-        """The current history of the session's conversation, oldest first."""
-        return self.store.history(self.session(session_id).conversation_id, limit=limit)
+    @cached_property
+    def _work(self) -> Work:
+        from holdfast.engine.work import Work  # brings everything that runs processes
 
-    def edit(
-        self, session_id: str, seq: int, *, prompt: str | None = None, response: str | None = None
-    ) -> HistoryTurn:
-        for field, text in (("prompt", prompt), ("response", response)):
-            if text is not None:
-                check_text(field, text)
-        return self.store.edit_turn(
-            check_id("session", session_id),
-            check_whole("turn", seq, lowest=1),
-            prompt=prompt,
-            response=response,
+        return Work(self.store, self.policy, self._environ)
+
+    @property
+    def agents(self) -> Agents:
+        """The agents of this machine."""
+        return self._work.agents
+
+    # --- running agents ---
+
+    def run(
+        self,
+        prompt: str,
+        *,
+        agent: str | None = None,
+        provider: str | None = None,
+        name: str | None = None,
+        **keywords: Unpack[RunKeywords],
+    ) -> RunResult:
+        """Begin a session with its first turn, and see that through. The session stays open."""
+        _check_prompt(prompt)
+        chosen = check_provider(provider or self.policy.run.provider)
+        # where it is begun is checked before anything is recorded
+        placed: RunKeywords = {**self._with_task_id(keywords), "cwd": keywords.get("cwd") or "."}
+        options = self._work.prepare(chosen, placed)
+        purpose = prompt.strip()[:_PURPOSE]
+        session = self.create(
+            agent or chosen, purpose, kind=SessionKind.CONVERSATION, name=name, provider=chosen
         )
+        return self._work.run(session.id, chosen, prompt, options)
 
-    def truncate(self, session_id: str, keep: int) -> Conversation:
-        """Drop every turn after ``keep``."""
-        return self.store.truncate(check_id("session", session_id), check_whole("turn", keep))
-
-    def retry(self, session_id: str, seq: int, prompt: str | None = None) -> Turn:
+    def resume(
+        self,
+        session_id: str,
+        prompt: str | None = None,
+        *,
+        provider: str | None = None,
+        **keywords: Unpack[RunKeywords],
+    ) -> RunResult:
+        """Go on with a session; without a prompt, with its turn that waits or was stopped."""
+        session = self.session(session_id)
+        chosen = self.provider_of(session, provider)
+        keywords = self._with_task_id(keywords)
         if prompt is not None:
-            check_text("prompt", prompt)
-        return self.store.retry_turn(
-            check_id("session", session_id), check_whole("turn", seq, lowest=1), prompt=prompt
-        )
+            _check_prompt(prompt)
+            return self._work.run(session.id, chosen, prompt, self._work.prepare(chosen, keywords))
+        stopped = self.stopped_turn(session.id)
+        if stopped is None:
+            raise InvalidInput("prompt", f"no turn of {session.id} was stopped: say what to do next")
+        if stopped.status is not TurnStatus.QUEUED:
+            chosen = provider or stopped.provider
+            return self._work.run(session.id, chosen, CONTINUE, self._work.prepare(chosen, keywords))
+        if provider not in (None, stopped.provider):
+            raise InvalidInput("provider", f"turn {stopped.seq}, which waits, is for {stopped.provider}")
+        options = self._work.prepare(stopped.provider, keywords)
+        return self._work.run_waiting(session.id, stopped.provider, options)
 
-    def new(self, session_id: str) -> Conversation:
-        """Begin again with an empty history."""
-        return self.store.new_generation(check_id("session", session_id))
-
-    def fork(self, session_id: str, *, at: int | None = None, name: str | None = None) -> Session:
+    @overload
+    def fork(
+        self, session_id: str, prompt: None = None, *, at: int | None = None, name: str | None = None
+    ) -> Session: ...
+    @overload
+    def fork(
+        self,
+        session_id: str,
+        prompt: str,
+        *,
+        at: int | None = None,
+        name: str | None = None,
+        **keywords: Unpack[RunKeywords],
+    ) -> RunResult: ...
+    def fork(
+        self,
+        session_id: str,
+        prompt: str | None = None,
+        *,
+        at: int | None = None,
+        name: str | None = None,
+        **keywords: Unpack[RunKeywords],
+    ) -> Session | RunResult:
+        """Branch off a session; with a prompt, also run the branch's first turn. The parent is not changed."""
         if name is not None:
             check_session_name(name)
         if at is not None:
             check_whole("turn", at)
-        return self.store.fork(check_id("session", session_id), self.new_id(), at=at, name=name)
+        if prompt is not None:
+            _check_prompt(prompt)
+            self._work.prepare(self.provider_of(self.session(session_id), None), keywords)
+        child = self.store.fork(check_id("session", session_id), self.new_id(), at=at, name=name)
+        return child if prompt is None else self.resume(child.id, prompt, **keywords)
 
-    def tree(self, session_id: str) -> Tree:
-        """The whole family of forks this session belongs to."""
-        return Tree.of(self.store, check_id("session", session_id))
+    def open_native(self, session_id: str) -> int:
+        """The provider's own program on this session, for a person; its exit code.
 
-    # --- turns ---
-
-    @contextmanager
-    def provider_session(self, provider_session_id: str) -> Iterator[None]:
-        """Every turn put in inside the block asks for this provider session, whatever the configuration.
-
-        Undone at the end of the block, also when there was none before.
-        """
-        task_id = ProviderSessionId(check_id("provider_session_id", provider_session_id))
-        token = _task_ids.set({**_task_ids.get(), id(self): task_id})
-        try:
-            yield
-        finally:
-            _task_ids.reset(token)
-
-    def enqueue(self, session_id: str, prompt: str, new: NewTurn | None = None) -> Turn:
-        """Put a turn into the queue; ``new`` carries everything besides the prompt."""
-        return self.store.enqueue_turn(check_id("session", session_id), self._turn(session_id, prompt, new))
-
-    def record(
-        self,
-        session_id: str,
-        prompt: str,
-        response: str | None,
-        new: NewTurn | None = None,
-        usage: Usage = NO_USAGE,
-    ) -> Turn:
-        """A turn that was run elsewhere and has already ended."""
-        if response is not None:
-            check_text("response", response)
-        turn = self._turn(session_id, prompt, new)
-        return self.store.record_turn(check_id("session", session_id), turn, response, usage)
-
-    def claim(self, runtime: Runtime, owner: str, *, key: str | None = None) -> Claim | None:
-        """The next turn for this runtime, decided and leased; give ``key`` to repeat a call whose reply was lost."""
-        request = ClaimRequest(runtime, owner, key or os.urandom(16).hex(), self.policy.queue.lease_seconds)
-        return self.store.claim_turn(request)
-
-    def cancel(self, session_id: str, seq: int) -> Turn:
-        return self.store.cancel_turn(check_id("session", session_id), check_whole("turn", seq, lowest=1))
-
-    # --- the decision ---
-
-    def decide(
-        self,
-        session_id: str,
-        provider: str | None = None,
-        *,
-        request: TurnRequest | None = None,
-        runtime: Runtime | None = None,
-    ) -> Decision:
-        """What would happen if the next turn were claimed now. Changes nothing.
-
-        Without a request, the turn that waits at the head of the session's queue is meant, if there is one.
+        Nobody else writes to the session meanwhile, and what was said there is in the history afterwards.
         """
         session = self.session(session_id)
-        asked = (
-            None
-            if request is None and id(self) not in _task_ids.get()
-            else self._asked(request or TurnRequest())
-        )
-        return self.store.explain(session.id, self._provider_of(session, provider), asked, runtime)
+        return self._work.open(session.id, self.provider_of(session, None))
+
+    def relocate(self, session_id: str, directory: str) -> str:
+        """The project was moved: go on in its new place, which is returned as it is recorded."""
+        return self._work.relocate(self.session(session_id).id, directory)
+
+    def recover(self) -> tuple[Turn, ...]:
+        """Take over from workers that went away; see ``Store.recover``."""
+        return self._work.recover()
+
+    # --- telling ---
 
     def why(self, session_id: str, provider: str | None = None) -> Explanation:
-        """May it go on, how (if it goes on where it ran before), and what was decided the last time."""
-        session = self.session(session_id)
-        chosen = self._provider_of(session, provider)
-        pointer = self.store.pointer(session.id, chosen)
-        recorded = None if pointer is None else pointer.runtime_id
-        runtime = next((known for known in self.store.runtimes() if known.id == recorded), None)
-        return Explanation(
-            session=session,
-            may_continue=self.may_continue(session.id),
-            provider=chosen,
-            decision=self.store.explain(session.id, chosen, runtime=runtime),
-            runtime=runtime,
-            last_attempt=self.store.newest_attempt(session.id),
-        )
+        """As ``Conversations.why``; on the machine where it ran, with everything that can be seen there."""
+        told = super().why(session_id, provider)
+        pointer = self.store.pointer(told.session.id, told.provider)
+        if pointer is None:
+            return told
+        seq = self.store.get_conversation(told.session.conversation_id).next_seq
+        return replace(told, decision=self._work.judge_here(told.decision, pointer, seq))
 
-    def _provider_of(self, session: Session, given: str | None) -> str:
-        """The one asked for, the session's own, that of its pointer, or the default."""
-        if given is not None:
-            return check_provider(given)
-        if session.provider is not None:
-            return session.provider
-        pointers = self.store.pointers(session.id)
-        return pointers[0].provider if pointers else DEFAULT_PROVIDER
+    def packet(self, session_id: str, provider: str | None = None, work_dir: str | None = None) -> Packet:
+        """What the next turn would be told if it started fresh now. Changes nothing."""
+        from holdfast.engine.packets import gather_packet  # it brings the modules that run processes
 
-    def _turn(self, session_id: str, prompt: str, new: NewTurn | None) -> NewTurn:
-        check_text("prompt", prompt)
-        if new is None:
-            new = NewTurn("", self._provider_of(self.session(session_id), None))
-        check_provider(new.provider)
-        return replace(new, prompt=prompt, request=self._asked(new.request))
+        told = self.why(session_id, provider)
+        reason, policy = told.decision.reason, self.policy.context
+        return gather_packet(self.store, told.session, policy, reason, work_dir=work_dir)
 
-    def _asked(self, request: TurnRequest) -> TurnRequest:
-        if request.provider_session_id is not None:
-            check_id("provider_session_id", request.provider_session_id)
-        task_id = _task_ids.get().get(id(self))
-        if task_id is None or request.provider_session_id is not None:
-            return request
-        return replace(request, provider_session_id=task_id)
+    def stopped_turn(self, session_id: str) -> Turn | None:
+        """The newest turn of a session, if it waits to be run, or was stopped before it ended."""
+        newest = self.store.get_conversation(self.session(session_id).conversation_id).next_seq
+        recent = self.store.turns(session_id, after=max(0, newest - _RECENT))
+        last = next((turn for turn in reversed(recent) if turn.dropped is None), None)
+        return last if last is not None and _was_stopped(last) else None
+
+    def _with_task_id(self, keywords: RunKeywords) -> RunKeywords:
+        """A ``provider_session`` block speaks for every turn in it that names no session itself."""
+        if keywords.get("provider_session_id") is not None:
+            return keywords
+        return {**keywords, "provider_session_id": self.asked(TurnRequest()).provider_session_id}
+
+
+def _check_prompt(prompt: str) -> None:
+    if not check_text("prompt", prompt).strip():
+        raise InvalidInput("prompt", "must not be empty")
+
+
+def _was_stopped(turn: Turn) -> bool:
+    """It did not come to its end; one that a guard refused was never begun."""
+    refused = turn.failure is not None and turn.failure.failure_class is FailureClass.REFUSED
+    return turn.status is not TurnStatus.DONE and not refused

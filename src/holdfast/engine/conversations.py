@@ -1,0 +1,172 @@
+"""Owns the verbs on conversations: their history, their turns, and the decision."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
+from types import MappingProxyType
+
+from holdfast.domain.conversations import Conversation, HistoryTurn
+from holdfast.domain.decisions import Decision
+from holdfast.domain.ids import ProviderSessionId, check_id, check_provider
+from holdfast.domain.numbers import check_whole
+from holdfast.domain.runtimes import Runtime
+from holdfast.domain.sessions import Session
+from holdfast.domain.text import check_text
+from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Turn, TurnRequest
+from holdfast.domain.usage import NO_USAGE, Usage
+from holdfast.engine.explain import Explanation, Tree
+from holdfast.engine.sessions import Sessions
+
+#: the ids that turns get inside ``Conversations.provider_session``, by handle; explicit, so they beat configuration
+_task_ids: ContextVar[Mapping[int, ProviderSessionId]] = ContextVar(
+    "holdfast_provider_session", default=MappingProxyType({})
+)
+
+
+class Conversations(Sessions):
+    """Sessions, conversations, turns and decisions; the verbs raise the typed errors of ``holdfast.errors``."""
+
+    # --- conversations ---
+
+    def history(self, session_id: str, limit: int | None = None) -> tuple[HistoryTurn, ...]:
+        """The current history of the session's conversation, oldest first."""
+        return self.store.history(self.session(session_id).conversation_id, limit=limit)
+
+    def edit(
+        self, session_id: str, seq: int, *, prompt: str | None = None, response: str | None = None
+    ) -> HistoryTurn:
+        for field, text in (("prompt", prompt), ("response", response)):
+            if text is not None:
+                check_text(field, text)
+        return self.store.edit_turn(
+            check_id("session", session_id),
+            check_whole("turn", seq, lowest=1),
+            prompt=prompt,
+            response=response,
+        )
+
+    def truncate(self, session_id: str, keep: int) -> Conversation:
+        """Drop every turn after ``keep``."""
+        return self.store.truncate(check_id("session", session_id), check_whole("turn", keep))
+
+    def retry(self, session_id: str, seq: int, prompt: str | None = None) -> Turn:
+        if prompt is not None:
+            check_text("prompt", prompt)
+        return self.store.retry_turn(
+            check_id("session", session_id), check_whole("turn", seq, lowest=1), prompt=prompt
+        )
+
+    def new(self, session_id: str) -> Conversation:
+        """Begin again with an empty history."""
+        return self.store.new_generation(check_id("session", session_id))
+
+    def tree(self, session_id: str) -> Tree:
+        """The whole family of forks this session belongs to."""
+        return Tree.of(self.store, check_id("session", session_id))
+
+    # --- turns ---
+
+    @contextmanager
+    def provider_session(self, provider_session_id: str) -> Iterator[None]:
+        """Every turn put in inside the block asks for this provider session, whatever the configuration.
+
+        Undone at the end of the block, also when there was none before.
+        """
+        task_id = ProviderSessionId(check_id("provider_session_id", provider_session_id))
+        token = _task_ids.set({**_task_ids.get(), id(self): task_id})
+        try:
+            yield
+        finally:
+            _task_ids.reset(token)
+
+    def enqueue(self, session_id: str, prompt: str, new: NewTurn | None = None) -> Turn:
+        """Put a turn into the queue; ``new`` carries everything besides the prompt."""
+        return self.store.enqueue_turn(check_id("session", session_id), self._turn(session_id, prompt, new))
+
+    def record(
+        self,
+        session_id: str,
+        prompt: str,
+        response: str | None,
+        new: NewTurn | None = None,
+        usage: Usage = NO_USAGE,
+    ) -> Turn:
+        """A turn that was run elsewhere and has already ended."""
+        if response is not None:
+            check_text("response", response)
+        turn = self._turn(session_id, prompt, new)
+        return self.store.record_turn(check_id("session", session_id), turn, response, usage)
+
+    def claim(self, runtime: Runtime, owner: str, *, key: str | None = None) -> Claim | None:
+        """The next turn for this runtime, decided and leased; give ``key`` to repeat a call whose reply was lost."""
+        request = ClaimRequest(runtime, owner, key or os.urandom(16).hex(), self.policy.queue.lease_seconds)
+        return self.store.claim_turn(request)
+
+    def cancel(self, session_id: str, seq: int) -> Turn:
+        return self.store.cancel_turn(check_id("session", session_id), check_whole("turn", seq, lowest=1))
+
+    # --- the decision ---
+
+    def decide(
+        self,
+        session_id: str,
+        provider: str | None = None,
+        *,
+        request: TurnRequest | None = None,
+        runtime: Runtime | None = None,
+    ) -> Decision:
+        """What would happen if the next turn were claimed now. Changes nothing.
+
+        Without a request, the turn that waits at the head of the session's queue is meant, if there is one.
+        """
+        session = self.session(session_id)
+        asked = (
+            None
+            if request is None and id(self) not in _task_ids.get()
+            else self.asked(request or TurnRequest())
+        )
+        return self.store.explain(session.id, self.provider_of(session, provider), asked, runtime)
+
+    def why(self, session_id: str, provider: str | None = None) -> Explanation:
+        """May it go on, how (if it goes on where it ran before), and what was decided the last time."""
+        session = self.session(session_id)
+        chosen = self.provider_of(session, provider)
+        pointer = self.store.pointer(session.id, chosen)
+        recorded = None if pointer is None else pointer.runtime_id
+        runtime = next((known for known in self.store.runtimes() if known.id == recorded), None)
+        return Explanation(
+            session=session,
+            may_continue=self.may_continue(session.id),
+            provider=chosen,
+            decision=self.store.explain(session.id, chosen, runtime=runtime),
+            runtime=runtime,
+            last_attempt=self.store.newest_attempt(session.id),
+        )
+
+    def provider_of(self, session: Session, given: str | None) -> str:
+        """The one asked for, the session's own, that of its pointer, or the default."""
+        if given is not None:
+            return check_provider(given)
+        if session.provider is not None:
+            return session.provider
+        pointers = self.store.pointers(session.id)
+        return pointers[0].provider if pointers else self.policy.run.provider
+
+    def _turn(self, session_id: str, prompt: str, new: NewTurn | None) -> NewTurn:
+        check_text("prompt", prompt)
+        if new is None:
+            new = NewTurn("", self.provider_of(self.session(session_id), None))
+        check_provider(new.provider)
+        return replace(new, prompt=prompt, request=self.asked(new.request))
+
+    def asked(self, request: TurnRequest) -> TurnRequest:
+        if request.provider_session_id is not None:
+            check_id("provider_session_id", request.provider_session_id)
+        task_id = _task_ids.get().get(id(self))
+        if task_id is None or request.provider_session_id is not None:
+            return request
+        return replace(request, provider_session_id=task_id)

@@ -1,0 +1,85 @@
+"""Owns what a run gives back: the answer, how it came about, and how to go on."""
+
+from __future__ import annotations
+
+from holdfast.domain.decisions import Decision, decision_document
+from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.ids import ProviderSessionId, SessionId
+from holdfast.domain.records import record
+from holdfast.domain.turns import TurnStatus
+from holdfast.domain.usage import Usage
+
+INTERRUPTED = "interrupted"
+
+
+@record
+class RunResult:
+    session_id: SessionId
+    turn: int
+    turn_status: TurnStatus
+    text: str | None
+    decision: Decision
+    provider: str
+    provider_session_id: ProviderSessionId | None
+    work_dir: str
+    usage: Usage
+    failure: Failure | None = None
+    notices: tuple[str, ...] = ()  #: worth a person's attention: not saved, context nearly full …
+
+    @property
+    def ok(self) -> bool:
+        return self.turn_status is TurnStatus.DONE
+
+    @property
+    def status(self) -> str:
+        """``done``, ``failed``, ``cancelled``, or ``interrupted`` for a failure that says nothing about the work."""
+        if self.failure is not None and self.failure.failure_class is FailureClass.INTERRUPTED:
+            return INTERRUPTED
+        return self.turn_status.value
+
+    @property
+    def exit_code(self) -> int:
+        """What a command ends with: 0 done, 1 failed, 4 refused by a guard or busy."""
+        if self.ok:
+            return 0
+        kind = None if self.failure is None else self.failure.failure_class
+        return 4 if kind in (FailureClass.REFUSED, FailureClass.LOCKED) else 1
+
+    @property
+    def continue_with(self) -> str:
+        """The command that goes on from here."""
+        stopped = self.status == INTERRUPTED or self.turn_status is TurnStatus.QUEUED
+        return f"holdfast resume {self.session_id}" + ("" if stopped else ' "..."')
+
+
+class RunInterrupted(KeyboardInterrupt):
+    """Someone stopped the run; ``result`` is what it came to, and is committed."""
+
+    def __init__(self, result: RunResult) -> None:
+        super().__init__(f"turn {result.turn} of {result.session_id} was interrupted")
+        self.result = result
+
+
+def result_document(result: RunResult) -> dict[str, object]:
+    failure = result.failure
+    return {
+        "session_id": result.session_id,
+        "turn": result.turn,
+        "status": result.status,
+        "text": result.text,
+        "decision": decision_document(result.decision),
+        "provider": result.provider,
+        "provider_session_id": result.provider_session_id,
+        "work_dir": result.work_dir,
+        "usage": {
+            "input_tokens": result.usage.input_tokens,
+            "cached_input_tokens": result.usage.cached_input_tokens,
+            "output_tokens": result.usage.output_tokens,
+            "cost_usd": result.usage.cost_usd,
+        },
+        "failure": None
+        if failure is None
+        else {"class": failure.failure_class.value, "message": failure.message},
+        "notices": list(result.notices),
+        "continue_with": result.continue_with,
+    }

@@ -1,0 +1,81 @@
+"""Owns the agents of this machine: each provider with the binary, the home and the locks it has here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from holdfast.config import cache_dir, data_dir
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import TranscriptMark
+from holdfast.domain.runtimes import Runtime
+from holdfast.errors import HoldfastError
+from holdfast.processes.locks import SessionLock
+from holdfast.processes.machine import Machine, this_machine
+from holdfast.providers.contract import Archive, Provider
+from holdfast.providers.registry import get_provider, provider_names
+from holdfast.providers.runtimes import find_runtime
+
+
+@dataclass(frozen=True, slots=True)
+class Agent:
+    """One provider as it can be run here."""
+
+    provider: Provider
+    runtime: Runtime
+    binary: str
+    archive: Archive
+    environ: Mapping[str, str]
+    lock_dir: Path
+    machine: Machine
+
+    def lock(self, session_id: ProviderSessionId) -> SessionLock:
+        """Nobody else on this machine writes to the provider session while it is held."""
+        return SessionLock(self.lock_dir, Path(self.runtime.home), self.provider.name, session_id)
+
+    def saved(self, session_id: ProviderSessionId, work_dir: str | None) -> TranscriptMark | None:
+        """What the provider's own store holds of a session; None if it holds nothing that was answered."""
+        path = self.archive.find(session_id, work_dir)
+        if path is None:
+            return None
+        return self.archive.mark(path, session_id)
+
+
+class Agents:
+    """Finds each agent once; the environment is the one that agents are given."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = dict(environ)
+        self._found: dict[str, Agent] = {}
+
+    @cached_property
+    def machine(self) -> Machine:
+        return this_machine(data_dir(self._environ))
+
+    def get(self, name: str) -> Agent:
+        """MissingBinary if it is not installed."""
+        if name not in self._found:
+            provider = get_provider(name)
+            found = find_runtime(provider, self._environ, cache_dir(self._environ), self.machine)
+            self._found[name] = Agent(
+                provider,
+                found.runtime,
+                found.binary,
+                provider.archive(Path(found.runtime.home)),
+                self._environ,
+                data_dir(self._environ) / "locks",
+                self.machine,
+            )
+        return self._found[name]
+
+    def all(self) -> Mapping[str, Agent | HoldfastError]:
+        """By the provider's name: each agent, or why it cannot be run here."""
+        found: dict[str, Agent | HoldfastError] = {}
+        for name in provider_names():
+            try:
+                found[name] = self.get(name)
+            except HoldfastError as exc:
+                found[name] = exc
+        return found

@@ -1,0 +1,64 @@
+"""Owns what a claimed turn is sent: the decision alone says whether the past goes with it."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from holdfast.domain.decisions import Decision, Fork, Resume
+from holdfast.domain.policy import Policy
+from holdfast.domain.telling.context import compose_fresh, compose_resumed, current_request, most_turns
+from holdfast.domain.turns import AttemptCause, Claim
+from holdfast.engine.packets import gather_packet
+from holdfast.engine.running.agents import Agent
+from holdfast.store.contract import Store
+
+
+class Composer:
+    def __init__(self, store: Store, agent: Agent, policy: Policy) -> None:
+        self._store = store
+        self._agent = agent
+        self._policy = policy.context
+
+    def compose(self, claim: Claim, decision: Decision, work_dir: str) -> str:
+        if isinstance(decision, Resume | Fork):
+            return self._resumed(claim, decision)
+        return self._fresh(claim, decision, work_dir)
+
+    def _resumed(self, claim: Claim, decision: Resume | Fork) -> str:
+        turn = claim.turn
+        missed = [
+            known
+            for first, last in decision.catch_up
+            for known in self._store.history(turn.conversation_id, first=first, last=last)
+        ]
+        own = [known for known in missed if known.session_id == turn.session_id and known.response is None]
+        return compose_resumed(
+            turn.prompt,
+            turn.seq,
+            missed,
+            self._policy,
+            stopped=own,
+            interrupted=self._was_sent(claim, decision),
+        )
+
+    def _fresh(self, claim: Claim, decision: Decision, work_dir: str) -> str:
+        turn = claim.turn
+        history = self._store.history(turn.conversation_id, last=turn.seq - 1, limit=most_turns(self._policy))
+        packet = None
+        if history:
+            session = self._store.get_session(turn.session_id)
+            packet = gather_packet(
+                self._store, session, self._policy, decision.reason, seq=turn.seq, work_dir=work_dir
+            )
+        return compose_fresh(turn.prompt, turn.seq, history, packet, decision.reason, self._policy)
+
+    def _was_sent(self, claim: Claim, decision: Resume | Fork) -> bool:
+        """A turn that runs again, and whose request the provider's session holds already, is not sent twice."""
+        if claim.cause not in (AttemptCause.RECOVERY, AttemptCause.RETRY) or isinstance(decision, Fork):
+            return False
+        native = decision.provider_session_id
+        path = self._agent.archive.find(native, claim.pointer.work_dir if claim.pointer else None)
+        if path is None:
+            return False
+        newest = deque(self._agent.archive.turns(path, native), maxlen=1)
+        return any(current_request(turn.prompt).strip() == claim.turn.prompt.strip() for turn in newest)

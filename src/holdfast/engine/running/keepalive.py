@@ -1,0 +1,100 @@
+"""Owns keeping a lease alive: a thread renews it from the claim to the commit."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import Self
+
+from holdfast.domain.policy import QueuePolicy
+from holdfast.domain.turns import Lease
+from holdfast.errors import LeaseLost, StoreError
+from holdfast.processes.process import StopCause
+from holdfast.store.contract import Store
+
+log = logging.getLogger("holdfast")
+
+
+class KeepAlive:
+    """``stop`` is called, from the thread, when the turn must end: it was cancelled, or is no longer ours.
+
+    An outage of the store is sat out for the grace period: an expired lease that nobody took can
+    still be renewed.
+    """
+
+    def __init__(self, store: Store, lease: Lease, policy: QueuePolicy) -> None:
+        self._store = store
+        self._lease = lease
+        self._policy = policy
+        self._stop: Callable[[StopCause], None] | None = None
+        self._cause: StopCause | None = None
+        self._lock = threading.Lock()
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="holdfast-lease", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._done.set()
+        self._thread.join()
+
+    @property
+    def cause(self) -> StopCause | None:
+        """Why the turn must end, if it must."""
+        return self._cause
+
+    def replace(self, lease: Lease) -> None:
+        """A fallback goes on under a new token."""
+        with self._lock:
+            self._lease = lease
+
+    def watch(self, stop: Callable[[StopCause], None] | None) -> None:
+        """Who to tell; told at once if there is something to tell already."""
+        with self._lock:
+            self._stop = stop
+            cause = self._cause
+        if stop is not None and cause is not None:
+            stop(cause)
+
+    def _run(self) -> None:
+        reached = time.monotonic()
+        while not self._done.wait(self._policy.heartbeat_seconds):
+            try:
+                if self._renew():
+                    self._tell(StopCause.CANCELLED)
+                reached = time.monotonic()
+            except LeaseLost:
+                self._tell(StopCause.LEASE_LOST)
+                return
+            except StoreError as exc:
+                log.warning("the lease could not be renewed: %s", exc)
+                if time.monotonic() - reached > self._policy.grace_seconds:
+                    self._tell(StopCause.LEASE_LOST)
+                    return
+
+    def _renew(self) -> bool:
+        """Whether someone wants the turn to stop."""
+        with self._lock:
+            lease = self._lease
+        try:
+            return self._store.heartbeat(lease, self._policy.lease_seconds).cancel_requested
+        except LeaseLost:
+            with self._lock:
+                replaced = lease.fence != self._lease.fence
+            if not replaced:
+                raise
+            return False
+
+    def _tell(self, cause: StopCause) -> None:
+        with self._lock:
+            self._cause = self._cause or cause
+            stop = self._stop
+        if stop is not None:
+            stop(cause)

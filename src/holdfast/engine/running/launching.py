@@ -1,0 +1,179 @@
+"""Owns one run of an agent's process: started on record, followed to its end, and judged."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from holdfast.clock import running_from
+from holdfast.domain.decisions import Decision, Resume
+from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import TranscriptMark
+from holdfast.domain.turns import Launch, Lease
+from holdfast.engine.running.keepalive import KeepAlive
+from holdfast.engine.running.recorder import Recorder
+from holdfast.engine.running.recovery import marker
+from holdfast.engine.running.setting import Setting
+from holdfast.engine.running.stops import Stops
+from holdfast.errors import ConfigError, MissingBinary
+from holdfast.processes.line_splitter import Overlong
+from holdfast.processes.locks import SessionLock
+from holdfast.processes.process import AgentProcess, Exit, StopCause
+from holdfast.providers.contract import Order, Stream
+from holdfast.providers.happenings import Happening, Named, Noted
+from holdfast.providers.judging import Ending, judge
+from holdfast.providers.report import Report
+
+_TICK = 0.25
+
+
+@dataclass(slots=True)
+class Ran:
+    """One run as it went; ``interruption`` is what stopped Holdfast itself meanwhile."""
+
+    decision: Decision
+    ending: Ending
+    work_dir: str
+    report: Report = field(default_factory=Report)
+    mark: TranscriptMark | None = None
+    left_behind: bool = False  #: a process of it could not be ended
+    interruption: BaseException | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where an attempt runs, and until when."""
+
+    work_dir: str
+    deadline: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """A process that is being followed."""
+
+    process: AgentProcess
+    stream: Stream
+    report: Report
+    late_locks: ExitStack | None  #: for the lock on a session whose id only the provider knew
+
+
+class Launcher:
+    """Runs the processes of one attempt."""
+
+    def __init__(self, setting: Setting, lease: Lease, alive: KeepAlive, stops: Stops, place: Place) -> None:
+        self._store = setting.store
+        self._agent = setting.agent
+        self._patience = setting.policy.queue.grace_seconds  #: with a store that cannot be reached
+        self._observe = setting.observer
+        self._lease = lease
+        self._alive = alive
+        self._stops = stops
+        self._deadline = place.deadline
+        # not the store's own: to look at a server's clock is a transaction
+        clock = running_from(setting.store.now())
+        self._recorder = Recorder(
+            setting.store, lease, clock, lambda named: self._agent.saved(named, place.work_dir)
+        )
+
+    def launch(self, order: Order, lock: SessionLock | None) -> Ran:
+        """Nothing of the agent runs before the store knows its process and its session."""
+        self._observe(order.decision)
+        ran = Ran(order.decision, Ending(), order.work_dir)
+        before = self._saved_before(order)
+        with ExitStack() as held:
+            try:
+                if lock is None and order.new_id is not None:
+                    lock = self._lock(order.new_id, held)
+                exit_ = self._run(order, ran, lock, held)
+            except MissingBinary as exc:
+                ran.ending = Ending(Failure(FailureClass.MISSING_BINARY, exc.message))
+                return ran
+            except ConfigError as exc:
+                ran.ending = Ending(Failure(FailureClass.CONFIG, exc.message))
+                return ran
+            ran.ending = judge(order, ran.report, exit_, self._agent.provider)
+            ran.left_behind = exit_.left_behind
+            session_id = ran.report.session_id or order.expected_id
+            mark = None if session_id is None else self._agent.saved(session_id, order.work_dir)
+            # an answer that left no trace in the session it was given in was not saved
+            ran.mark = None if mark == before and ran.ending.failure is None else mark
+        return ran
+
+    def _saved_before(self, order: Order) -> TranscriptMark | None:
+        if not isinstance(order.decision, Resume):
+            return None
+        return self._agent.saved(order.decision.provider_session_id, order.work_dir)
+
+    def _run(self, order: Order, ran: Ran, lock: SessionLock | None, held: ExitStack) -> Exit:
+        agent = self._agent
+        command = agent.provider.command(order)
+        inherited = () if lock is None else (lock.fileno(),)
+        with AgentProcess.start(
+            command, order.work_dir, agent.environ, marker(self._lease), agent.machine, inherited
+        ) as process:
+            self._store.launch(
+                self._lease,
+                Launch(order.decision, process.mark, order.new_id, order.work_dir, order.model, order.rights),
+            )
+            self._alive.watch(lambda cause: process.stop(cause, gently=cause is StopCause.CANCELLED))
+            try:
+                process.go()
+                run = _Run(process, agent.provider.stream(order), ran.report, None if lock else held)
+                self._follow_to_the_end(run, ran)
+                return process.wait()
+            finally:
+                self._alive.watch(None)
+                self._recorder.close(self._patience)
+
+    def _follow_to_the_end(self, run: _Run, ran: Ran) -> None:
+        """An interruption ends the agent; what it still says is kept, and the turn is committed."""
+        try:
+            with self._stops.welcome():
+                self._follow(run)
+        except (KeyboardInterrupt, SystemExit) as exc:
+            ran.interruption = exc
+            run.process.stop(StopCause.EXIT, gently=True)
+            self._follow(run)
+
+    def _follow(self, run: _Run) -> None:
+        """Until the stream is drained: lines after the result, and several results, count too."""
+        process = run.process
+        for line in process.lines(_TICK):
+            for happening in _happenings(run.stream, line):
+                if isinstance(happening, Named):
+                    # a provider repeats its id in every line
+                    if happening.session_id == run.report.session_id:
+                        continue
+                    if run.late_locks is not None:
+                        self._lock(happening.session_id, run.late_locks)
+                run.report.add(happening)
+                self._recorder.add(happening)
+                self._observe(happening)
+            self._recorder.tick()
+            if self._recorder.is_fenced:
+                process.stop(StopCause.LEASE_LOST)
+            elif time.monotonic() > self._deadline:
+                process.stop(StopCause.TIMEOUT, gently=True)
+
+    def _lock(self, session_id: ProviderSessionId, held: ExitStack) -> SessionLock | None:
+        lock = held.enter_context(self._agent.lock(session_id))
+        return lock if lock.try_acquire() else None
+
+
+def _happenings(stream: Stream, line: bytes | Overlong | None) -> Iterable[Happening]:
+    match line:
+        case None:
+            return ()
+        case Overlong(size):
+            return (Noted(f"a line of {size} bytes was skipped"),)
+        case _:
+            try:
+                found = json.loads(line)
+            except (ValueError, RecursionError):
+                return ()
+            return stream.read(found) if isinstance(found, dict) else ()

@@ -1,0 +1,95 @@
+"""Owns a person's own time with the agent: the provider's program on a session, under our lock."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+
+from holdfast.domain.decisions import Decision, Fork, Resume
+from holdfast.domain.ids import SessionId
+from holdfast.domain.pointers import NO_RIGHTS, Pointer
+from holdfast.domain.policy import ResumePolicy
+from holdfast.engine.running.agents import Agent
+from holdfast.engine.running.look import Asked, decide_here, unsettled_prompts
+from holdfast.engine.running.outside import adopt_locked, adopt_outside_turns
+from holdfast.engine.running.recovery import recover_session
+from holdfast.errors import Busy, MissingBinary, Refused
+from holdfast.processes.command import Command
+from holdfast.processes.locks import SessionLock
+from holdfast.processes.process import environment
+from holdfast.processes.survivors import QUICKLY, Traces, end_all
+from holdfast.processes.table import MARKER, process_start
+from holdfast.providers.contract import Order
+from holdfast.store.contract import Store
+
+log = logging.getLogger("holdfast")
+
+
+def open_native(store: Store, agent: Agent, policy: ResumePolicy, session_id: SessionId) -> int:
+    """Refused, with the reason, unless the provider's session can be resumed right here."""
+    recover_session(store, agent.machine, session_id)
+    adopt_outside_turns(store, agent, policy, session_id)
+    pointer = store.pointer(session_id, agent.provider.name)
+    decision = _decide(store, agent, policy, session_id, pointer)
+    if isinstance(decision, Fork):
+        raise Refused(
+            "fork_not_run",
+            f"it is a fork that has not run yet: holdfast resume {session_id} PROMPT comes first",
+        )
+    if not isinstance(decision, Resume) or pointer is None or pointer.work_dir is None:
+        evidence = next((v.evidence for v in decision.verdicts if v.reason is decision.reason), "")
+        raise Refused(decision.reason.value, f"it cannot be opened: {evidence}")
+    order = Order(
+        agent.binary, agent.runtime.home, pointer.work_dir, "", decision, None, pointer.model,
+        pointer.rights or NO_RIGHTS,
+    )  # fmt: skip
+    command = agent.provider.interactive(order)
+    with agent.lock(decision.provider_session_id) as lock:
+        if not lock.try_acquire():
+            raise Busy(f"the {agent.provider.name} session of {session_id}")
+        exit_code = _run(agent, command, order.work_dir, lock)
+        adopt_locked(store, agent, policy, pointer)
+    return exit_code
+
+
+def _run(agent: Agent, command: Command, work_dir: str, lock: SessionLock) -> int:
+    """Nothing of the program is left when it has ended: whatever it started has inherited the lock."""
+    marker = f"open.{os.urandom(16).hex()}"
+    try:
+        child = subprocess.Popen(
+            command.argv, cwd=work_dir, env={**environment(command, agent.environ), MARKER: marker},
+            pass_fds=(lock.fileno(),),
+        )  # fmt: skip
+    except FileNotFoundError as exc:
+        raise MissingBinary(agent.provider.name, agent.binary) from exc
+    started_at = process_start(child.pid) or 0  # 0: it has ended already
+    exit_code = _attend(child)
+    if not end_all(Traces(child.pid, started_at, marker, is_own=True), QUICKLY):
+        log.warning(
+            "a process that %s has left behind cannot be ended, and keeps the session", command.argv[0]
+        )
+    return exit_code
+
+
+def _decide(
+    store: Store, agent: Agent, policy: ResumePolicy, session_id: SessionId, pointer: Pointer | None
+) -> Decision:
+    decision = store.explain(session_id, agent.provider.name, runtime=agent.runtime)
+    if pointer is None or pointer.work_dir is None:
+        return decision
+    seq = store.get_conversation(store.get_session(session_id).conversation_id).next_seq
+    asked = Asked(seq, unsettled_prompts(store, session_id), 0, pointer.work_dir)
+    # whether the lock is free shows when it is taken
+    return decide_here(decision, pointer, asked, agent, policy, lock_free=True)
+
+
+def _attend(child: subprocess.Popen[bytes]) -> int:
+    """Ctrl-C is meant for the program in front. Its exit code, as a shell tells it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        code = child.wait()
+        return code if code >= 0 else 128 - code
+    finally:
+        signal.signal(signal.SIGINT, before)

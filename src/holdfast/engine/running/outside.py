@@ -1,0 +1,74 @@
+"""Owns turns that were made outside Holdfast, in the provider's own program: they join our history."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from holdfast.domain.pointers import Pointer
+from holdfast.domain.policy import ResumePolicy
+from holdfast.domain.text import clean_text
+from holdfast.domain.turns import NewTurn
+from holdfast.domain.usage import NO_USAGE
+from holdfast.engine.running.agents import Agent
+from holdfast.engine.running.look import made_outside, unsettled_prompts
+from holdfast.store.contract import Store
+
+
+def adopt_outside_turns(store: Store, agent: Agent, policy: ResumePolicy, session_id: str) -> int:
+    """Record what the provider's session holds beyond what we know of it; how many turns that were.
+
+    Idempotent: each is recorded under a key of its own before the pointer moves past it. Where such turns
+    are a reason to start fresh, the pointer stays behind them.
+    """
+    named = _adoptable(store, agent, session_id)
+    if named is None:
+        return 0
+    with agent.lock(named.provider_session_id) as lock:
+        return adopt_locked(store, agent, policy, named) if lock.try_acquire() else 0
+
+
+def adopt_locked(store: Store, agent: Agent, policy: ResumePolicy, named: Pointer) -> int:
+    """The same, for whoever holds the lock on the provider session that ``named`` points to."""
+    pointer = _adoptable(store, agent, named.session_id)
+    if pointer is None or pointer.provider_session_id != named.provider_session_id:
+        return 0
+    return _adopt(store, agent, policy, pointer)
+
+
+def _adoptable(store: Store, agent: Agent, session_id: str) -> Pointer | None:
+    """Nothing of a session that a turn of ours is at work on: that turn will move the pointer itself."""
+    pointer = store.pointer(session_id, agent.provider.name)
+    if pointer is None or pointer.is_fork_source or pointer.runtime_id != agent.runtime.id:
+        return None
+    return pointer if store.holder(session_id) is None else None
+
+
+def _adopt(store: Store, agent: Agent, policy: ResumePolicy, pointer: Pointer) -> int:
+    session_id, native = pointer.session_id, pointer.provider_session_id
+    if pointer.transcript is None or pointer.seen is None:
+        return 0
+    path = agent.archive.find(native, pointer.work_dir)
+    if path is None or agent.archive.is_intact(pointer.transcript, native) is False:
+        return 0
+    ours = unsettled_prompts(store, session_id)
+    # before the turns: what is written meanwhile is then read twice, and not missed
+    mark = agent.archive.mark(path, native)
+    new = list(agent.archive.turns(path, native, after=pointer.transcript))
+    outside = [turn for turn in new if turn.complete and made_outside(turn, ours)]
+    if not outside or mark is None:
+        return 0
+    seen = pointer.seen
+    for turn in outside:
+        recorded = store.record_turn(
+            session_id,
+            NewTurn(clean_text(turn.prompt), agent.provider.name, key=f"outside:{native}:{turn.key}"),
+            None if turn.response is None else clean_text(turn.response),
+            NO_USAGE,
+        )
+        seen = seen.with_turn(recorded.seq)
+    # a turn of ours that begins and moves it between this look and the writing would not be noticed
+    if policy.transcript_ahead == "resume" and _adoptable(store, agent, session_id) == pointer:
+        # what is still to be answered there is looked at again the next time
+        reached = mark if all(turn.complete for turn in new) else pointer.transcript
+        store.set_pointer(replace(pointer, seen=seen, transcript=reached, updated_at=store.now()))
+    return len(outside)

@@ -1,0 +1,203 @@
+"""Owns the record of a running attempt: happenings become events, written in small fenced batches."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+
+from holdfast.clock import Clock
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import TranscriptMark
+from holdfast.domain.redaction import Json
+from holdfast.domain.turns import Event, EventKind, Lease
+from holdfast.domain.usage import UsageReport
+from holdfast.errors import Conflict, LeaseLost, StoreUnavailable
+from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
+from holdfast.store.contract import Store
+
+log = logging.getLogger("holdfast")
+
+#: a batch is written when it is this old, or this large
+_BATCH_SECONDS = 1.0
+_BATCH_EVENTS = 256
+_BATCH_CHARACTERS = 256 * 1024
+#: what waits for an unreachable store, which is tried once for each age of a batch; beyond it the oldest go
+_MOST_EVENTS_WAITING = 4096
+_MOST_CHARACTERS_WAITING = 8 * 1024 * 1024
+#: between two looks into the provider's own store: each may open files
+_LOOK_SECONDS = 1.0
+#: of one event; the whole answer is kept with the turn, and whole outputs by the provider
+MAX_EVENT = 32 * 1024
+_CUT = " [cut]"
+
+
+class Recorder:
+    """``saved`` looks whether the provider's own store holds the session by now."""
+
+    def __init__(
+        self,
+        store: Store,
+        lease: Lease,
+        clock: Clock,
+        saved: Callable[[ProviderSessionId], TranscriptMark | None],
+    ) -> None:
+        self._store = store
+        self._lease = lease
+        self._clock = clock
+        self._saved = saved
+        self._batch: list[Event] = []
+        self._size = 0
+        self._number = 0
+        self._since = 0.0
+        self._is_unreachable = False
+        self._dropped = 0  #: of the oldest events that waited
+        self._said: list[str] = []
+        self._said_size = 0
+        self._unpinned: ProviderSessionId | None = None
+        self._looked_at: float | None = None
+        self.is_fenced = False  #: the lease is lost: nothing can be recorded any more
+
+    def add(self, happening: Happening) -> None:
+        """Pieces of text that follow each other become one event."""
+        if isinstance(happening, Said):
+            self._said.append(happening.text)
+            self._said_size += len(happening.text)
+            self._since = self._since or time.monotonic()
+            if self._said_size >= MAX_EVENT:
+                self._put_text()
+        elif isinstance(happening, Named):
+            self._unpinned, self._looked_at = happening.session_id, None
+        else:
+            self._put_text()
+            self._put(*_event(happening))
+        is_large = len(self._batch) >= _BATCH_EVENTS or self._size >= _BATCH_CHARACTERS
+        if is_large and not self._is_unreachable:
+            self._flush()
+
+    def tick(self) -> None:
+        """Between lines: write what has waited long enough, and pin the session once it is on disk."""
+        if self._since and time.monotonic() - self._since >= _BATCH_SECONDS:
+            self._flush()
+        if self._looked_at is None or time.monotonic() - self._looked_at >= _LOOK_SECONDS:
+            self._pin()
+
+    def close(self, patience: float) -> None:
+        """Whatever is left, written now; a store that cannot be reached is waited for, so many seconds."""
+        until = time.monotonic() + patience
+        self._flush()
+        while self._batch and not self.is_fenced and time.monotonic() < until:
+            time.sleep(_BATCH_SECONDS)
+            self._flush()
+        self._pin()
+
+    def _flush(self) -> None:
+        """A store that cannot be reached gets the batch later."""
+        self._put_text()
+        if not self._batch or self.is_fenced:
+            return
+        try:
+            self._store.record_events(self._lease, [*self._gap(), *self._batch])
+        except LeaseLost:
+            self.is_fenced = True
+        except StoreUnavailable as exc:
+            log.warning("events wait to be recorded: %s", exc)
+            self._since, self._is_unreachable = time.monotonic(), True
+            return
+        self._batch, self._size, self._since = [], 0, 0.0
+        self._is_unreachable, self._dropped = False, 0
+
+    def _gap(self) -> tuple[Event, ...]:
+        """The notice of what was dropped, in the place of the last of it."""
+        if not self._dropped:
+            return ()
+        first = self._batch[0]
+        text = f"{self._dropped} events were dropped: the store could not be reached"
+        return (Event(first.number - 1, EventKind.NOTICE, {"text": text}, first.at),)
+
+    def _pin(self) -> None:
+        """An id whose session the provider has not saved is not worth pointing at."""
+        if self._unpinned is None or self.is_fenced:
+            return
+        self._looked_at = time.monotonic()
+        mark = self._saved(self._unpinned)
+        if mark is None:
+            return
+        try:
+            self._store.pin(self._lease, self._unpinned, mark)
+        except LeaseLost:
+            self.is_fenced = True
+        except Conflict:
+            pass  # the provider runs another session than it was asked to: judged at the end
+        except StoreUnavailable as exc:
+            log.warning("the session waits to be pinned: %s", exc)
+            return
+        self._unpinned = None
+
+    def _put_text(self) -> None:
+        if self._said:
+            text, self._said, self._said_size = "".join(self._said), [], 0
+            for start in range(0, len(text), MAX_EVENT):
+                self._put(EventKind.TEXT, {"text": text[start : start + MAX_EVENT]})
+
+    def _put(self, kind: EventKind, data: dict[str, Json]) -> None:
+        self._number += 1
+        self._since = self._since or time.monotonic()
+        self._size += _size(data)
+        self._batch.append(Event(self._number, kind, data, self._clock()))
+        while self._is_unreachable and self._is_too_much():
+            self._size -= _size(self._batch.pop(0).data)
+            self._dropped += 1
+
+    def _is_too_much(self) -> bool:
+        return len(self._batch) > _MOST_EVENTS_WAITING or self._size > _MOST_CHARACTERS_WAITING
+
+
+def _size(data: Mapping[str, Json]) -> int:
+    return sum(len(value if isinstance(value, str) else json.dumps(value)) for value in data.values())
+
+
+def _event(happening: Called | Returned | Spent | Noted | Ended) -> tuple[EventKind, dict[str, Json]]:
+    match happening:
+        case Called(call_id, tool, arguments):
+            shown = {name: _bounded(value) for name, value in arguments.items()}
+            return EventKind.TOOL_CALL, {"call_id": call_id, "tool": tool, "arguments": shown}
+        case Returned(call_id, output, is_error):
+            return EventKind.TOOL_RESULT, {"call_id": call_id, "output": _short(output), "is_error": is_error}
+        case Spent(usage):
+            return EventKind.USAGE, _usage(usage)
+        case Noted(text):
+            return EventKind.NOTICE, {"text": _short(text)}
+        case Ended(ok, _, error, status, code):
+            return EventKind.NOTICE, {
+                "text": "the agent ended its turn" if ok else _short(error) or "the agent reported a failure",
+                "ok": ok,
+                "status": status,
+                "code": code,
+            }
+
+
+def _usage(report: UsageReport) -> dict[str, Json]:
+    used, context = report.usage, report.context
+    return {
+        "input_tokens": used.input_tokens,
+        "cached_input_tokens": used.cached_input_tokens,
+        "output_tokens": used.output_tokens,
+        "cost_usd": used.cost_usd,
+        "cumulative": report.cumulative,
+        "context_tokens": None if context is None else context.tokens,
+        "context_window": None if context is None else context.window,
+    }
+
+
+def _bounded(value: Json) -> Json:
+    """What is too large inside is told as its text."""
+    if isinstance(value, str):
+        return _short(value)
+    text = json.dumps(value, ensure_ascii=False)
+    return value if len(text) <= MAX_EVENT else _short(text)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= MAX_EVENT else text[:MAX_EVENT] + _CUT

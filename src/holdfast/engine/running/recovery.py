@@ -1,0 +1,48 @@
+"""Owns taking over from workers that went away: their processes are ended first, then their turns."""
+
+from __future__ import annotations
+
+import logging
+
+from holdfast.domain.turns import Lease, Orphan, Turn
+from holdfast.errors import Conflict
+from holdfast.processes.machine import Machine, Place
+from holdfast.processes.survivors import end_survivors
+from holdfast.store.contract import Store
+
+log = logging.getLogger("holdfast")
+
+
+def marker(lease: Lease) -> str:
+    """What every process of an attempt carries in its environment, so that none of them is lost sight of."""
+    return f"{lease.conversation_id}.{lease.seq}.{lease.attempt}.{lease.fence}"
+
+
+def recover_session(store: Store, machine: Machine, session_id: str) -> Turn | None:
+    """The turn that was taken from an owner who is provably gone, or whose lease has expired; else None."""
+    orphan = store.holder(session_id)
+    if orphan is None:
+        return None
+    is_gone = machine.is_gone(orphan.lease.owner)
+    if not is_gone and orphan.lease.expires_at > store.now():
+        return None
+    return _recover(store, machine, orphan, owner_is_gone=is_gone)
+
+
+def recover_expired(store: Store, machine: Machine) -> tuple[Turn, ...]:
+    """Everything whose lease has expired and whose processes are gone, or on another machine."""
+    recovered = (_recover(store, machine, orphan, owner_is_gone=False) for orphan in store.orphans())
+    return tuple(turn for turn in recovered if turn is not None)
+
+
+def _recover(store: Store, machine: Machine, orphan: Orphan, *, owner_is_gone: bool) -> Turn | None:
+    process = orphan.process
+    # what runs on another machine is that machine's to end; its writes are fenced off
+    is_here = process is not None and machine.place_of(process) is not Place.ELSEWHERE
+    if process is not None and is_here and not end_survivors(process, marker(orphan.lease), machine):
+        log.warning("turn %s: a process of it cannot be ended", orphan.lease.seq)
+        return None
+    try:
+        return store.recover(orphan, owner_is_gone=owner_is_gone)
+    except Conflict:
+        return None  # someone else was faster

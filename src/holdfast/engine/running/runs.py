@@ -1,0 +1,166 @@
+"""Owns running turns in the foreground: begin a session, go on with one, or branch off one."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+from time import sleep
+
+from holdfast.domain.ids import ProviderSessionId, SessionId
+from holdfast.domain.pointers import Rights
+from holdfast.domain.policy import Policy
+from holdfast.domain.text import check_name, check_text
+from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Refusal, TurnRequest, TurnStatus
+from holdfast.domain.usage import NO_USAGE
+from holdfast.engine.keywords import Observer
+from holdfast.engine.result import RunResult
+from holdfast.engine.running.agents import Agent
+from holdfast.engine.running.outside import adopt_outside_turns
+from holdfast.engine.running.recovery import recover_session
+from holdfast.engine.running.setting import Setting, ignore
+from holdfast.engine.running.turn_path import TurnPath, lock_delays
+from holdfast.errors import Busy, Conflict, InvalidInput
+from holdfast.processes.machine import describe_owner
+from holdfast.store.contract import Store
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    """How a turn is to be run; what is None is taken from the session or the settings."""
+
+    work_dir: str | None = None
+    model: str | None = None
+    rights: Rights | None = None  #: None: those of the first launch
+    fresh: bool = False
+    provider_session_id: ProviderSessionId | None = None
+    allow_wider_rights: bool = False
+    timeout_seconds: float | None = None
+    observer: Observer = ignore
+
+    def check(self, agent: Agent) -> None:
+        """InvalidInput for what this provider cannot be asked for; nothing has been recorded by then."""
+        if self.model is not None:
+            check_name("model", self.model)
+        if self.rights is not None:
+            _check_rights(self.rights)
+            agent.provider.check(self.rights)
+        if self.work_dir is not None:
+            existing_directory(self.work_dir)
+
+    def request(self) -> TurnRequest:
+        """Directories are meant from where the caller is, whatever directory the agent works in."""
+        work_dir = None if self.work_dir is None else existing_directory(self.work_dir)
+        rights = self.rights
+        if rights is not None:
+            rights = replace(rights, extra_dirs=frozenset(map(existing_directory, rights.extra_dirs)))
+        return TurnRequest(
+            work_dir, self.model, rights, self.fresh, self.provider_session_id, self.allow_wider_rights
+        )
+
+
+def run_turn(
+    store: Store, agent: Agent, policy: Policy, session_id: SessionId, prompt: str, options: RunOptions
+) -> RunResult:
+    """One turn of a session, now, on this machine.
+
+    Busy if others are at work on the session and stay so. A turn that a guard refuses comes back as a
+    result, too: it is part of the record.
+    """
+    request = _as_before(store, agent, session_id, options.request())
+    recover_session(store, agent.machine, session_id)
+    adopt_outside_turns(store, agent, policy.resume, session_id)
+    new = NewTurn(prompt, agent.provider.name, request, foreground=True)
+    claimed = _start(store, agent, policy, session_id, new)
+    if isinstance(claimed, Refusal):
+        return RunResult(
+            session_id, claimed.turn.seq, claimed.turn.status, None, claimed.decision, agent.provider.name,
+            None, request.work_dir or "", NO_USAGE, claimed.turn.failure,
+        )  # fmt: skip
+    timeout = options.timeout_seconds or policy.run.timeout_seconds
+    return TurnPath(Setting(store, agent, policy, timeout, options.observer), claimed).walk()
+
+
+def run_waiting(
+    store: Store, agent: Agent, policy: Policy, session_id: SessionId, options: RunOptions
+) -> RunResult:
+    """The turn at the head of a session's queue, now, on this machine. Busy if it cannot run yet."""
+    recover_session(store, agent.machine, session_id)
+    adopt_outside_turns(store, agent, policy.resume, session_id)
+    claimed = store.claim_turn(_claim_request(agent, policy, session_id))
+    if claimed is None:
+        raise Busy(f"the next turn of {session_id}")
+    timeout = options.timeout_seconds or policy.run.timeout_seconds
+    return TurnPath(Setting(store, agent, policy, timeout, options.observer), claimed).walk()
+
+
+def existing_directory(path: str, field: str = "cwd") -> str:
+    """Absolute, as it was given: a link stays a link, so that people recognise it."""
+    directory = Path(os.path.expanduser(check_text(field, path)))  # noqa: PTH111 - a ~user nobody knows stays as it is
+    if not directory.is_dir():
+        raise InvalidInput(field, f"{path} is not a directory")
+    return str(directory.absolute())
+
+
+def _check_rights(rights: Rights) -> None:
+    """They become arguments of a command, and rows."""
+    if rights.permission_mode is not None:
+        check_name("permission_mode", rights.permission_mode)
+    named = {
+        "allowed_tools": rights.allowed_tools,
+        "extra_dirs": rights.extra_dirs,
+        "arguments": rights.extra_args,
+    }
+    for field, values in named.items():
+        for value in values:
+            check_text(field, value)
+    for directory in rights.extra_dirs:
+        existing_directory(directory, "extra_dirs")
+
+
+def _as_before(store: Store, agent: Agent, session_id: SessionId, request: TurnRequest) -> TurnRequest:
+    """What a turn does not say is as it was; where no session was begun yet, as the last try had it."""
+    pointer = store.pointer(session_id, agent.provider.name)
+    if pointer is not None and pointer.work_dir is not None:
+        return request
+    newest = store.newest_attempt(session_id)
+    if newest is None:
+        return replace(request, work_dir=request.work_dir or str(Path.cwd()))
+    request = replace(request, work_dir=request.work_dir or newest.work_dir or str(Path.cwd()))
+    if newest.provider != agent.provider.name:
+        return request
+    return replace(request, model=request.model or newest.model, rights=request.rights or newest.rights)
+
+
+def _start(
+    store: Store, agent: Agent, policy: Policy, session_id: SessionId, new: NewTurn
+) -> Claim | Refusal:
+    request = _claim_request(agent, policy, session_id)
+    for delay in lock_delays(policy.queue):
+        try:
+            return store.start_turn(session_id, new, request)
+        except Busy as exc:
+            if exc.holder is None and store.holder(session_id) is None and _waits(store, session_id):
+                raise Conflict(
+                    f"a turn of {session_id} waits to be run: holdfast resume {session_id}"
+                ) from exc
+            sleep(delay)
+            recover_session(store, agent.machine, session_id)
+    try:
+        return store.start_turn(session_id, new, request)
+    except Busy as exc:
+        holder = None if exc.holder is None else describe_owner(exc.holder)
+        raise Busy(exc.what, holder, exc.until) from None
+
+
+def _claim_request(agent: Agent, policy: Policy, session_id: SessionId) -> ClaimRequest:
+    owner, key = agent.machine.this_process(), os.urandom(16).hex()
+    return ClaimRequest(agent.runtime, owner, key, policy.queue.lease_seconds, session_id)
+
+
+def _waits(store: Store, session_id: SessionId) -> bool:
+    """There is a turn that nobody runs: waiting for it would be in vain."""
+    newest = store.get_conversation(store.get_session(session_id).conversation_id).next_seq
+    return any(
+        turn.status is TurnStatus.QUEUED for turn in store.turns(session_id, after=max(0, newest - 50))
+    )

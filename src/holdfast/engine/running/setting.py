@@ -1,0 +1,42 @@
+"""Owns what the path of a turn needs besides the turn: the store, the agent, the rules, and who listens."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from holdfast.domain.decisions import Decision
+from holdfast.domain.policy import Policy
+from holdfast.engine.keywords import Observer
+from holdfast.engine.running.agents import Agent
+from holdfast.providers.happenings import Happening
+from holdfast.store.contract import Store
+
+log = logging.getLogger("holdfast")
+
+
+def ignore(_: Decision | Happening) -> None:
+    """The observer of a run that nobody watches."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    store: Store
+    agent: Agent
+    policy: Policy
+    timeout_seconds: float
+    observer: Observer = ignore
+
+
+class Audience:
+    """Tells an observer; one that fails, because its terminal is gone, say, is told nothing more, and the turn goes on."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def __call__(self, seen: Decision | Happening) -> None:
+        try:
+            self._observer(seen)
+        except Exception as exc:  # noqa: BLE001 - whatever a stranger's function raises
+            log.warning("the observer failed and is not told any more: %s", exc)
+            self._observer = ignore

@@ -1,0 +1,293 @@
+"""Owns the path of a claimed turn: keep alive, look, compose, launch, judge, fall back, commit.
+
+Every way out commits the turn, and no process of it is left when it does. Whoever loses the lease on
+the way changes nothing any more.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast.clock import Instant, after
+from holdfast.domain.decisions import Fork, Fresh, Refuse, Resume, Wait
+from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.phases import Phase
+from holdfast.domain.pointers import NO_RIGHTS, Rights
+from holdfast.domain.policy import QueuePolicy
+from holdfast.domain.turns import Claim, Turn, TurnEnd, TurnStatus
+from holdfast.domain.usage import NO_USAGE, ContextState, context_state, estimate_tokens
+from holdfast.engine.result import RunInterrupted, RunResult
+from holdfast.engine.running.compose import Composer
+from holdfast.engine.running.keepalive import KeepAlive
+from holdfast.engine.running.launching import Launcher, Place, Ran
+from holdfast.engine.running.look import Asked, decide_here, unsettled_prompts
+from holdfast.engine.running.setting import Audience, Setting
+from holdfast.engine.running.stops import Stops
+from holdfast.errors import (
+    ConfigError,
+    HoldfastError,
+    InvalidInput,
+    LeaseLost,
+    NotFound,
+    StoreError,
+    StoreUnavailable,
+)
+from holdfast.processes.locks import SessionLock
+from holdfast.providers.contract import Order
+from holdfast.providers.judging import Ending
+
+T = TypeVar("T")
+
+_LOOK_EVERY = 0.1
+
+
+class TurnPath:
+    def __init__(self, setting: Setting, claim: Claim) -> None:
+        self._setting = replace(setting, observer=Audience(setting.observer))
+        self._store = setting.store
+        self._agent = setting.agent
+        self._policy = setting.policy
+        self._deadline = time.monotonic() + setting.timeout_seconds
+        self._claim = claim
+        self._before = claim.pointer  #: where and how it ran: outlives the provider session, and a fallback
+        self._alive = KeepAlive(setting.store, claim.lease, setting.policy.queue)
+        self._composer = Composer(setting.store, setting.agent, setting.policy)
+        self._stops = Stops()
+
+    def walk(self) -> RunResult:
+        """LeaseLost if the turn is somebody else's by now; RunInterrupted if this process was stopped."""
+        with self._alive, self._stops:
+            try:
+                ran = self._attempt()
+                if ran.ending.refused and self._may_fall_back(ran):
+                    ran = self._fall_back(ran)
+                result = self._commit(ran)
+            except LeaseLost:
+                raise
+            except BaseException as exc:
+                self._give_up(exc)
+                raise
+        interruption = ran.interruption or self._stops.postponed()
+        if interruption is not None:
+            raise RunInterrupted(result) from interruption
+        return result
+
+    # --- one attempt ---
+
+    def _attempt(self) -> Ran:
+        """A session that another process still holds is waited for, a bounded time."""
+        work_dir = self._work_dir()
+        place = Place(work_dir, self._deadline)
+        launcher = Launcher(self._setting, self._claim.lease, self._alive, self._stops, place)
+        delays = iter(lock_delays(self._policy.queue))
+        while True:
+            ran = self._try_once(launcher, work_dir)
+            delay = next(delays, None)
+            if not _is_locked(ran) or delay is None or self._must_end_within(delay):
+                return ran
+
+    def _work_dir(self) -> str:
+        """The one that was asked for, else where it ran before."""
+        recorded = None if self._before is None else self._before.work_dir
+        return self._claim.turn.request.work_dir or recorded or str(Path.cwd())
+
+    def _try_once(self, launcher: Launcher, work_dir: str) -> Ran:
+        if not Path(work_dir).is_dir():
+            missing = Failure(FailureClass.CONFIG, f"the work directory {work_dir} does not exist")
+            return Ran(self._claim.decision, Ending(missing), work_dir)
+        composed = self._composer.compose(self._claim, self._claim.decision, work_dir)
+        with ExitStack() as held:
+            lock = self._lock(held)
+            is_free = lock is None or lock.try_acquire()
+            turn = self._claim.turn
+            ours = unsettled_prompts(self._store, turn.session_id)
+            asked = Asked(
+                turn.seq, ours, estimate_tokens(composed), work_dir, turn.request.provider_session_id
+            )
+            decision = decide_here(
+                self._claim.decision, self._claim.pointer, asked, self._agent, self._policy.resume,
+                lock_free=is_free,
+            )  # fmt: skip
+            match decision:
+                case Wait() | Refuse():
+                    self._setting.observer(decision)
+                    return Ran(decision, Ending(_not_launched(decision)), work_dir)
+                case Resume() | Fork() | Fresh():
+                    if type(decision) is not type(self._claim.decision):
+                        composed = self._composer.compose(self._claim, decision, work_dir)
+                        lock = None
+                    return launcher.launch(self._order(decision, composed, work_dir), lock)
+
+    def _lock(self, held: ExitStack) -> SessionLock | None:
+        """Forking only reads; a session that does not exist yet is nobody else's."""
+        decision = self._claim.decision
+        named = decision.provider_session_id if isinstance(decision, Resume | Fresh) else None
+        return None if named is None else held.enter_context(self._agent.lock(named))
+
+    def _order(self, decision: Resume | Fork | Fresh, prompt: str, work_dir: str) -> Order:
+        new_id = None
+        if not isinstance(decision, Resume):
+            asked = decision.provider_session_id if isinstance(decision, Fresh) else None
+            chooses = self._agent.runtime.capabilities.chooses_id
+            new_id = asked or (self._agent.provider.mint_id(decision) if chooses else None)
+        model = self._claim.turn.request.model
+        if model is None and self._before is not None:
+            model = self._before.model
+        return Order(
+            self._agent.binary, self._agent.runtime.home, work_dir, prompt, decision, new_id, model,
+            self._rights(),
+        )  # fmt: skip
+
+    def _rights(self) -> Rights:
+        """Recorded at the first launch, replayed on each one after it."""
+        recorded = None if self._before is None else self._before.rights
+        return self._claim.turn.request.rights or recorded or NO_RIGHTS
+
+    def _must_end_within(self, seconds: float) -> bool:
+        """Waits; True if the turn was to end meanwhile."""
+        until = min(time.monotonic() + seconds, self._deadline)
+        while not self._must_end() and time.monotonic() < until:
+            time.sleep(_LOOK_EVERY)
+        return self._must_end() or until == self._deadline
+
+    def _must_end(self) -> bool:
+        return self._alive.cause is not None or self._stops.is_wanted
+
+    # --- what follows ---
+
+    def _may_fall_back(self, ran: Ran) -> bool:
+        """Not for a session that was asked for by name: it is never replaced by another."""
+        named = self._claim.turn.request.provider_session_id is not None
+        return not named and ran.interruption is None and not self._must_end()
+
+    def _fall_back(self, ran: Ran) -> Ran:
+        assert ran.ending.failure is not None
+        self._claim = self._store.fall_back(self._claim.lease, ran.ending.failure, os.urandom(16).hex())
+        self._alive.replace(self._claim.lease)
+        return self._attempt()
+
+    def _commit(self, ran: Ran) -> RunResult:
+        lease, failure, report = self._claim.lease, ran.ending.failure, ran.report
+        if isinstance(ran.decision, Wait):
+            later = self._later(self._policy.queue.lock_delay_seconds)
+            return self._result(ran, self._once_reachable(lambda: self._store.put_back(lease, later)))
+        end = TurnEnd(
+            _status(failure),
+            response=report.response,
+            failure=failure,
+            provider_session_id=report.session_id,
+            resumable=failure is not None or ran.mark is not None,
+            transcript=ran.mark,
+            usage=report.usage,
+            retry_at=self._retry_at(ran.ending),
+            phase=self._phase(),
+        )
+        return self._result(ran, self._once_reachable(lambda: self._store.finish_turn(lease, end)))
+
+    def _phase(self) -> Phase | None:
+        """A conversation that has begun is no longer being prepared; delegated work says its phase itself."""
+        try:
+            session = self._store.get_session(self._claim.lease.session_id)
+        except (StoreError, NotFound):
+            return None  # the answer is kept all the same
+        begins = session.phase is Phase.INITIALIZING and not session.is_delegated
+        return Phase.EXECUTING if begins else None
+
+    def _once_reachable(self, verb: Callable[[], T]) -> T:
+        """An answer is worth waiting for the store, as long as the lease would."""
+        until = time.monotonic() + self._policy.queue.grace_seconds
+        while True:
+            try:
+                return verb()
+            except StoreUnavailable:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(_LOOK_EVERY)
+
+    def _retry_at(self, ending: Ending) -> Instant | None:
+        failure = ending.failure
+        if failure is None:
+            return None
+        if failure.failure_class is FailureClass.LIMIT:
+            return ending.reset_at
+        if failure.failure_class is FailureClass.TRANSIENT and not self._same_again(failure):
+            return self._later(self._policy.queue.retry_delay_seconds)
+        return None
+
+    def _same_again(self, failure: Failure) -> bool:
+        """The same error too often waits for a person."""
+        turn = self._claim.turn
+        before = [a.failure for a in self._store.attempts(turn.conversation_id, turn.seq) if a.failure]
+        same = sum(known.message == failure.message for known in before)
+        return same + 1 >= self._policy.queue.same_error_limit
+
+    def _later(self, seconds: float) -> Instant:
+        return after(self._store.now(), seconds)
+
+    def _result(self, ran: Ran, turn: Turn) -> RunResult:
+        attempts = self._store.attempts(turn.conversation_id, turn.seq)
+        return RunResult(
+            turn.session_id, turn.seq, turn.status, turn.response, ran.decision, turn.provider,
+            attempts[-1].provider_session_id, ran.work_dir,
+            sum((attempt.usage for attempt in attempts), NO_USAGE), self._failure(ran, turn), self._notices(ran),
+        )  # fmt: skip
+
+    def _failure(self, ran: Ran, turn: Turn) -> Failure | None:
+        """Of a turn that waits again, or that nobody could begin, the run itself knows best."""
+        waits = isinstance(ran.decision, Wait) or turn.status is TurnStatus.QUEUED
+        return ran.ending.failure if waits else turn.failure
+
+    def _notices(self, ran: Ran) -> tuple[str, ...]:
+        notices = []
+        if ran.ending.failure is None and ran.mark is None:
+            notices.append("the agent did not save its session: the next turn starts fresh, with the context")
+        if ran.left_behind:
+            notices.append("a process that the agent started could not be ended")
+        context = ran.report.usage.context
+        if context is not None and context_state(context, self._policy.resume) is not ContextState.OK:
+            notices.append(f"the context window is {context.tokens / context.window:.0%} full")
+        return tuple(notices)
+
+    def _give_up(self, error: BaseException) -> None:
+        """Ours to end, whatever went wrong; what the store refuses now, recovery will find."""
+        message = (
+            str(error)
+            if isinstance(error, HoldfastError)
+            else f"holdfast was stopped ({type(error).__name__})"
+        )
+        kind = (
+            FailureClass.CONFIG if isinstance(error, ConfigError | InvalidInput) else FailureClass.INTERRUPTED
+        )
+        end = TurnEnd(TurnStatus.FAILED, failure=Failure(kind, message))
+        with suppress(HoldfastError):
+            self._store.finish_turn(self._claim.lease, end)
+
+
+def lock_delays(policy: QueuePolicy) -> tuple[float, ...]:
+    """The waits between the tries to get a session that is locked."""
+    return tuple(policy.lock_delay_seconds * policy.lock_backoff**n for n in range(policy.lock_tries - 1))
+
+
+def _is_locked(ran: Ran) -> bool:
+    """Held by someone else, and nothing was done yet."""
+    failure = ran.ending.failure
+    locked = failure is not None and failure.failure_class is FailureClass.LOCKED
+    return locked and not ran.report.tools
+
+
+def _not_launched(decision: Wait | Refuse) -> Failure:
+    evidence = next((v.evidence for v in decision.verdicts if v.reason is decision.reason), "")
+    kind = FailureClass.LOCKED if isinstance(decision, Wait) else FailureClass.REFUSED
+    return Failure(kind, f"{decision.reason}: {evidence}")
+
+
+def _status(failure: Failure | None) -> TurnStatus:
+    if failure is None:
+        return TurnStatus.DONE
+    return TurnStatus.CANCELLED if failure.failure_class is FailureClass.CANCELLED else TurnStatus.FAILED

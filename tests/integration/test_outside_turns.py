@@ -1,0 +1,178 @@
+"""Turns that a person made in the agent's own program join the history; the policy says how it goes on."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.domain.decisions import Resume
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import Pointer, TranscriptMark
+from holdfast.domain.policy import Policy, ResumePolicy
+from holdfast.domain.turns import Claim, ClaimRequest, NewTurn
+from holdfast.engine.result import RunResult, result_document
+from holdfast.engine.running import agents
+from holdfast.engine.running.outside import adopt_outside_turns
+from holdfast.providers.contract import ArchivedTurn
+from holdfast.providers.scripted import ScriptedArchive
+from holdfast.store.contract import Store
+from holdfast.store.open import open_store
+from tests.integration.scripted import Agent
+from tests.integration.workshop import OPENING, Workshop
+
+
+@pytest.mark.parametrize(("ahead", "decision"), [("resume", "resume"), ("fresh", "fresh")])
+def test_a_session_that_went_on_by_hand_is_resumed_unless_the_policy_says_otherwise(
+    ahead: Literal["resume", "fresh"], decision: str, tmp_path: Path
+) -> None:
+    policy = Policy(resume=ResumePolicy(transcript_ahead=ahead))
+    agent = Agent(tmp_path / "agent", tmp_path)
+    store = open_store(f"sqlite:///{tmp_path}/holdfast.db", policy=policy)
+    hf = Holdfast(store, policy, environ={**os.environ, "SCRIPTED_HOME": str(agent.home)})
+    first = hf.run("SAY violet", provider="scripted", cwd=str(tmp_path))
+    assert first.provider_session_id is not None
+    agent.ask("SAY by hand", "--resume", first.provider_session_id)
+
+    second = hf.resume(first.session_id, "SAY again")
+
+    assert second.ok
+    document = result_document(second)["decision"]
+    assert isinstance(document, dict)
+    assert document["kind"] == decision
+    assert [turn.prompt for turn in hf.history(first.session_id)] == [
+        "SAY violet",
+        "SAY by hand",
+        "SAY again",
+    ]
+    store.close()
+
+
+class Beset(ScriptedArchive):
+    """Something happens right after the first look at a session, whatever is looked at."""
+
+    def __init__(self, home: Path, happens: Callable[[], None]) -> None:
+        super().__init__(home)
+        self._happens = [happens]
+
+    def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
+        found = super().mark(path, session_id)
+        self._let_happen()
+        return found
+
+    def turns(
+        self, path: str, session_id: ProviderSessionId, after: TranscriptMark | None = None
+    ) -> Iterator[ArchivedTurn]:
+        found = list(super().turns(path, session_id, after))
+        self._let_happen()
+        yield from found
+
+    def _let_happen(self) -> None:
+        if self._happens:
+            self._happens.pop()()
+
+
+class Outside:
+    """A session with one turn of ours, and one that only the agent's own session tells of."""
+
+    def __init__(self, shop: Workshop, first: RunResult) -> None:
+        self.shop, self.session_id, self.native = shop, first.session_id, str(first.provider_session_id)
+        self.hf = shop.open()
+        self.agent = agents.Agents(shop.environ).get("scripted")
+        self.by_hand("SAY by hand")
+
+    @property
+    def store(self) -> Store:
+        return self.hf.store
+
+    @property
+    def pointer(self) -> Pointer:
+        pointer = self.store.pointer(self.session_id, "scripted")
+        assert pointer is not None
+        return pointer
+
+    def by_hand(self, prompt: str) -> None:
+        self.shop.by_hand(prompt, "--resume", self.native)
+
+    def begin(self, prompt: str) -> None:
+        """A turn of ours that gets no further than this."""
+        request = ClaimRequest(self.agent.runtime, "someone", prompt, 60, self.pointer.session_id)
+        new = NewTurn(prompt, "scripted", foreground=True)
+        assert isinstance(self.store.start_turn(self.session_id, new, request), Claim)
+
+    def interrupt(self) -> None:
+        orphan = self.store.holder(self.session_id)
+        assert orphan is not None
+        self.store.recover(orphan, owner_is_gone=True)
+
+    def adopt(self, agent: agents.Agent | None = None) -> int:
+        return adopt_outside_turns(self.store, agent or self.agent, ResumePolicy(), self.session_id)
+
+    def history(self) -> list[str]:
+        return [turn.prompt for turn in self.hf.history(self.session_id)]
+
+
+@pytest.fixture
+def outside(shop: Workshop) -> Outside:
+    return Outside(shop, shop.begin())
+
+
+def test_what_a_person_writes_while_turns_are_adopted_is_not_missed(outside: Outside) -> None:
+    beset = Beset(outside.shop.home, lambda: outside.by_hand("SAY meanwhile"))
+    outside.adopt(replace(outside.agent, archive=beset))
+    outside.adopt()
+    assert outside.history() == [OPENING, "SAY by hand", "SAY meanwhile"]
+    assert outside.adopt() == 0, "it has been reached"
+
+
+def test_nothing_is_adopted_beside_a_turn_of_ours(outside: Outside) -> None:
+    outside.begin("SAY ours")
+    before = outside.pointer
+    assert (outside.adopt(), outside.pointer) == (0, before)
+
+
+def test_the_pointer_counts_as_it_is_once_the_session_is_locked(
+    outside: Outside, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = agents.Agent.lock
+
+    def late(agent: agents.Agent, native: ProviderSessionId) -> Any:
+        """Meanwhile the turn was found out to be ours."""
+        reached = agent.saved(native, None)
+        outside.store.set_pointer(replace(outside.pointer, transcript=reached))
+        return lock(agent, native)
+
+    monkeypatch.setattr(agents.Agent, "lock", late)
+    assert outside.adopt() == 0
+    assert outside.history() == [OPENING]
+
+
+def test_a_pointer_that_has_moved_meanwhile_is_not_set_back(outside: Outside) -> None:
+    newer = replace(outside.pointer, model="newer", updated_at=outside.store.now())
+    beset = Beset(outside.shop.home, lambda: outside.store.set_pointer(newer))
+    assert outside.adopt(replace(outside.agent, archive=beset)) == 1
+    assert outside.pointer == newer
+    assert outside.adopt() == 1
+    assert outside.history() == [OPENING, "SAY by hand"]
+    assert (outside.adopt(), outside.pointer.model) == (0, "newer")
+
+
+@pytest.mark.parametrize("interrupted", [["SAY by hand"], ["SAY by hand", "SAY again"]])
+def test_turns_of_ours_that_were_interrupted_are_not_taken_for_a_persons(
+    outside: Outside, interrupted: list[str]
+) -> None:
+    for prompt in interrupted:
+        outside.begin(prompt)
+        outside.interrupt()
+    strict = outside.shop.open(Policy(resume=ResumePolicy(transcript_ahead="fresh")))
+    assert isinstance(strict.resume(outside.session_id, "SAY on").decision, Resume)
+    assert outside.history() == [OPENING, *interrupted, "SAY on"]
+
+
+def test_a_prompt_that_ended_well_before_is_a_persons_when_it_comes_again(outside: Outside) -> None:
+    outside.hf.resume(outside.session_id, "SAY again")
+    outside.by_hand("SAY again")
+    assert outside.adopt() == 1

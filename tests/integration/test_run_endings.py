@@ -1,0 +1,181 @@
+"""However a turn ends, it is committed as what it was, and nothing of it is left running."""
+
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from holdfast.domain.decisions import Fresh, Reason, Resume
+from holdfast.domain.failures import FailureClass
+from holdfast.domain.policy import Policy, QueuePolicy
+from holdfast.domain.sessions import SessionFilter
+from holdfast.domain.turns import TurnStatus
+from holdfast.errors import HoldfastError, InvalidInput, LeaseLost, MissingBinary
+from tests.integration.workshop import FROM_PROMPT, FROM_SESSION, OPENING, RECALL, Workshop
+
+
+@pytest.mark.parametrize(
+    ("order", "failure"),
+    [
+        ("CRASH", FailureClass.INTERRUPTED),
+        ("NO_END", FailureClass.INTERRUPTED),
+        ("EXIT 3 broken", FailureClass.UNKNOWN),
+        ("FAIL 400 strange", FailureClass.UNKNOWN),
+        ("FAIL 401 who are you", FailureClass.AUTH),
+        ("FAIL 429 too fast", FailureClass.TRANSIENT),
+        ("FAIL 500 down", FailureClass.TRANSIENT),
+        ("FAIL 529 overloaded", FailureClass.TRANSIENT),
+    ],
+)
+def test_a_failed_turn_says_how_and_the_next_one_still_knows_everything(
+    shop: Workshop, order: str, failure: FailureClass
+) -> None:
+    hf, first = shop.open(), shop.begin()
+    failed = hf.resume(first.session_id, f"SAY half\nSTDERR noise\n{order}")
+    assert failed.failure is not None
+    assert (failed.turn_status, failed.failure.failure_class) == (TurnStatus.FAILED, failure)
+    assert failed.text == "half"
+    assert failed.exit_code == 1
+    # an agent's own command for people: nothing of it may be repeated by itself
+    assert hf.stopped_turn(first.session_id) is not None
+    again = hf.resume(first.session_id, RECALL)
+    assert isinstance(again.decision, Resume)
+    assert again.text == FROM_SESSION
+
+
+def test_a_first_turn_that_died_is_told_to_the_next_agent(shop: Workshop) -> None:
+    first = shop.begin(f"{OPENING}\nCRASH")
+    again = shop.open().resume(first.session_id)
+    assert (again.decision.reason, again.ok) == (Reason.TRANSCRIPT_MISSING, True)
+    assert OPENING in shop.prompts(again.provider_session_id)[0]
+
+
+@pytest.mark.parametrize("stubborn", ["", "IGNORE_TERM\n"])
+def test_the_time_limit_ends_the_turn_and_all_that_it_started(shop: Workshop, stubborn: str) -> None:
+    began = time.monotonic()
+    stopped = shop.begin(f"SAY half\nSPAWN\n{stubborn}HANG", timeout=0.5)
+    assert stopped.failure is not None
+    assert "time limit" in stopped.failure.message
+    assert (stopped.status, (stopped.text or "")[:4]) == ("interrupted", "half")
+    assert not shop.left_running()
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("order", ["SPAWN", "SPAWN_HOLDING"])
+def test_what_an_agent_leaves_behind_ends_with_its_turn(shop: Workshop, order: str) -> None:
+    done = shop.begin(order)
+    found = re.match("spawned ([0-9]+)", done.text or "")
+    assert found is not None
+    assert done.ok
+    assert not shop.left_running()
+
+
+def test_an_answer_that_was_not_saved_is_told_to_a_fresh_session(shop: Workshop) -> None:
+    first = shop.begin(f"{OPENING}\nNO_SAVE")
+    assert (first.ok, len(first.notices)) == (True, 1)
+    again = shop.open().resume(first.session_id, RECALL)
+    assert isinstance(again.decision, Fresh)
+    assert again.text == FROM_PROMPT
+
+
+def test_an_answer_that_a_known_session_did_not_save_is_not_forgotten(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin("SAY hello")
+    unsaved = hf.resume(first.session_id, f"{OPENING}\nNO_SAVE")
+    assert (unsaved.ok, len(unsaved.notices)) == (True, 1)
+    again = hf.resume(first.session_id, RECALL)
+    assert isinstance(again.decision, Fresh)
+    assert again.text == FROM_PROMPT
+
+
+def test_a_full_context_is_announced(shop: Workshop) -> None:
+    assert shop.begin("CONTEXT 150000 200000").notices == ("the context window is 75% full",)
+
+
+def test_a_work_dir_that_is_gone_is_a_matter_of_configuration(shop: Workshop) -> None:
+    place = shop.folder("gone")
+    first = shop.begin(cwd=str(place))
+    place.rmdir()
+    again = shop.open().resume(first.session_id, RECALL)
+    assert again.failure is not None
+    assert (again.failure.failure_class, again.exit_code) == (FailureClass.CONFIG, 1)
+    assert str(place) in again.failure.message
+    with pytest.raises(InvalidInput):
+        shop.open().resume(first.session_id, RECALL, cwd=str(place))
+    moved = shop.open().relocate(first.session_id, str(shop.folder("moved")))
+    there = shop.open().resume(first.session_id, RECALL)
+    assert (there.work_dir, there.text) == (moved, FROM_SESSION)
+
+
+@pytest.mark.parametrize(
+    ("asked", "error"),
+    [
+        ({"cwd": "/no/such/dir"}, InvalidInput),
+        ({"cwd": "~nobody-of-that-name/dir"}, InvalidInput),
+        ({"model": "a\0b"}, InvalidInput),
+        ({"model": "\udcff"}, InvalidInput),
+        ({"timeout": float("nan")}, InvalidInput),
+        ({"provider_session_id": "../up"}, InvalidInput),
+        ({"provider": "unheard-of"}, InvalidInput),
+    ],
+)
+def test_what_cannot_be_asked_for_leaves_no_session_behind(
+    shop: Workshop, asked: dict[str, object], error: type[HoldfastError]
+) -> None:
+    hf = shop.open()
+    with pytest.raises(error):
+        hf.run(OPENING, **{"provider": "scripted", "cwd": str(shop.work_dir), **asked})  # type: ignore[arg-type]
+    assert not hf.page(SessionFilter()).sessions
+
+
+def test_an_agent_that_is_not_installed_leaves_no_session_behind(shop: Workshop) -> None:
+    hf = shop.open(HOLDFAST_SCRIPTED_BINARY="/no/such/agent")
+    with pytest.raises(MissingBinary):
+        hf.run(OPENING, provider="scripted", cwd=str(shop.work_dir))
+    assert not hf.page(SessionFilter()).sessions
+
+
+def test_an_agent_that_is_gone_at_the_launch_keeps_the_session(shop: Workshop) -> None:
+    binary = Path(shop.stand_in("short-lived", ""))
+    hf = shop.open(HOLDFAST_SCRIPTED_BINARY=str(binary))
+    first = hf.run(OPENING, provider="scripted", cwd=str(shop.work_dir))
+    content = binary.read_text()
+    binary.unlink()
+    failed = hf.resume(first.session_id, RECALL)
+    assert failed.failure is not None
+    assert failed.failure.failure_class is FailureClass.MISSING_BINARY
+    binary.write_text(content)
+    binary.chmod(0o755)
+    assert hf.resume(first.session_id, RECALL).text == FROM_SESSION
+
+
+def test_a_turn_that_someone_cancels_stops_and_keeps_its_session(shop: Workshop) -> None:
+    quick = Policy(queue=QueuePolicy(heartbeat_seconds=0.1))
+    hf, first = shop.open(quick), shop.begin()
+
+    def cancel(seen: object) -> None:
+        if getattr(seen, "text", "") == "half":
+            shop.open().cancel(first.session_id, 2)
+
+    stopped = hf.resume(first.session_id, "SAY half\nHANG", observer=cancel)
+    assert (stopped.status, stopped.turn_status, stopped.text) == ("cancelled", TurnStatus.CANCELLED, "half")
+    assert hf.resume(first.session_id, RECALL).text == FROM_SESSION
+
+
+def test_whoever_loses_the_lease_stops_and_changes_nothing(shop: Workshop) -> None:
+    quick = Policy(queue=QueuePolicy(heartbeat_seconds=0.1))
+    hf, first = shop.open(quick), shop.begin()
+
+    def steal(seen: object) -> None:
+        if getattr(seen, "text", "") == "half":
+            thief = shop.open()
+            orphan = thief.store.holder(first.session_id)
+            assert orphan is not None
+            thief.store.recover(orphan, owner_is_gone=True)
+
+    with pytest.raises(LeaseLost):
+        hf.resume(first.session_id, "SAY half\nHANG", observer=steal)
+    assert not shop.left_running()
+    assert hf.store.late_reports(hf.session(first.session_id).conversation_id)
+    again = hf.resume(first.session_id, RECALL)
+    assert (again.turn, again.text) == (3, FROM_SESSION)

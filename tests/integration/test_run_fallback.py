@@ -1,0 +1,88 @@
+"""A session that its provider refuses: once, afresh, with the context, and only if nothing was done yet."""
+
+import pytest
+
+from holdfast.domain.decisions import Fresh, Resume
+from holdfast.domain.failures import FailureClass
+from holdfast.domain.pointers import Rights
+from holdfast.domain.turns import AttemptStatus, TurnStatus
+from holdfast.engine.result import RunResult
+from tests.integration.workshop import FROM_PROMPT, OPENING, RECALL, Workshop
+
+READ_ONLY = Rights(permission_mode="plan")
+WRITES = 'TOOL shell {"command": "touch written"}'
+#: deletes the session that it is asked to resume, as the provider's own clean-up may at any moment
+VANISHES = """
+if '--resume' in argv:
+    home = os.environ['SCRIPTED_HOME']
+    path = f"{home}/sessions/{argv[argv.index('--resume') + 1]}.jsonl"
+    os.path.exists(path) and os.remove(path)
+"""
+
+
+def _attempts(shop: Workshop, result: RunResult) -> list[AttemptStatus]:
+    hf = shop.open()
+    conversation = hf.session(result.session_id).conversation_id
+    return [attempt.status for attempt in hf.store.attempts(conversation, result.turn)]
+
+
+def _retired(shop: Workshop, result: RunResult) -> list[str | None]:
+    return [known.id for known in shop.open().store.provider_sessions(result.session_id)
+            if known.retired is not None]  # fmt: skip
+
+
+@pytest.fixture
+def first(shop: Workshop) -> RunResult:
+    return shop.begin(rights=READ_ONLY)
+
+
+def test_a_session_that_vanished_after_the_look_is_replaced_once(shop: Workshop, first: RunResult) -> None:
+    shop.changes["HOLDFAST_SCRIPTED_BINARY"] = shop.stand_in("vanishing-agent", VANISHES)
+    again = shop.open().resume(first.session_id, f"{RECALL}\n{WRITES}")
+    assert (again.ok, again.text) == (True, FROM_PROMPT)
+    assert isinstance(again.decision, Fresh)
+    assert again.work_dir == first.work_dir
+    assert not (shop.work_dir / "written").exists(), "the rights of the first launch are replayed"
+    assert _attempts(shop, again) == [AttemptStatus.FELL_BACK, AttemptStatus.DONE]
+    assert first.provider_session_id in _retired(shop, first)
+    assert [turn.prompt for turn in shop.open().history(first.session_id)] == [OPENING, f"{RECALL}\n{WRITES}"]
+
+
+def test_a_fork_of_a_session_that_vanished_is_told_the_context(shop: Workshop, first: RunResult) -> None:
+    shop.changes["HOLDFAST_SCRIPTED_BINARY"] = shop.stand_in("vanishing-agent", VANISHES)
+    child = shop.open().fork(first.session_id, RECALL)
+    assert (child.ok, child.text, child.work_dir) == (True, FROM_PROMPT, first.work_dir)
+    assert _attempts(shop, child) == [AttemptStatus.FELL_BACK, AttemptStatus.DONE]
+
+
+def test_another_session_than_the_one_asked_for_is_a_refusal(shop: Workshop, first: RunResult) -> None:
+    again = shop.open().resume(first.session_id, f"{RECALL}\nOTHER_ID")
+    assert (again.ok, again.text) == (True, FROM_PROMPT)
+    assert first.provider_session_id in _retired(shop, first)
+
+
+def test_no_turn_starts_again_once_a_tool_has_run(shop: Workshop, first: RunResult) -> None:
+    again = shop.open().resume(first.session_id, f"{WRITES}\nOTHER_ID")
+    assert again.failure is not None
+    assert again.failure.failure_class is FailureClass.GONE
+    assert _attempts(shop, again) == [AttemptStatus.FAILED]
+
+
+def test_a_session_that_was_asked_for_by_name_is_never_replaced(shop: Workshop, first: RunResult) -> None:
+    shop.changes["HOLDFAST_SCRIPTED_BINARY"] = shop.stand_in("vanishing-agent", VANISHES)
+    again = shop.open().resume(first.session_id, RECALL, provider_session_id=first.provider_session_id)
+    assert again.failure is not None
+    assert again.failure.failure_class is FailureClass.GONE
+    assert _attempts(shop, again) == [AttemptStatus.FAILED]
+
+
+@pytest.mark.parametrize("says", ["SAY", "STDERR", "TOOL shell"])
+def test_an_agent_that_speaks_of_lost_sessions_has_not_lost_one(
+    shop: Workshop, first: RunResult, says: str
+) -> None:
+    words = f"No conversation found with session ID: {first.provider_session_id}"
+    order = f'TOOL shell {{"command": "echo {words}"}}' if says.startswith("TOOL") else f"{says} {words}"
+    again = shop.open().resume(first.session_id, order)
+    assert (again.turn_status, again.failure) == (TurnStatus.DONE, None)
+    assert isinstance(again.decision, Resume)
+    assert not _retired(shop, first)
