@@ -123,6 +123,14 @@ def test_installed_command_tells_its_version(
     assert metadata.version in installed.run("holdfast", "--version")
 
 
+def test_installed_scripted_agent_is_found_beside_the_interpreter_and_runs(bare: Environment) -> None:
+    found = "from holdfast.providers.scripted import Scripted; print(Scripted().binaries[0])"
+    path = Path(bare.run("python", "-I", "-c", found).strip())
+
+    assert path.is_relative_to(bare.folder)
+    assert "holdfast-scripted-agent" in _run(path, "--version")
+
+
 def test_installed_package_can_be_imported(installed: Environment) -> None:
     installed.run("python", "-I", "-c", "import holdfast")
 

@@ -79,8 +79,15 @@ def test_the_demo_tells_its_story() -> None:
         [sys.executable, str(ROOT / "examples" / "demo.py")], capture_output=True, text=True, check=False
     )
     assert ran.returncode == 0, ran.stderr
-    for word in ("no_pointer", "resumable", "runtime_changed", "history_changed", "signal 9", "recovery"):
-        assert word in ran.stdout
+    for words in (
+        "no_pointer",
+        "kill -9",
+        "resuming session",
+        "forking session",
+        "workdir_changed",
+        "from the prompt",
+    ):
+        assert words in ran.stdout
 
 
 def test_the_architecture_page_lists_every_module_with_its_first_sentence() -> None:
@@ -97,3 +104,13 @@ def test_the_guards_page_lists_every_guard_in_order() -> None:
     )
     guards = [reason.value for reason in Reason if reason is not Reason.RESUMABLE]
     assert rows == [(str(number), name) for number, name in enumerate(guards, start=1)]
+
+
+def test_the_scripted_agents_page_lists_the_directives_as_its_help_does() -> None:
+    agent = Path(sys.executable).with_name("holdfast-scripted-agent")
+    printed = subprocess.run([agent, "--help"], capture_output=True, text=True, check=True).stdout
+    directives = printed.partition("SAY text")[2].partition("\n\n")[0]
+    assert directives.count("\n") > 10
+    assert (
+        f"```text\n  SAY text{directives}\n```\n" in (ROOT / "docs/reference/scripted-agent.md").read_text()
+    )

@@ -29,6 +29,11 @@ def text_option(flag: str, *, help: str, default: str | None = None) -> Callable
     return click.option(flag, metavar="TEXT", default=default, callback=_read_text, help=help)
 
 
+def text_argument(name: str, *, required: bool = True) -> Callable[[F], F]:
+    """Text as given; a single dash stands for standard input."""
+    return click.argument(name, required=required, callback=_read_text)
+
+
 def metadata_option(*, help: str) -> Callable[[F], F]:
     return click.option("--metadata", metavar="JSON", callback=_read_metadata, help=help)
 

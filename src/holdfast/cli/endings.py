@@ -6,7 +6,8 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import Final
 
 import click
 
@@ -30,10 +31,14 @@ class Problem:
     details: Mapping[str, object] = field(default_factory=dict)
 
 
+_INTERRUPTED: Final = Problem("interrupted", "interrupted", INTERRUPTED)
+
+
 def run(arguments: Sequence[str]) -> int:
     """The exit code. No exception leaves this function."""
     output.prepare()
     _show_warnings()
+    code = 0
     try:
         code = _dispatch(list(arguments))
         if sys.stdout is not None:
@@ -41,7 +46,9 @@ def run(arguments: Sequence[str]) -> int:
     except BrokenPipeError:
         # the reader has what it wanted: `holdfast list | head -1`
         _let_go_of_output()
-        return 0
+        return code
+    except (KeyboardInterrupt, SystemExit) as exc:
+        return _stopped(exc, as_json=_wants_json(arguments))
     except BaseException as exc:  # noqa: BLE001 - the last resort: a person never sees a traceback
         return _report(_problem(exc), as_json=_wants_json(arguments))
     return code
@@ -69,15 +76,23 @@ def _problem(error: BaseException) -> Problem:
         case click.ClickException():
             return Problem("usage", error.format_message(), error.exit_code)
         case click.Abort() if not isinstance(error.__cause__ or error.__context__, EOFError):
-            return Problem("interrupted", "interrupted", INTERRUPTED)
-        case KeyboardInterrupt():
-            return Problem("interrupted", "interrupted", INTERRUPTED)
+            return _INTERRUPTED
         case click.Abort():
             return Problem("aborted", "nothing was done", FAILED)
         case OSError():
             return Problem("os_error", _os_error(error), FAILED)
         case _:
             return _internal(error)
+
+
+def _stopped(error: KeyboardInterrupt | SystemExit, *, as_json: bool) -> int:
+    """By a signal. A turn that was interrupted has said so itself, as the one document of its command."""
+    from holdfast.engine.result import RunInterrupted
+
+    code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else INTERRUPTED
+    if isinstance(error, RunInterrupted) or isinstance(error.__cause__, RunInterrupted):
+        return code
+    return _report(replace(_INTERRUPTED, exit_code=code), as_json=as_json)
 
 
 def _usage(error: click.UsageError) -> str:
@@ -128,7 +143,7 @@ def _wants_json(arguments: Sequence[str]) -> bool:
     before_dashes = list(arguments)
     if "--" in before_dashes:
         before_dashes = before_dashes[: before_dashes.index("--")]
-    return "--json" in before_dashes
+    return "--json" in before_dashes or "--json-stream" in before_dashes
 
 
 def _let_go_of_output() -> None:

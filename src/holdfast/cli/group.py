@@ -13,6 +13,13 @@ PROGRAM: Final = "holdfast"
 
 #: section of the help -> command -> where it is
 SECTIONS: Final = {
+    "Work with agents": {
+        "run": "running:run",
+        "resume": "running:resume",
+        "fork": "running:fork",
+        "chat": "talking:chat",
+        "open": "talking:open_session",
+    },
     "Lifecycle": {
         "create": "lifecycle:create",
         "update": "lifecycle:update",
@@ -26,9 +33,12 @@ SECTIONS: Final = {
         "show": "inspect:show",
         "why": "inspect:why",
         "tree": "inspect:tree",
+        "log": "logs:log",
+        "usage": "spending:usage",
+        "runtimes": "machines:runtimes",
+        "packet": "packet:packet",
     },
     "Change the history": {
-        "fork": "history:fork",
         "edit": "history:edit",
         "truncate": "history:truncate",
         "retry": "history:retry",
@@ -36,6 +46,8 @@ SECTIONS: Final = {
     },
     "Manage": {
         "rename": "manage:rename",
+        "relocate": "manage:relocate",
+        "recover": "machines:recover",
         "rm": "manage:remove",
         "completion": "completion:completion",
     },

@@ -18,7 +18,12 @@ def one_line(text: object, limit: int | None = None) -> str:
     words = str(text)
     if limit is not None and len(words) > limit:
         words = words[:limit].rstrip() + "…"
-    return _HARMFUL.sub(_visible, _LINE_BREAKS.sub(" ", words)).strip()
+    return visible(_LINE_BREAKS.sub(" ", words)).strip()
+
+
+def visible(line: str) -> str:
+    """A line with what is harmful written out; tabs stay."""
+    return "\t".join(_HARMFUL.sub(_escaped, part) for part in line.split("\t"))
 
 
 def harmless_json(text: str) -> str:
@@ -26,5 +31,5 @@ def harmless_json(text: str) -> str:
     return _HARMFUL.sub(lambda found: json.dumps(found.group())[1:-1], text)
 
 
-def _visible(found: re.Match[str]) -> str:
+def _escaped(found: re.Match[str]) -> str:
     return found.group().encode("unicode_escape").decode("ascii")

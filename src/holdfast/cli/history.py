@@ -1,4 +1,4 @@
-"""Owns the commands that change a conversation's history: fork, edit, truncate, retry, new."""
+"""Owns the commands that change a conversation's history: edit, truncate, retry, new."""
 
 from __future__ import annotations
 
@@ -10,29 +10,10 @@ from holdfast.cli.command import command, pass_invocation
 from holdfast.cli.documents import (
     conversation_document,
     history_turn_document,
-    session_document,
     turn_document,
 )
 from holdfast.cli.invocation import Invocation
 from holdfast.domain.conversations import Conversation
-
-
-@command("fork", "holdfast fork deploy", "holdfast fork deploy --at 1 --name another-way")
-@session_argument
-@click.option("--at", type=TURN_OR_NONE, metavar="TURN", help="The last turn to take along; by default all.")
-@click.option("--name", metavar="NAME", help="A name for the new session.")
-@pass_invocation
-def fork(run: Invocation, session: str, at: int | None, name: str | None) -> None:
-    """Begin a new session with the history of another.
-
-    Prints its id. The other one stays as it is. Its agent's own session is forked at the next run, where that is safe.
-    """
-    child = run.holdfast.fork(run.find(session), at=at, name=name)
-    if run.json:
-        conversation = run.holdfast.store.get_conversation(child.conversation_id)
-        output.document(session_document(child, ()) | conversation_document(conversation))
-    else:
-        output.say(child.id)
 
 
 @command(

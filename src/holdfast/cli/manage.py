@@ -57,3 +57,20 @@ def _agreed(run: Invocation, session_id: str) -> bool:
     found = run.holdfast.session(session_id)
     what = one_line(f"{session_id} ({found.agent}, {found.phase}, {found.purpose})", 200)
     return click.confirm(f"Remove {what} for good?", err=True)
+
+
+@command("relocate", "holdfast relocate deploy .")
+@session_argument
+@click.argument("directory", metavar="DIR")
+@pass_invocation
+def relocate(run: Invocation, session: str, directory: str) -> None:
+    """Go on in DIR: the project of a session was moved there.
+
+    The agent's own session goes on, too.
+    """
+    session_id = run.find(session)
+    work_dir = run.holdfast.relocate(session_id, directory)
+    if run.json:
+        output.document({"session_id": session_id, "work_dir": work_dir})
+    else:
+        output.say(f"{session_id} goes on in {work_dir}")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from holdfast.cli import report
-from holdfast.cli.harmless import harmless_json, one_line
+from holdfast.cli.harmless import harmless_json, one_line, visible
 
 SCHEMA_VERSION = 1
 
@@ -31,6 +31,18 @@ def document(content: Mapping[str, object]) -> None:
     _write("\n".join(map(harmless_json, text.split("\n"))))
 
 
+def record(content: Mapping[str, object]) -> None:
+    """One JSON object on one line, at once: someone is following."""
+    _write(harmless_json(json.dumps({"schema_version": SCHEMA_VERSION, **content}, default=str)))
+    flush()
+
+
+def flush() -> None:
+    """Let whoever follows see what was written so far."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
 def line(*fields: object) -> None:
     """For a pipe: the fields on one line with tabs between them, a dash for an empty one."""
     _write("\t".join(one_line(field) or "-" for field in fields))
@@ -38,6 +50,12 @@ def line(*fields: object) -> None:
 
 def say(sentence: str) -> None:
     _write(one_line(sentence))
+
+
+def text(content: str) -> None:
+    """Text of several lines, as it is but for what could do harm on a terminal."""
+    for part in content.split("\n"):
+        _write(visible(part))
 
 
 def blocks(content: Sequence[report.Block]) -> None:

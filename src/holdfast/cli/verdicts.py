@@ -71,6 +71,28 @@ def next_turn(decision: Decision, provider: str) -> str:
             assert_never(decision)
 
 
+def this_turn(decision: Decision) -> str:
+    """Said before anything runs."""
+    match decision:
+        case Resume(provider_session_id):
+            return f"resuming session {provider_session_id}{_catching_up(decision)}"
+        case Fork(provider_session_id):
+            return f"forking session {provider_session_id}{_catching_up(decision)}"
+        case Fresh():
+            return f"starting fresh: {_because(decision)}"
+        case Wait():
+            return f"waiting: {_because(decision)}"
+        case Refuse():
+            return f"refused: {_because(decision)}"
+        case _:
+            assert_never(decision)
+
+
+def _catching_up(decision: Resume | Fork) -> str:
+    ranges = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in decision.catch_up)
+    return f", telling it of turns {ranges}" if ranges else ""
+
+
 def _because(decision: Decision) -> str:
     evidence = next((v.evidence for v in decision.verdicts if v.reason is decision.reason), "")
     return f"{decision.reason} ({evidence})" if evidence else decision.reason.value

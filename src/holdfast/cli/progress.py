@@ -1,0 +1,215 @@
+"""Owns what a person, a pipe or a program sees of a running turn."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import Enum
+from types import FrameType
+from typing import TYPE_CHECKING, Final, Protocol
+
+from holdfast.cli import output
+from holdfast.cli.harmless import one_line, visible
+from holdfast.cli.verdicts import this_turn
+from holdfast.domain.decisions import Decision, Fork, Fresh, Refuse, Resume, Wait, decision_document
+from holdfast.engine.result import RunInterrupted, RunResult, result_document
+from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
+
+if TYPE_CHECKING:
+    from holdfast.cli.live import StatusLine
+
+_LONGEST_ARGUMENTS = 100
+
+
+class Show(Enum):
+    PEOPLE = "people"  #: text and tools as they come on a terminal; the answer alone in a pipe
+    DOCUMENT = "document"  #: one JSON object at the end
+    STREAM = "stream"  #: a JSON object for each event
+    CHAT = "chat"  #: as for people, and the next turn follows at once
+
+
+class Shown(Protocol):
+    def observe(self, seen: Decision | Happening) -> None: ...
+
+    def end(self, result: RunResult) -> None: ...
+
+    def close(self) -> None:
+        """The terminal as it was; also when there was no result."""
+        ...
+
+
+@contextmanager
+def shown(show: Show) -> Iterator[Shown]:
+    """Also sees to it that being stopped ends the agent, commits its turn and says how to go on."""
+    with _stoppable():
+        view = _VIEWS[show]()
+        try:
+            yield view
+        except RunInterrupted as exc:
+            view.end(exc.result)
+            if isinstance(exc.__cause__, SystemExit):
+                raise SystemExit(exc.__cause__.code) from exc
+            raise
+        finally:
+            view.close()
+
+
+@contextmanager
+def _stoppable() -> Iterator[None]:
+    """Being told to terminate, or losing the terminal, is an exit like any other: the turn is committed."""
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    for number, handler in before.items():
+        if handler is not signal.SIG_IGN:  # nohup
+            signal.signal(number, leave)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Document:
+    def observe(self, seen: Decision | Happening) -> None:
+        if isinstance(seen, Resume | Fork | Fresh | Wait | Refuse):
+            tell(this_turn(seen))
+
+    def end(self, result: RunResult) -> None:
+        output.document(result_document(result))
+
+    def close(self) -> None:
+        pass
+
+
+class _Stream:
+    def observe(self, seen: Decision | Happening) -> None:
+        output.record(_event_document(seen))
+
+    def end(self, result: RunResult) -> None:
+        output.record({"type": "result", **result_document(result)})
+
+    def close(self) -> None:
+        pass
+
+
+class _People:
+    """Text goes to standard output, everything about it to standard error."""
+
+    def __init__(self, *, goes_on: bool = False) -> None:
+        self._began = time.monotonic()
+        self._goes_on = goes_on
+        self._live: StatusLine | None = None
+        self._pending = ""
+        self._streams = output.is_terminal()
+        if self._streams:
+            from holdfast.cli.live import StatusLine  # rich is for terminals only
+
+            self._live = StatusLine()
+
+    def observe(self, seen: Decision | Happening) -> None:
+        match seen:
+            case Resume() | Fork() | Fresh() | Wait() | Refuse():
+                self._note(this_turn(seen))
+            case Said(text) if self._streams:
+                self._say(text)
+            case Called(_, tool, arguments):
+                shown_arguments = one_line(json.dumps(dict(arguments), ensure_ascii=False))[
+                    :_LONGEST_ARGUMENTS
+                ]
+                self._note(f"{tool} {shown_arguments}", quiet=not self._streams)
+            case Returned(_, _, True):
+                self._note("the tool failed", quiet=not self._streams)
+            case Noted(text):
+                self._note(text)
+            case Spent(usage) if self._live is not None:
+                self._live.tokens(usage.usage.input_tokens, usage.usage.output_tokens)
+            case _:
+                pass
+
+    def end(self, result: RunResult) -> None:
+        if self._live is not None:
+            self._say("\n" if self._pending else "")
+            self.close()
+        elif result.text is not None:
+            output.text(result.text)
+        for notice in result.notices:
+            tell(notice)
+        if result.failure is not None:
+            tell(f"{result.status}: {result.failure.failure_class}: {result.failure.message}")
+        tell(_summary(result, time.monotonic() - self._began))
+        if not self._goes_on:
+            tell(f"go on with: {result.continue_with}")
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.close()
+
+    def _say(self, text: str) -> None:
+        """Whole lines: what follows may be a note of ours."""
+        *lines, self._pending = (self._pending + text).split("\n")
+        assert self._live is not None
+        for line in lines:
+            self._live.print(visible(line))
+
+    def _note(self, text: str, *, quiet: bool = False) -> None:
+        if quiet:
+            return
+        if self._live is not None:
+            if self._pending:
+                self._say("\n")
+            self._live.note(one_line(text))
+        else:
+            tell(text)
+
+
+def _summary(result: RunResult, seconds: float) -> str:
+    usage = result.usage
+    tokens = f"{usage.input_tokens} tokens in, {usage.output_tokens} out"
+    return f"turn {result.turn} of {result.session_id}: {result.status}, {seconds:.1f} s, {tokens}, ${usage.cost_usd:.4f}"
+
+
+def tell(sentence: str) -> None:
+    if sys.stderr is not None:
+        sys.stderr.write(f"holdfast: {one_line(sentence)}\n")
+        sys.stderr.flush()
+
+
+def _event_document(seen: Decision | Happening) -> dict[str, object]:
+    match seen:
+        case Named(session_id):
+            return {"type": "provider_session", "provider_session_id": session_id}
+        case Said(text):
+            return {"type": "text", "text": text}
+        case Called(call_id, tool, arguments):
+            return {"type": "tool_call", "id": call_id, "tool": tool, "arguments": dict(arguments)}
+        case Returned(call_id, text, is_error):
+            return {"type": "tool_result", "id": call_id, "output": text, "is_error": is_error}
+        case Spent(report):
+            return {
+                "type": "usage",
+                "input_tokens": report.usage.input_tokens,
+                "output_tokens": report.usage.output_tokens,
+                "cost_usd": report.usage.cost_usd,
+                "cumulative": report.cumulative,
+            }
+        case Noted(text):
+            return {"type": "notice", "text": text}
+        case Ended(ok, _, error, status, code):
+            return {"type": "end", "ok": ok, "error": error, "status": status, "code": code}
+        case _:
+            return {"type": "decision", "decision": decision_document(seen)}
+
+
+_VIEWS: Final[Mapping[Show, Callable[[], Shown]]] = {
+    Show.PEOPLE: _People,
+    Show.DOCUMENT: _Document,
+    Show.STREAM: _Stream,
+    Show.CHAT: lambda: _People(goes_on=True),
+}

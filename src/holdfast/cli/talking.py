@@ -1,0 +1,100 @@
+"""Owns the commands for a person's own conversation with an agent: chat and open."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from holdfast.cli import output
+from holdfast.cli.arguments import session_argument
+from holdfast.cli.command import command, pass_invocation
+from holdfast.cli.invocation import Invocation
+from holdfast.cli.progress import Show, shown, tell
+from holdfast.cli.running import finish, keywords, run_command, run_options, show_style
+from holdfast.engine.result import RunInterrupted, RunResult
+from holdfast.errors import InvalidInput
+
+_QUIT = "quit"
+
+
+@run_command(
+    "chat",
+    "printf 'plan the change\\nquit\\n' | holdfast chat --provider scripted",
+    "printf 'try it the other way\\nquit\\n' | holdfast chat --fork deploy",
+)
+@click.argument("session", metavar="[ID]", required=False)
+@click.option("--fork", "forks", is_flag=True, help="Branch off the session, and talk to the branch.")
+@click.option("--agent", metavar="NAME", help="Who works, in a new session: a role.")
+@click.option("--provider", metavar="NAME", help="claude, codex, opencode, gemini or scripted.")
+@run_options
+@pass_invocation
+def chat(run: Invocation, /, session: str | None, forks: bool, json_stream: bool, **given: Any) -> None:
+    """Talk to an agent, a line for each turn.
+
+    It goes on until `quit` or the end of the input. With an ID the session goes on, without one a new one begins. Leaving it pauses the session: nothing
+    of it runs, and it can go on at any time.
+    """
+    if forks and session is None:
+        raise click.UsageError("--fork needs the ID of a session")
+    session_id = None if session is None else str(run.find(session))
+    if forks and session_id is not None:
+        session_id = run.holdfast.fork(session_id).id
+    result = None
+    for line in _lines():
+        try:
+            result = _turn(run, session_id, line, json_stream, given)
+        except RunInterrupted as exc:
+            if not sys.stdin.isatty():
+                raise
+            result = exc.result
+        session_id = result.session_id
+        given["fresh"] = False  # that was for the first turn
+    if result is not None:
+        tell(f"paused; go on with: holdfast chat {result.session_id}")
+        finish(result)
+
+
+def _turn(
+    run: Invocation, session_id: str | None, line: str, json_stream: bool, given: dict[str, Any]
+) -> RunResult:
+    style = show_style(run, json_stream)
+    with shown(Show.CHAT if style is Show.PEOPLE else style) as show:
+        asked = keywords(given, show)
+        if session_id is None:
+            result = run.holdfast.run(line, agent=given["agent"], provider=given["provider"], **asked)
+        else:
+            result = run.holdfast.resume(session_id, line, provider=given["provider"], **asked)
+        show.end(result)
+    return result
+
+
+def _lines() -> Iterator[str]:
+    if sys.stdin is None:
+        raise InvalidInput("input", "standard input is closed")
+    while True:
+        try:
+            line = input("> " if sys.stdin.isatty() and output.is_terminal() else "")
+        except EOFError:
+            return
+        except UnicodeDecodeError as exc:
+            raise InvalidInput("input", f"contains invalid UTF-8 at position {exc.start}") from None
+        if line.strip() == _QUIT:
+            return
+        if line.strip():
+            yield line
+
+
+@command("open", "holdfast open deploy </dev/null")
+@session_argument
+@pass_invocation
+def open_session(run: Invocation, session: str) -> None:
+    """Open the agent's own program on a session, in its directory.
+
+    Nobody else writes to the session meanwhile. What was said there is in the history afterwards.
+    """
+    session_id = run.find(session)
+    exit_code = run.holdfast.open_native(session_id)
+    click.get_current_context().exit(exit_code)
