@@ -31,17 +31,21 @@ $(1)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pi
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: docs help demo test check format bench dist lock clean .venv
+.PHONY: docs help demo test test-agents check format bench dist lock clean .venv
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z.-]+):.*## (.*)/  make \1|\2/' | \
 	  while IFS='|' read -r target words; do printf '%-14s %s\n' "$$target" "$$words"; done
 
-demo: $(STAMP) ## show what holdfast does, in a minute, on this machine
+demo: $(STAMP) ## show what holdfast does, in ten seconds, on this machine
 	@$(VENV)/bin/python examples/demo.py $(ARGS)
 
 test: $(STAMP) ## run the tests (ARGS="-k lease" selects some)
 	@$(VENV)/bin/python -m pytest -n logical --dist worksteal $(ARGS)
+
+test-agents: $(STAMP) ## install the real agents into .cache and run the tests that drive them
+	@$(VENV)/bin/python -m tests.agents.lab.install
+	@$(VENV)/bin/python -m pytest -n logical --dist worksteal tests/agents $(ARGS)
 
 check: $(STAMP) ## lint, formatting, types, layers
 	$(VENV)/bin/ruff check .
@@ -68,7 +72,7 @@ lock: ## resolve the development dependencies anew into uv.lock (needs uv)
 	uv lock --upgrade
 
 clean: ## remove the environments, caches and built files
-	rm -rf $(VENV) $(BENCH_VENV) dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(BENCH_VENV) .cache dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .venv: $(STAMP) ## make the development environment (done by the others when it is missing or old)

@@ -1,0 +1,105 @@
+"""Failures."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.agents.driver import Driver, finish, only
+from tests.agents.lab.model_servers.replies import CallTool, CutStream, EmptyStream, Fail, Hang, Reply, Say
+from tests.agents.lab.model_servers.server import ModelRequest
+
+MEGABYTE = 1024 * 1024
+
+FAILURES: dict[str, Reply] = {
+    "HTTP 400": Fail(400),
+    "HTTP 401": Fail(401),
+    "HTTP 429": Fail(429, headers={"retry-after": "1"}),
+    "HTTP 500": Fail(500),
+    "HTTP 529": Fail(529),
+    "a cut stream": CutStream(),
+    "an empty stream": EmptyStream(),
+}
+#: whatever is not the service's own trouble; a 400 tells nothing certain about the session
+CLASSES = {"HTTP 400": "unknown", "HTTP 401": "auth"}
+
+
+@pytest.mark.parametrize("name", FAILURES)
+def test_a_model_that_fails_fails_the_turn_and_is_told_apart(driver: Driver, name: str) -> None:
+    first = driver.run("colour?")
+    driver.lab.server.otherwise(FAILURES[name])
+
+    second = driver.resume(first.session, "again?")
+
+    expected = CLASSES.get(name, "transient")
+    assert (second.exit_code, second["status"], second.failure) == (1, "failed", expected)
+    assert second.decision == "resume"
+    assert driver.holdfast("why", first.session).decision == "resume"
+
+
+def test_a_session_goes_on_after_its_model_failed(driver: Driver) -> None:
+    driver.lab.server.script(Say("violet"))
+    first = driver.run("colour?")
+    driver.lab.server.otherwise(Fail(500))
+    driver.resume(first.session, "stone?")
+    driver.lab.server.otherwise(Say("ok"))
+
+    third = driver.resume(first.session)
+
+    assert (third.exit_code, third.native) == (0, first.native)
+    sent = " ".join(driver.request.texts)
+    assert [sent.count(said) for said in ("colour?", "violet", "stone?")] == [1, 1, 1]
+
+
+@only("claude")
+def test_all_answers_of_a_run_with_a_background_agent_are_kept(driver: Driver) -> None:
+    errand = {"description": "look", "prompt": "look into it", "subagent_type": "general-purpose"}
+    replies: list[Reply] = [CallTool("Agent", errand), Say("it is under way"), Say("the report is in")]
+    answers = iter(replies)
+
+    def answer(request: ModelRequest) -> Reply:
+        return Say("nothing") if request.texts[0] == errand["prompt"] else next(answers)
+
+    driver.lab.server.otherwise(answer)
+
+    run = driver.run("delegate", "--allow-tool", "Agent")
+
+    assert run.exit_code == 0
+    assert run["text"] == "it is under way\n\nthe report is in"
+
+
+def test_success_without_a_saved_session_is_told_and_the_next_turn_has_the_context(driver: Driver) -> None:
+    # for root no folder is unwritable; a file in its place is
+    home, sessions = driver.traits.sessions.split("/")[:2]
+    (driver.lab.home / home).mkdir(exist_ok=True)
+    (driver.lab.home / home / sessions).touch()
+    driver.lab.server.script(Say("violet"))
+
+    first = driver.run("colour?")
+    second = driver.resume(first.session, "again?")
+
+    assert (first.exit_code, first["text"]) == (0, "violet")
+    assert any("did not save its session" in notice for notice in first["notices"])
+    assert (second.exit_code, second.decision) == (0, "fresh")
+    (sent,) = driver.request.texts
+    assert (sent.count("colour?"), sent.count("violet")) == (1, 1)
+
+
+def test_a_line_of_200_megabytes_takes_no_memory_and_hides_no_answer(driver: Driver) -> None:
+    line = "head -c 200000000 /dev/zero | tr '\\0' x; echo"
+    driver.put_first(f'case "$*" in *--version*|*--help*) ;; *) {line};; esac')
+    hang = Hang("violet")
+    driver.lab.server.script(hang)
+    with driver.started("run", "--provider", driver.provider, "colour?") as process:
+        hang.await_reached(60)
+        peak = _peak_memory(process.pid)
+        hang.release()
+        run = finish(process)
+
+    assert (run.exit_code, run["text"]) == (0, "violet")
+    assert peak < 150 * MEGABYTE
+
+
+def _peak_memory(pid: int) -> int:
+    status = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (line,) = (line for line in status if line.startswith("VmHWM:"))
+    return int(line.split()[1]) * 1024

@@ -1,0 +1,82 @@
+"""Gemini alone."""
+
+import os
+import signal
+from pathlib import Path
+
+from tests.agents.driver import Driver, finish, only
+from tests.agents.lab import homes
+from tests.agents.lab.model_servers.replies import EmptyStream, Fail, Hang, Say
+
+pytestmark = only("gemini")
+
+#: makes a program believe that it is some minutes ago
+EARLIER = """
+globalThis.Date = class extends Date {
+  constructor(...given) { super(...(given.length ? given : [new.target.now()])) }
+  static now() { return super.now() - 300_000 }
+}
+"""
+
+
+def test_a_session_that_its_retention_deleted_starts_fresh_with_the_context(
+    driver: Driver, tmp_path: Path
+) -> None:
+    homes.gemini(driver.lab.home, driver.lab.server.url, retention=True)
+    clock = tmp_path / "earlier.cjs"
+    clock.write_text(EARLIER)
+    driver.lab.server.script(Say("violet"))
+    driver.put_first(f"export NODE_OPTIONS='--require {clock}'")
+    first = driver.run("colour?")
+    driver.put_first()
+
+    second = driver.resume(first.session, "stone?")
+
+    # a resume in a later minute leaves a second file, for which another start deletes both
+    assert (second.exit_code, second.decision, second.native) == (0, "resume", first.native)
+    files = list(driver.lab.home.glob(f".gemini/tmp/*/chats/session-*-{first.native[:8]}.jsonl"))
+    assert len(files) == 2
+    driver.run("something else")
+    assert not any(file.exists() for file in files)
+
+    third = driver.resume(first.session, "again?")
+
+    assert (third.exit_code, third.decision, third.reason) == (0, "fresh", "transcript_missing")
+    (sent,) = driver.request.texts
+    assert [sent.count(said) for said in ("colour?", "violet", "stone?")] == [1, 1, 1]
+
+
+def test_an_agent_that_is_interrupted_did_not_answer_though_it_ends_well(
+    driver: Driver, tmp_path: Path
+) -> None:
+    hang, leader = Hang(), tmp_path / "leader"
+    driver.lab.server.script(hang)
+    driver.put_first(f"echo $$ > {leader}")
+    with driver.started("run", "--provider", "gemini", "colour?") as process:
+        hang.await_reached()
+        # as a terminal does: the first of its processes only waits for the second
+        os.killpg(int(leader.read_text()), signal.SIGINT)
+        ended = finish(process)
+
+    assert ended.exit_code == 1
+    assert (ended["status"], ended.failure) == ("interrupted", "interrupted")
+    assert "exit code 0" in ended["failure"]["message"]
+
+
+def test_an_empty_answer_is_a_failure_though_it_ends_well(driver: Driver) -> None:
+    driver.lab.server.otherwise(EmptyStream())
+
+    ended = driver.run("colour?")
+
+    assert (ended.exit_code, ended.failure) == (1, "transient")
+
+
+def test_its_retries_end_at_the_time_limit(driver: Driver) -> None:
+    driver.lab.server.script(Fail(429))
+    driver.lab.server.otherwise(Fail(500))
+
+    ended = driver.run("colour?", "--timeout", "20")
+
+    assert (ended.exit_code, ended["status"], ended.failure) == (1, "interrupted", "interrupted")
+    assert "time limit" in ended["failure"]["message"]
+    assert len(driver.lab.server.requests) > 1
