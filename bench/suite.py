@@ -13,8 +13,10 @@ from bench import (
     cleaning,
     crowd,
     histories,
+    listening,
     listing,
     machine,
+    memory,
     operations,
     plot,
     postgres,
@@ -22,6 +24,7 @@ from bench import (
     sizes,
     statements,
     syncs,
+    turn_syncs,
 )
 from bench.results import Findings
 from bench.scale import FULL, QUICK, Place
@@ -40,6 +43,9 @@ SECTIONS: dict[str, Section] = {
     "syncs": syncs.measure,
     "bytes": sizes.measure,
     "postgres": postgres.measure,
+    "listening": listening.measure,
+    "turn-syncs": turn_syncs.measure,
+    "memory": memory.measure,
 }
 
 

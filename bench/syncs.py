@@ -1,20 +1,17 @@
 """Owns the section on syncs: how often a write transaction makes the disk write, counted by strace.
 
 Run as a program, this is what strace watches: between two marks it does one operation again and again.
-A mark is a sync of a file with a telling name.
 """
 
 from __future__ import annotations
 
 import os
-import re
-import shutil
-import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
+from bench import strace
 from bench import workload as w
 from bench.floor import Floor
 from bench.ours import Ours, open_sqlite
@@ -23,8 +20,6 @@ from bench.scale import Place
 
 #: turns for each traced call that are committed with checkpoints on
 CHECKPOINTED = 20
-ROOT = Path(__file__).resolve().parents[1]
-
 #: the operation, and its write transactions
 OPERATIONS = {
     "create": 1,
@@ -35,11 +30,9 @@ OPERATIONS = {
     "finalize": 1,
 }
 
-_SYNC = re.compile(r"(?:fsync|fdatasync|msync|sync_file_range)\(\d+<([^>]+)>")
-
 
 def measure(place: Place, found: Findings) -> None:
-    why_not = _why_not()
+    why_not = strace.why_not()
     counted = {} if why_not else {who: _count(place, who) for who in ("floor", "Holdfast")}
     rows = []
     for name, transactions in OPERATIONS.items():
@@ -75,41 +68,15 @@ def _checkpoints(counted: dict[str, Counter[tuple[str, str]]], turns: int) -> st
     return ", ".join(parts)
 
 
-def _why_not() -> str:
-    if shutil.which("strace") is None:
-        return "strace is not installed"
-    tried = subprocess.run(["strace", "-o", os.devnull, "true"], capture_output=True, check=False)
-    return "" if tried.returncode == 0 else "strace may not trace here"
-
-
 def _count(place: Place, who: str) -> Counter[tuple[str, str]]:
     """By operation and kind: ``commit`` syncs the log, ``checkpoint`` the database itself."""
     folder = place.directory / f"syncs-{who}"
     folder.mkdir()
-    log = folder / "strace.log"
-    subprocess.run(
-        ["strace", "-f", "-y", "-e", "trace=fsync,fdatasync,msync,sync_file_range", "-o", str(log)]
-        + [sys.executable, "-m", "bench.syncs", who, str(folder), str(place.scale.traced)],
-        cwd=ROOT,
-        check=True,
-    )
     counts: Counter[tuple[str, str]] = Counter()
-    operation = ""
-    for line in log.read_text().splitlines():
-        synced = _SYNC.search(line)
-        if synced is None:
-            continue
-        name = Path(synced.group(1)).name
-        if name.startswith("mark-"):
-            operation = name.removeprefix("mark-")
-        else:
-            counts[operation, "commit" if name.endswith("-wal") else "checkpoint"] += 1
+    times = str(place.scale.traced)
+    for operation, path in strace.syncs(folder, "bench.syncs", who, str(folder), times):
+        counts[operation, "commit" if path.endswith("-wal") else "checkpoint"] += 1
     return counts
-
-
-def _mark(folder: Path, name: str) -> None:
-    with (folder / f"mark-{name}").open("w") as file:
-        os.fsync(file.fileno())
 
 
 def _do_everything(who: str, folder: Path, times: int) -> None:
@@ -129,13 +96,13 @@ def _do_everything(who: str, folder: Path, times: int) -> None:
         "finalize": lambda n: subject.finalize(sessions[n]),
     }
     for name, do in work.items():
-        _mark(folder, name)
+        strace.mark(folder, name)
         for number in range(times):
             do(number)
-    _mark(folder, "with checkpoints")
+    strace.mark(folder, "with checkpoints")
     for _ in range(times * CHECKPOINTED):
         other.record_turn(session_id)
-    _mark(folder, "the end")
+    strace.mark(folder, "the end")
     os._exit(0)  # closing would checkpoint once more
 
 
