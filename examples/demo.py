@@ -1,124 +1,112 @@
-"""Shows the main job on an embedded store: work that stops, for whatever reason, and goes on.
+"""Shows the main job: work that stops, for whatever reason, and goes on.
 
-Nothing is installed or configured: one SQLite file in a temporary directory, no agent, no network.
+Nothing is installed or configured: the agent that comes with Holdfast, which needs no model, and one
+SQLite file in a temporary directory. Everything here is the command as you would type it.
 """
 
 from __future__ import annotations
 
-import multiprocessing
 import os
+import shlex
 import signal
+import subprocess
+import sys
+import sysconfig
 import tempfile
 import time
 from pathlib import Path
 
-import holdfast
-from holdfast import Capabilities, Launch, Runtime, SessionKind, TurnEnd, TurnStatus
-from holdfast.domain.decisions import decision_kind
-from holdfast.domain.ids import ProviderSessionId
-from holdfast.domain.turns import Claim, ClaimRequest
+HOLDFAST = str(Path(sysconfig.get_path("scripts")) / "holdfast")
+PATIENCE = 30.0
 
-LAPTOP = Runtime("laptop", "claude", "claude-code", "/home/ada", Capabilities(can_fork=True, chooses_id=True))
-SERVER = Runtime(
-    "server", "claude", "claude-code", "/srv/agents", Capabilities(can_fork=True, chooses_id=True)
-)
-SHORT_LEASE = 0.5
+
+class Desk:
+    """A home of its own, and a project to work on."""
+
+    def __init__(self, folder: Path) -> None:
+        self.project = folder / "project"
+        self.moved = folder / "project-moved"
+        for directory in (self.project, self.moved, folder / "home"):
+            directory.mkdir()
+        kept = {
+            name: value for name, value in os.environ.items() if not name.startswith(("HOLDFAST_", "XDG_"))
+        }
+        self.environ = kept | {"HOME": str(folder / "home"), "HOLDFAST_RUN__PROVIDER": "scripted"}
+
+    def holdfast(self, *arguments: str, expected: int = 0) -> str:
+        """Run a command, show it with everything it says, and stop the demo if it ends in another way."""
+        print(f"  $ holdfast {shlex.join(arguments)}", flush=True)
+        done = subprocess.run(
+            [HOLDFAST, *arguments], cwd=self.project, env=self.environ, text=True, capture_output=True,
+            check=False,
+        )  # fmt: skip
+        for line in (done.stdout + done.stderr).splitlines():
+            print(f"    {line}", flush=True)
+        if done.returncode != expected:
+            sys.exit(f"demo: ended with {done.returncode}, not {expected}")
+        return done.stdout
+
+    def why(self, *words: str) -> None:
+        """Of all that ``why`` says, the guards that did not simply pass, and the verdict."""
+        print("  $ holdfast why demo", flush=True)
+        done = subprocess.run(
+            [HOLDFAST, "why", *words], cwd=self.project, env=self.environ, text=True, capture_output=True,
+            check=True,
+        )  # fmt: skip
+        for line in done.stdout.splitlines():
+            if line.startswith(("The ", "decided")) or " failed " in line or " missing " in line:
+                print(f"    {line}", flush=True)
+
+    def kill_in_the_middle(self, *arguments: str) -> None:
+        """kill -9, once the agent is at work."""
+        print(f"  $ holdfast {shlex.join(arguments)} &", flush=True)
+        with subprocess.Popen(
+            [HOLDFAST, *arguments], cwd=self.project, env=self.environ, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        ) as run:  # fmt: skip
+            deadline = time.monotonic() + PATIENCE
+            while "halfway" not in self._log() and time.monotonic() < deadline:
+                time.sleep(0.1)
+            run.send_signal(signal.SIGKILL)
+        print(f"  $ kill -9 {run.pid}", flush=True)
+
+    def _log(self) -> str:
+        told = subprocess.run(
+            [HOLDFAST, "log", "demo"], cwd=self.project, env=self.environ, text=True, capture_output=True,
+            check=False,
+        )  # fmt: skip
+        return told.stdout
 
 
 def main() -> None:
+    began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        url = f"sqlite:///{Path(folder) / 'demo.db'}"
-        with holdfast.open(url) as hf:
-            approval(hf)
-            resume_and_why(hf)
-            crash(hf, url)
-            fork(hf)
+        desk = Desk(Path(folder))
+        step("1. A turn. The agent's own session and ours are recorded together")
+        desk.holdfast("run", "--name", "demo", "SAY The bug is in parser.py, it is called swordfish")
 
+        step("2. A crash: holdfast is killed in the middle of the next turn, with kill -9")
+        desk.kill_in_the_middle("resume", "demo", "SAY Tests: halfway\nSLEEP 60")
 
-def approval(hf: holdfast.Holdfast) -> None:
-    step("1. A subagent stops for approval, and goes on with its context")
-    agent_id = hf.create_session("terraform-architect", "approval_workflow", {"task_id": "T001"})
-    hf.update_state(agent_id, phase="planning", metadata={"plan_file": "plan.json"})
-    hf.update_state(agent_id, phase="approval")
-    say(f"{agent_id} waits for approval; should_resume: {hf.should_resume(agent_id)}")
-    state = hf.get_session(agent_id)
-    assert state is not None
-    say(f"ten minutes later it still knows its plan: {state['metadata']}")
-    hf.update_state(agent_id, phase="executing")
-    hf.finalize_session(agent_id, "completed", "Terraform applied")
-    say(f"done; should_resume: {hf.should_resume(agent_id)} ({hf.may_continue(agent_id)})")
+        step("3. Going on. What was left running is ended, and the agent's own session is resumed")
+        desk.holdfast("resume", "demo")
+        desk.holdfast("resume", "demo", "HISTORY")
+        desk.why("demo")
 
+        step("4. A fork: another way, from the same past. The first session is not touched")
+        desk.holdfast("fork", "demo", "--name", "another-way", "RECALL swordfish")
 
-def resume_and_why(hf: holdfast.Holdfast) -> None:
-    step("2. Every turn is decided: resume the agent's own session, or start fresh and say why")
-    session = hf.create("claude", kind=SessionKind.CONVERSATION, name="demo", provider="claude")
-    run(hf, session.id, "Find the bug", "It is in parser.py", LAPTOP)
-    run(hf, session.id, "Fix it", "Fixed", LAPTOP)
-    run(hf, session.id, "Now on another machine", "Starting over, with everything I was told", SERVER)
-    run(hf, session.id, "And again there", "Right where I was", SERVER)
-    hf.edit(session.id, 1, prompt="Find the bug in the lexer")
-    run(hf, session.id, "After an edit of turn 1", "Fresh, because I had seen it", SERVER)
-
-
-def crash(hf: holdfast.Holdfast, url: str) -> None:
-    step("3. A worker is killed in the middle of a turn (a real kill -9)")
-    session_id = hf.find("demo")
-    turn = hf.enqueue(session_id, "Write the tests")
-    worker = multiprocessing.get_context("spawn").Process(target=doomed_worker, args=(url,))
-    worker.start()
-    worker.join()
-    say(f"worker ended with signal {-(worker.exitcode or 0)}, turn {turn.seq} is still leased to it")
-    while not (orphans := hf.store.orphans()):
-        time.sleep(SHORT_LEASE / 10)
-    recovered = hf.store.recover(orphans[0])
-    say(f"its lease has expired: turn {recovered.seq} is {recovered.status} again, nothing is lost")
-    claim = claim_next(hf, SERVER)
-    say(f"the next worker gets turn {claim.turn.seq}, {decision_kind(claim.decision)} ({claim.cause})")
-    hf.store.finish_turn(claim.lease, TurnEnd(TurnStatus.DONE, "Tests written"))
-
-
-def doomed_worker(url: str) -> None:
-    with holdfast.open(url) as hf:
-        claim = claim_next(hf, SERVER, SHORT_LEASE)
-        hf.store.launch(claim.lease, Launch(claim.decision))
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-def fork(hf: holdfast.Holdfast) -> None:
-    step("4. A fork: constant time, and blind to what the parent does later")
-    parent = hf.find("demo")
-    child = hf.fork(parent, at=2, name="another-idea")
-    hf.edit(parent, 2, prompt="changed later")
-    say(f"{child.name} begins with: {[turn.prompt for turn in hf.history(child.id)]}")
-    say(f"its parent now says:       {[turn.prompt for turn in hf.history(parent)[:2]]}")
-    print("\nThe same on the command line: holdfast list, holdfast why ID, holdfast tree ID")
-
-
-def run(hf: holdfast.Holdfast, session_id: str, prompt: str, answer: str, runtime: Runtime) -> None:
-    """What a worker does, without an agent: claim, launch, finish."""
-    hf.enqueue(session_id, prompt)
-    claim = claim_next(hf, runtime)
-    kind = decision_kind(claim.decision)
-    failed = [v for v in claim.decision.verdicts if v.outcome and v.reason is claim.decision.reason]
-    why = f": {failed[0].evidence}" if failed else ""
-    say(f"turn {claim.turn.seq} on the {runtime.machine:6}  {kind:6}  {claim.decision.reason}{why}")
-    minted = None if kind == "resume" else ProviderSessionId(f"provider-session-{claim.turn.seq}")
-    hf.store.launch(claim.lease, Launch(claim.decision, provider_session_id=minted, work_dir="/work"))
-    hf.store.finish_turn(claim.lease, TurnEnd(TurnStatus.DONE, answer))
-
-
-def claim_next(hf: holdfast.Holdfast, runtime: Runtime, lease_seconds: float = 60) -> Claim:
-    claim = hf.store.claim_turn(ClaimRequest(runtime, "demo-worker", os.urandom(8).hex(), lease_seconds))
-    assert claim is not None, "there is a turn in the queue"
-    return claim
+        step("5. The project is somewhere else: a fresh start, which still knows everything")
+        desk.holdfast("resume", "demo", "--cwd", str(desk.moved), "RECALL swordfish")
+        desk.why("demo")
+        desk.holdfast("tree", "demo")
+    print(
+        f"\nThat took {time.monotonic() - began:.0f} seconds. Next: the README's tour, with an agent of yours."
+    )
 
 
 def step(title: str) -> None:
-    print(f"\n{title}")
-
-
-def say(text: str) -> None:
-    print(f"   {text}")
+    print(f"\n{title}", flush=True)
 
 
 if __name__ == "__main__":
