@@ -40,7 +40,9 @@ help: ## list the targets
 demo: $(STAMP) ## show what holdfast does, in ten seconds, on this machine
 	@$(VENV)/bin/python examples/demo.py $(ARGS)
 
+# where nothing may be skipped, the real agents are installed before the first test needs one
 test: $(STAMP) ## run the tests (ARGS="-k lease" selects some)
+	@[ "$$HOLDFAST_REQUIRE" != all ] || $(VENV)/bin/python -m tests.agents.lab.install
 	@$(VENV)/bin/python -m pytest -n logical --dist worksteal $(ARGS)
 
 test-agents: $(STAMP) ## install the real agents into .cache and run the tests that drive them
