@@ -72,6 +72,9 @@ class UsageReport:
     context: ContextUse | None = None
 
 
+NOTHING_REPORTED = UsageReport()
+
+
 def usage_delta(reported: Usage, baseline: Usage) -> Usage:
     """This attempt's share of cumulative figures.
 

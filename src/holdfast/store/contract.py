@@ -45,7 +45,7 @@ from holdfast.domain.turns import (
     TurnEnd,
     TurnRequest,
 )
-from holdfast.domain.usage import Usage, UsageGroup, UsageTotal
+from holdfast.domain.usage import NOTHING_REPORTED, Usage, UsageGroup, UsageReport, UsageTotal
 
 
 class Store(Protocol):
@@ -229,8 +229,12 @@ class Store(Protocol):
         """
         ...
 
-    def fall_back(self, lease: Lease, failure: Failure, key: str) -> Claim:
+    def fall_back(
+        self, lease: Lease, failure: Failure, key: str, usage: UsageReport = NOTHING_REPORTED
+    ) -> Claim:
         """The provider refused the session it was asked to resume: retire it, go on fresh.
+
+        What was used all the same, in a session that nobody asked for, counts as it is.
 
         A new attempt of the same try, under a new fencing token. Idempotent by ``key``. Conflict if
         nothing was resumed, or if the turn asked for that very session by name.

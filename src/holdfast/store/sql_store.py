@@ -40,7 +40,15 @@ from holdfast.domain.turns import (
     TurnEnd,
     TurnRequest,
 )
-from holdfast.domain.usage import Usage, UsageGroup, UsageTotal, check_report, check_usage
+from holdfast.domain.usage import (
+    NOTHING_REPORTED,
+    Usage,
+    UsageGroup,
+    UsageReport,
+    UsageTotal,
+    check_report,
+    check_usage,
+)
 from holdfast.errors import InvalidInput
 from holdfast.store.driver import Driver, Undone
 from holdfast.store.sql import (
@@ -223,8 +231,11 @@ class SqlStore:
     ) -> None:
         self._write(attempts.pin, lease, provider_session_id, transcript)
 
-    def fall_back(self, lease: Lease, failure: Failure, key: str) -> Claim:
-        return self._write(endings.fall_back, lease, failure, key)
+    def fall_back(
+        self, lease: Lease, failure: Failure, key: str, usage: UsageReport = NOTHING_REPORTED
+    ) -> Claim:
+        check_report(usage)
+        return self._write(endings.fall_back, lease, failure, key, usage)
 
     def put_back(self, lease: Lease, not_before: Instant | None = None) -> Turn:
         return self._write(endings.put_back, lease, not_before)

@@ -43,6 +43,17 @@ class FallBackContract:
         store.launch(claimed.lease, Launch(claimed.decision, a_process()))
         return claimed
 
+    def test_what_was_used_before_the_refusal_is_counted(self, store: Store) -> None:
+        resumed = self.resuming(store)
+        spent = Usage(100, 40, 20, 0.5)
+
+        again = store.fall_back(resumed.lease, GONE, "fallback", UsageReport(spent, cumulative=True))
+        store.finish_turn(again.lease, done(usage=UsageReport(spent)))
+
+        assert store.get_session(resumed.lease.session_id).usage == spent + spent
+        turn = resumed.turn
+        assert [one.usage for one in store.attempts(turn.conversation_id, turn.seq)] == [spent, spent]
+
     def test_the_refused_session_is_retired(self, store: Store) -> None:
         resumed = self.resuming(store)
         refused = resumed_id(resumed.decision)

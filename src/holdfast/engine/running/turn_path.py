@@ -168,7 +168,9 @@ class TurnPath:
 
     def _fall_back(self, ran: Ran) -> Ran:
         assert ran.ending.failure is not None
-        self._claim = self._store.fall_back(self._claim.lease, ran.ending.failure, os.urandom(16).hex())
+        self._claim = self._store.fall_back(
+            self._claim.lease, ran.ending.failure, os.urandom(16).hex(), ran.report.usage
+        )
         self._alive.replace(self._claim.lease)
         return self._attempt()
 

@@ -62,7 +62,11 @@ WHERE workspace = :ws AND id = :id"""
 NUMBER_ATTEMPT = """
 UPDATE turns SET status = 'claimed', attempts = :number
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
-TAKE_FENCE = "UPDATE sessions SET fence = :fence WHERE workspace = :ws AND id = :id"
+TAKE_FENCE = """
+UPDATE sessions SET fence = :fence,
+    input_tokens = input_tokens + :input, cached_input_tokens = cached_input_tokens + :cached,
+    output_tokens = output_tokens + :output, cost_usd = cost_usd + :cost
+WHERE workspace = :ws AND id = :id"""
 
 _ATTEMPT_STATUS = {
     TurnStatus.DONE: AttemptStatus.DONE,
@@ -272,7 +276,7 @@ def _moves_pointer(s: Scope, attempt: Attempt, end: TurnEnd) -> bool:
     return stored is not None and stored.provider_session_id == attempt.provider_session_id
 
 
-def fall_back(s: Scope, lease: Lease, failure: Failure, key: str) -> Claim:
+def fall_back(s: Scope, lease: Lease, failure: Failure, key: str, usage: UsageReport) -> Claim:
     """The provider refused the session: retire it and go on, fresh, under the same lease."""
     known = claims.redeliver(s, key, runtime=None)
     if known is not None and known.lease == replace(
@@ -292,7 +296,7 @@ def fall_back(s: Scope, lease: Lease, failure: Failure, key: str) -> Claim:
         attempts.END, id=lease.conversation_id, seq=lease.seq, number=lease.attempt,
         status=AttemptStatus.FELL_BACK.value, now=s.now, failure_class=failure.failure_class.value,
         error=redact_text(clean_text(failure.message)), provider_session_id=attempt.provider_session_id,
-        transcript=codec.encode_transcript(attempt.transcript), input=0, cached=0, output=0, cost=0.0,
+        transcript=codec.encode_transcript(attempt.transcript), **_figures(usage.usage),
     )  # fmt: skip
     if refused:
         pointers.retire(s, attempt.session_id, attempt.provider, refused, failure.failure_class.value)
@@ -306,12 +310,21 @@ def fall_back(s: Scope, lease: Lease, failure: Failure, key: str) -> Claim:
         replace(turn, request=replace(turn.request, work_dir=attempt.work_dir)),
         conversation, decision, None, attempt.seen, attempt.runtime_id, attempt.version, key,
     )  # fmt: skip
-    return _open_fallback(s, opening, turn)
+    return _open_fallback(s, opening, turn, usage.usage)
 
 
-def _open_fallback(s: Scope, opening: attempts.Opening, turn: Turn) -> Claim:
+def _figures(used: Usage) -> dict[str, object]:
+    return {
+        "input": used.input_tokens,
+        "cached": used.cached_input_tokens,
+        "output": used.output_tokens,
+        "cost": used.cost_usd,
+    }
+
+
+def _open_fallback(s: Scope, opening: attempts.Opening, turn: Turn, used: Usage) -> Claim:
     lease, conversation = opening.lease, opening.conversation
-    s.run(TAKE_FENCE, id=lease.session_id, fence=lease.fence)
+    s.run(TAKE_FENCE, id=lease.session_id, fence=lease.fence, **_figures(used))
     attempts.insert(s, opening, AttemptCause.FALLBACK)
     s.run(NUMBER_ATTEMPT, id=turn.conversation_id, seq=turn.seq, number=lease.attempt)
     return Claim(
