@@ -6,16 +6,20 @@ import pytest
 
 from holdfast import Rights
 from holdfast.domain.decisions import Resume
+from holdfast.domain.policy import Policy, QueuePolicy
 from holdfast.errors import InvalidInput
 from holdfast.providers.happenings import Said
 from tests.integration.workshop import FROM_SESSION, OPENING, RECALL, Workshop
 
+QUICKLY = QueuePolicy(lock_tries=1)
+
 
 def test_a_request_that_never_reached_the_agent_is_what_is_continued(shop: Workshop) -> None:
     hf, first = shop.open(), shop.begin()
-    (shop.work_dir).rename(shop.root / "away")
-    failed = hf.resume(first.session_id, "SAY the lights are on")
-    (shop.root / "away").rename(shop.root / "work")
+    assert first.provider_session_id is not None
+    with hf.agents.get("scripted").lock(first.provider_session_id) as lock:
+        assert lock.try_acquire()
+        failed = shop.open(Policy(queue=QUICKLY)).resume(first.session_id, "SAY the lights are on")
     assert not failed.ok
 
     again = hf.resume(first.session_id)

@@ -308,7 +308,12 @@ def _rights_wider(case: Case) -> Verdict:
         fact = _either(recorded, asked)
         return _unseen(case, Reason.RIGHTS_WIDER, fact, "the launch profile", Outcome.REFUSE)
     if not asked.within(recorded):
-        return _failed(case, Reason.RIGHTS_WIDER, "wider than at the first launch", Outcome.REFUSE)
+        return _failed(
+            case,
+            Reason.RIGHTS_WIDER,
+            "wider than at the first launch; --allow-wider-rights accepts that",
+            Outcome.REFUSE,
+        )
     return _passed(Reason.RIGHTS_WIDER)
 
 

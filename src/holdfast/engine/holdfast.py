@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Unpack, overload
 
-from holdfast.clock import Clock, system_clock
+from holdfast.clock import Clock, system_clock, to_iso
+from holdfast.domain.conversations import Conversation
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import check_id, check_provider, check_session_name
 from holdfast.domain.numbers import check_whole
@@ -18,7 +19,7 @@ from holdfast.domain.turns import Turn, TurnRequest, TurnStatus
 from holdfast.engine.conversations import Conversations
 from holdfast.engine.explain import Explanation
 from holdfast.engine.keywords import RunKeywords
-from holdfast.errors import InvalidInput
+from holdfast.errors import Busy, InvalidInput
 from holdfast.store.contract import Store
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class Holdfast(Conversations):
         if prompt is not None:
             _check_prompt(prompt)
             return self._work.run(session.id, chosen, prompt, self._work.prepare(chosen, keywords))
+        self.take_over(session.id)
         stopped = self.stopped_turn(session.id)
         if stopped is None:
             raise InvalidInput("prompt", f"no turn of {session.id} was stopped: say what to do next")
@@ -105,6 +107,8 @@ class Holdfast(Conversations):
             return self._work.run(session.id, chosen, CONTINUE, self._work.prepare(chosen, keywords))
         if provider not in (None, stopped.provider):
             raise InvalidInput("provider", f"turn {stopped.seq}, which waits, is for {stopped.provider}")
+        if stopped.not_before is not None and stopped.not_before > self.store.now():
+            raise Busy(f"turn {stopped.seq} of {session.id}", "its retry", to_iso(stopped.not_before))
         options = self._work.prepare(stopped.provider, keywords)
         return self._work.run_waiting(session.id, stopped.provider, options)
 
@@ -139,6 +143,9 @@ class Holdfast(Conversations):
         if prompt is not None:
             _check_prompt(prompt)
             self._work.prepare(self.provider_of(self.session(session_id), None), keywords)
+        parent = self.session(session_id)
+        if at is None and self.store.pointers(parent.id):
+            self._work.adopt(parent.id, self.provider_of(parent, None))
         child = self.store.fork(check_id("session", session_id), self.new_id(), at=at, name=name)
         return child if prompt is None else self.resume(child.id, prompt, **keywords)
 
@@ -157,6 +164,29 @@ class Holdfast(Conversations):
     def recover(self) -> tuple[Turn, ...]:
         """Take over from workers that went away; see ``Store.recover``."""
         return self._work.recover()
+
+    # --- what others left running is ended before a session is changed ---
+
+    def truncate(self, session_id: str, keep: int) -> Conversation:
+        self.take_over(session_id)
+        return super().truncate(session_id, keep)
+
+    def retry(self, session_id: str, seq: int, prompt: str | None = None) -> Turn:
+        self.take_over(session_id)
+        return super().retry(session_id, seq, prompt)
+
+    def new(self, session_id: str) -> Conversation:
+        self.take_over(session_id)
+        return super().new(session_id)
+
+    def remove(self, session_id: str) -> None:
+        self.take_over(session_id)
+        super().remove(session_id)
+
+    def take_over(self, session_id: str) -> None:
+        """End what an owner that is gone left running of this session, and free its turn."""
+        if self.store.holder(check_id("session", session_id)) is not None:
+            self._work.take_over(session_id)
 
     # --- telling ---
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 from holdfast.domain.decisions import Decision, decision_document
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId, SessionId
@@ -24,6 +26,7 @@ class RunResult:
     work_dir: str
     usage: Usage
     failure: Failure | None = None
+    session_name: str | None = None
     notices: tuple[str, ...] = ()  #: worth a person's attention: not saved, context nearly full …
 
     @property
@@ -49,7 +52,12 @@ class RunResult:
     def continue_with(self) -> str:
         """The command that goes on from here."""
         stopped = self.status == INTERRUPTED or self.turn_status is TurnStatus.QUEUED
-        return f"holdfast resume {self.session_id}" + ("" if stopped else ' "..."')
+        return f"holdfast resume {self.called}" + ("" if stopped else ' "..."')
+
+    @property
+    def called(self) -> str:
+        """The session as a person would write it in a shell."""
+        return self.session_id if self.session_name is None else shlex.quote(self.session_name)
 
 
 class RunInterrupted(KeyboardInterrupt):

@@ -16,7 +16,8 @@ from holdfast.engine.result import RunResult
 from holdfast.engine.running.agents import Agents
 from holdfast.engine.running.look import Asked, decide_here, unsettled_prompts
 from holdfast.engine.running.native import open_native
-from holdfast.engine.running.recovery import recover_expired
+from holdfast.engine.running.outside import adopt_outside_turns
+from holdfast.engine.running.recovery import recover_all, recover_session
 from holdfast.engine.running.runs import RunOptions, existing_directory, run_turn, run_waiting
 from holdfast.engine.running.setting import ignore
 from holdfast.errors import Conflict, HoldfastError, InvalidInput
@@ -58,7 +59,19 @@ class Work:
         return work_dir
 
     def recover(self) -> tuple[Turn, ...]:
-        return recover_expired(self._store, self.agents.machine)
+        return recover_all(self._store, self.agents.machine)
+
+    def take_over(self, session_id: str) -> None:
+        """From an owner that is gone, so that nothing of its turn runs on behind what comes next."""
+        recover_session(self._store, self.agents.machine, session_id)
+
+    def adopt(self, session_id: SessionId, provider: str) -> None:
+        """What was made by hand, where the provider is installed at all."""
+        try:
+            agent = self.agents.get(provider)
+        except HoldfastError:
+            return
+        adopt_outside_turns(self._store, agent, self._policy.resume, session_id)
 
     def judge_here(self, judged: Decision, pointer: Pointer, seq: int) -> Decision:
         """A decision with what this machine can see, if it is the one that the pointer was recorded on."""

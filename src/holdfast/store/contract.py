@@ -264,17 +264,18 @@ class Store(Protocol):
         """At once for a waiting turn; a running one is asked to stop. Conflict if it has ended otherwise."""
         ...
 
-    def orphans(self, limit: int = 100) -> tuple[Orphan, ...]:
-        """Open attempts whose lease has expired, the oldest first."""
+    def orphans(self, limit: int = 100, *, even_live: bool = False) -> tuple[Orphan, ...]:
+        """Open attempts whose lease has expired, the oldest first; ``even_live``: those that have not, too."""
         ...
 
     def holder(self, session_id: str) -> Orphan | None:
         """The open attempt of a session that is leased now, whether or not the lease has expired."""
         ...
 
-    def recover(self, orphan: Orphan, *, owner_is_gone: bool = False) -> Turn:
+    def recover(self, orphan: Orphan, *, owner_is_gone: bool = False, response: str | None = None) -> Turn:
         """End an orphan's attempt as interrupted; the turn runs again unless a person started it.
 
+        A turn that does not run again keeps ``response``: what its agent had said by then.
         Whoever calls has made sure that its process is gone; with ``owner_is_gone`` also that the
         lease's owner is, and then it need not have expired. Conflict if it is no orphan any more.
         """

@@ -251,17 +251,17 @@ class SqlStore:
     def cancel_turn(self, session_id: str, seq: int) -> Turn:
         return self._write(turns.cancel, session_id, seq)
 
-    def orphans(self, limit: int = 100) -> tuple[Orphan, ...]:
+    def orphans(self, limit: int = 100, *, even_live: bool = False) -> tuple[Orphan, ...]:
         check_whole("limit", limit)
         with self._read() as s:
-            return leases.expired(s, limit)
+            return leases.expired(s, limit, even_live=even_live)
 
     def holder(self, session_id: str) -> Orphan | None:
         with self._read() as s:
             return leases.holder(s, session_id)
 
-    def recover(self, orphan: Orphan, *, owner_is_gone: bool = False) -> Turn:
-        return self._write(endings.recover, orphan, owner_is_gone=owner_is_gone)
+    def recover(self, orphan: Orphan, *, owner_is_gone: bool = False, response: str | None = None) -> Turn:
+        return self._write(endings.recover, orphan, owner_is_gone=owner_is_gone, response=response)
 
     # --- the record ---
 

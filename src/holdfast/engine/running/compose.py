@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections import deque
 
+from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.decisions import Decision, Fork, Resume
+from holdfast.domain.failures import FailureClass
 from holdfast.domain.policy import Policy
 from holdfast.domain.telling.context import compose_fresh, compose_resumed, current_request, most_turns
-from holdfast.domain.turns import AttemptCause, Claim
+from holdfast.domain.turns import AttemptCause, Claim, TurnStatus
 from holdfast.engine.packets import gather_packet
 from holdfast.engine.running.agents import Agent
 from holdfast.store.contract import Store
@@ -30,6 +32,7 @@ class Composer:
             known
             for first, last in decision.catch_up
             for known in self._store.history(turn.conversation_id, first=first, last=last)
+            if not self._was_refused(known)
         ]
         own = [known for known in missed if known.session_id == turn.session_id and known.response is None]
         return compose_resumed(
@@ -43,14 +46,27 @@ class Composer:
 
     def _fresh(self, claim: Claim, decision: Decision, work_dir: str) -> str:
         turn = claim.turn
-        history = self._store.history(turn.conversation_id, last=turn.seq - 1, limit=most_turns(self._policy))
+        limit = most_turns(self._policy)
+        history = [
+            known
+            for known in self._store.history(turn.conversation_id, last=turn.seq - 1, limit=limit)
+            if not self._was_refused(known)
+        ]
         packet = None
-        if history:
+        if history or turn.attempts > 1:
             session = self._store.get_session(turn.session_id)
             packet = gather_packet(
                 self._store, session, self._policy, decision.reason, seq=turn.seq, work_dir=work_dir
             )
         return compose_fresh(turn.prompt, turn.seq, history, packet, decision.reason, self._policy)
+
+    def _was_refused(self, known: HistoryTurn) -> bool:
+        """What a guard refused was asked by someone who then thought better of it; no agent is told."""
+        if known.status is not TurnStatus.FAILED or known.response is not None:
+            return False
+        conversation = self._store.get_session(known.session_id).conversation_id
+        failure = self._store.get_turn(conversation, known.seq).failure
+        return failure is not None and failure.failure_class is FailureClass.REFUSED
 
     def _was_sent(self, claim: Claim, decision: Resume | Fork) -> bool:
         """A turn that runs again, and whose request the provider's session holds already, is not sent twice."""

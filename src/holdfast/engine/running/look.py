@@ -6,14 +6,21 @@ from collections.abc import Collection
 from itertools import islice, takewhile
 from pathlib import Path
 
-from holdfast.domain.decisions import NOT_OBSERVABLE, Decision, Facts, ResumeRequest, TranscriptFacts
+from holdfast.domain.decisions import (
+    NOT_OBSERVABLE,
+    Decision,
+    DecisionKind,
+    Facts,
+    ResumeRequest,
+    TranscriptFacts,
+)
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Pointer
 from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.records import record
 from holdfast.domain.resume import decide_at_launch
 from holdfast.domain.telling.context import current_request
-from holdfast.domain.turns import TurnStatus
+from holdfast.domain.turns import Turn, TurnStatus
 from holdfast.engine.running.agents import Agent
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.store.contract import Store
@@ -82,7 +89,16 @@ def unsettled_prompts(store: Store, session_id: str) -> tuple[str, ...]:
     next_seq = store.get_conversation(store.get_session(session_id).conversation_id).next_seq
     recent = store.turns(session_id, after=max(0, next_seq - _MOST_UNSETTLED))
     sent = [turn for turn in reversed(recent) if turn.attempts]
-    return tuple(turn.prompt for turn in takewhile(lambda turn: turn.status is not TurnStatus.DONE, sent))
+    unsettled = takewhile(lambda turn: turn.status is not TurnStatus.DONE, sent)
+    # every other request carries our marker: the same words without it are a person's
+    return tuple(
+        turn.prompt for turn in unsettled if turn.prompt.startswith("/") or _began_a_session(store, turn)
+    )
+
+
+def _began_a_session(store: Store, turn: Turn) -> bool:
+    attempts = store.attempts(turn.conversation_id, turn.seq)
+    return any(attempt.decision.kind is DecisionKind.FRESH for attempt in attempts)
 
 
 def _same_directory(pointer: Pointer | None, work_dir: str) -> bool | None:

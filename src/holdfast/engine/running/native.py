@@ -15,7 +15,7 @@ from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.look import Asked, decide_here, unsettled_prompts
 from holdfast.engine.running.outside import adopt_locked, adopt_outside_turns
 from holdfast.engine.running.recovery import recover_session
-from holdfast.errors import Busy, MissingBinary, Refused
+from holdfast.errors import Busy, MissingBinary, Refused, SessionClosed
 from holdfast.processes.command import Command
 from holdfast.processes.locks import SessionLock
 from holdfast.processes.process import environment
@@ -29,6 +29,9 @@ log = logging.getLogger("holdfast")
 
 def open_native(store: Store, agent: Agent, policy: ResumePolicy, session_id: SessionId) -> int:
     """Refused, with the reason, unless the provider's session can be resumed right here."""
+    session = store.get_session(session_id)
+    if session.phase.is_final:
+        raise SessionClosed(session_id, session.phase.value)
     recover_session(store, agent.machine, session_id)
     adopt_outside_turns(store, agent, policy, session_id)
     pointer = store.pointer(session_id, agent.provider.name)
@@ -40,7 +43,8 @@ def open_native(store: Store, agent: Agent, policy: ResumePolicy, session_id: Se
         )
     if not isinstance(decision, Resume) or pointer is None or pointer.work_dir is None:
         evidence = next((v.evidence for v in decision.verdicts if v.reason is decision.reason), "")
-        raise Refused(decision.reason.value, f"it cannot be opened: {evidence}")
+        hint = f"holdfast resume {session_id} PROMPT starts fresh, with the context"
+        raise Refused(decision.reason.value, f"it cannot be opened: {decision.reason} ({evidence}); {hint}")
     order = Order(
         agent.binary, agent.runtime.home, pointer.work_dir, "", decision, None, pointer.model,
         pointer.rights or NO_RIGHTS,
@@ -65,12 +69,15 @@ def _run(agent: Agent, command: Command, work_dir: str, lock: SessionLock) -> in
     except FileNotFoundError as exc:
         raise MissingBinary(agent.provider.name, agent.binary) from exc
     started_at = process_start(child.pid) or 0  # 0: it has ended already
-    exit_code = _attend(child)
-    if not end_all(Traces(child.pid, started_at, marker, is_own=True), QUICKLY):
-        log.warning(
-            "a process that %s has left behind cannot be ended, and keeps the session", command.argv[0]
-        )
-    return exit_code
+    try:
+        return _attend(child)
+    finally:
+        # also when we are told to terminate: nobody else would know of it
+        if not end_all(Traces(child.pid, started_at, marker, is_own=True), QUICKLY):
+            log.warning(
+                "a process that %s has left behind cannot be ended, and keeps the session", command.argv[0]
+            )
+        child.poll()
 
 
 def _decide(

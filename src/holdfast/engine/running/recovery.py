@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 
-from holdfast.domain.turns import Lease, Orphan, Turn
+from holdfast.domain.turns import EventKind, Lease, Orphan, Turn
 from holdfast.errors import Conflict
 from holdfast.processes.machine import Machine, Place
 from holdfast.processes.survivors import end_survivors
 from holdfast.store.contract import Store
 
 log = logging.getLogger("holdfast")
+
+_MOST = 1000
 
 
 def marker(lease: Lease) -> str:
@@ -29,9 +31,13 @@ def recover_session(store: Store, machine: Machine, session_id: str) -> Turn | N
     return _recover(store, machine, orphan, owner_is_gone=is_gone)
 
 
-def recover_expired(store: Store, machine: Machine) -> tuple[Turn, ...]:
-    """Everything whose lease has expired and whose processes are gone, or on another machine."""
-    recovered = (_recover(store, machine, orphan, owner_is_gone=False) for orphan in store.orphans())
+def recover_all(store: Store, machine: Machine) -> tuple[Turn, ...]:
+    """Everything whose owner is provably gone, or whose lease has expired."""
+    recovered = []
+    for orphan in store.orphans(_MOST, even_live=True):
+        is_gone = machine.is_gone(orphan.lease.owner)
+        if is_gone or orphan.lease.expires_at <= store.now():
+            recovered.append(_recover(store, machine, orphan, owner_is_gone=is_gone))
     return tuple(turn for turn in recovered if turn is not None)
 
 
@@ -43,6 +49,17 @@ def _recover(store: Store, machine: Machine, orphan: Orphan, *, owner_is_gone: b
         log.warning("turn %s: a process of it cannot be ended", orphan.lease.seq)
         return None
     try:
-        return store.recover(orphan, owner_is_gone=owner_is_gone)
+        return store.recover(orphan, owner_is_gone=owner_is_gone, response=_said(store, orphan.lease))
     except Conflict:
         return None  # someone else was faster
+
+
+def _said(store: Store, lease: Lease) -> str | None:
+    """What the agent had said by the time its events were last written."""
+    events = store.newest_events(lease.conversation_id, lease.seq, _MOST)
+    texts = [
+        str(event.data.get("text", ""))
+        for attempt, event in events
+        if attempt == lease.attempt and event.kind is EventKind.TEXT
+    ]
+    return "".join(texts) or None

@@ -22,6 +22,7 @@ from holdfast.engine.running.setting import Setting, ignore
 from holdfast.engine.running.turn_path import TurnPath, lock_delays
 from holdfast.errors import Busy, Conflict, InvalidInput
 from holdfast.processes.machine import describe_owner
+from holdfast.providers.happenings import Noted
 from holdfast.store.contract import Store
 
 
@@ -68,14 +69,17 @@ def run_turn(
     result, too: it is part of the record.
     """
     request = _as_before(store, agent, session_id, options.request())
-    recover_session(store, agent.machine, session_id)
+    _require_directory(store, agent, session_id, request)
+    taken = recover_session(store, agent.machine, session_id)
+    if taken is not None:
+        options.observer(Noted(f"turn {taken.seq} was left by a process that is gone: it is ended"))
     adopt_outside_turns(store, agent, policy.resume, session_id)
     new = NewTurn(prompt, agent.provider.name, request, foreground=True)
-    claimed = _start(store, agent, policy, session_id, new)
+    claimed = _start(store, agent, policy, session_id, new, options.observer)
     if isinstance(claimed, Refusal):
         return RunResult(
             session_id, claimed.turn.seq, claimed.turn.status, None, claimed.decision, agent.provider.name,
-            None, request.work_dir or "", NO_USAGE, claimed.turn.failure,
+            None, request.work_dir or "", NO_USAGE, claimed.turn.failure, store.get_session(session_id).name,
         )  # fmt: skip
     timeout = options.timeout_seconds or policy.run.timeout_seconds
     return TurnPath(Setting(store, agent, policy, timeout, options.observer), claimed).walk()
@@ -132,8 +136,17 @@ def _as_before(store: Store, agent: Agent, session_id: SessionId, request: TurnR
     return replace(request, model=request.model or newest.model, rights=request.rights or newest.rights)
 
 
+def _require_directory(store: Store, agent: Agent, session_id: SessionId, request: TurnRequest) -> None:
+    """Before a turn is put in that could not run."""
+    pointer = store.pointer(session_id, agent.provider.name)
+    place = request.work_dir or (pointer.work_dir if pointer is not None else None)
+    if place is not None and not Path(place).is_dir():
+        hint = f"if it was moved: holdfast relocate {session_id} DIR; to go on elsewhere: --cwd DIR"
+        raise InvalidInput("cwd", f"{place} does not exist any more; {hint}")
+
+
 def _start(
-    store: Store, agent: Agent, policy: Policy, session_id: SessionId, new: NewTurn
+    store: Store, agent: Agent, policy: Policy, session_id: SessionId, new: NewTurn, observer: Observer
 ) -> Claim | Refusal:
     request = _claim_request(agent, policy, session_id)
     for delay in lock_delays(policy.queue):
@@ -144,13 +157,17 @@ def _start(
                 raise Conflict(
                     f"a turn of {session_id} waits to be run: holdfast resume {session_id}"
                 ) from exc
+            observer(Noted(f"waiting: {_humanly(exc).message}"))
             sleep(delay)
             recover_session(store, agent.machine, session_id)
     try:
         return store.start_turn(session_id, new, request)
     except Busy as exc:
-        holder = None if exc.holder is None else describe_owner(exc.holder)
-        raise Busy(exc.what, holder, exc.until) from None
+        raise _humanly(exc) from None
+
+
+def _humanly(busy: Busy) -> Busy:
+    return Busy(busy.what, None if busy.holder is None else describe_owner(busy.holder), busy.until)
 
 
 def _claim_request(agent: Agent, policy: Policy, session_id: SessionId) -> ClaimRequest:

@@ -20,6 +20,7 @@ from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import NO_RIGHTS, Rights
 from holdfast.domain.policy import QueuePolicy
+from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Claim, Turn, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE, ContextState, context_state, estimate_tokens
 from holdfast.engine.result import RunInterrupted, RunResult
@@ -27,6 +28,7 @@ from holdfast.engine.running.compose import Composer
 from holdfast.engine.running.keepalive import KeepAlive
 from holdfast.engine.running.launching import Launcher, Place, Ran
 from holdfast.engine.running.look import Asked, decide_here, unsettled_prompts
+from holdfast.engine.running.outside import adopt_locked
 from holdfast.engine.running.setting import Audience, Setting
 from holdfast.engine.running.stops import Stops
 from holdfast.errors import (
@@ -105,6 +107,10 @@ class TurnPath:
         with ExitStack() as held:
             lock = self._lock(held)
             is_free = lock is None or lock.try_acquire()
+            if is_free and lock is not None and self._claim.pointer is not None:
+                adopt_locked(
+                    self._store, self._agent, self._policy.resume, self._claim.pointer, self._claim.lease
+                )
             turn = self._claim.turn
             ours = unsettled_prompts(self._store, turn.session_id)
             asked = Asked(
@@ -194,11 +200,8 @@ class TurnPath:
 
     def _phase(self) -> Phase | None:
         """A conversation that has begun is no longer being prepared; delegated work says its phase itself."""
-        try:
-            session = self._store.get_session(self._claim.lease.session_id)
-        except (StoreError, NotFound):
-            return None  # the answer is kept all the same
-        begins = session.phase is Phase.INITIALIZING and not session.is_delegated
+        session = self._session()
+        begins = session is not None and session.phase is Phase.INITIALIZING and not session.is_delegated
         return Phase.EXECUTING if begins else None
 
     def _once_reachable(self, verb: Callable[[], T]) -> T:
@@ -237,8 +240,19 @@ class TurnPath:
         return RunResult(
             turn.session_id, turn.seq, turn.status, turn.response, ran.decision, turn.provider,
             attempts[-1].provider_session_id, ran.work_dir,
-            sum((attempt.usage for attempt in attempts), NO_USAGE), self._failure(ran, turn), self._notices(ran),
+            sum((attempt.usage for attempt in attempts), NO_USAGE), self._failure(ran, turn), self._name(), self._notices(ran),
         )  # fmt: skip
+
+    def _name(self) -> str | None:
+        session = self._session()
+        return None if session is None else session.name
+
+    def _session(self) -> Session | None:
+        """None for a row that cannot be read: the answer is kept all the same."""
+        try:
+            return self._store.get_session(self._claim.lease.session_id)
+        except (StoreError, NotFound):
+            return None
 
     def _failure(self, ran: Ran, turn: Turn) -> Failure | None:
         """Of a turn that waits again, or that nobody could begin, the run itself knows best."""
@@ -280,7 +294,7 @@ def _is_locked(ran: Ran) -> bool:
     """Held by someone else, and nothing was done yet."""
     failure = ran.ending.failure
     locked = failure is not None and failure.failure_class is FailureClass.LOCKED
-    return locked and not ran.report.tools
+    return locked and not ran.report.tools and ran.report.response is None
 
 
 def _not_launched(decision: Wait | Refuse) -> Failure:

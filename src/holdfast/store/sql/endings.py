@@ -349,7 +349,7 @@ def put_back(s: Scope, lease: Lease, not_before: Instant | None) -> Turn:
     return turns.get(s, lease.conversation_id, lease.seq)
 
 
-def recover(s: Scope, orphan: Orphan, *, owner_is_gone: bool) -> Turn:
+def recover(s: Scope, orphan: Orphan, *, owner_is_gone: bool, response: str | None) -> Turn:
     """End an attempt that nobody runs any more; its turn runs again unless a person started it."""
     lease = orphan.lease
     fence, expires_at = s.one(leases.LOCK, session_id=lease.session_id) or (None, None)
@@ -364,6 +364,11 @@ def recover(s: Scope, orphan: Orphan, *, owner_is_gone: bool) -> Turn:
         why = f"its worker {lease.owner} went away"
         turns.end(s, turn, TurnStatus.FAILED, Failure(FailureClass.INTERRUPTED, why))
     else:
+        response = None  # what runs again has no answer yet
         turns.requeue(s, turn.conversation_id, turn.seq, None, AttemptCause.RECOVERY, turn.tries)
+    if response is not None:
+        revision = history.get(s, lease.conversation_id).revision
+        said = clean_text(response)
+        history.add_text(s, lease.conversation_id, lease.seq, revision, prompt=None, response=said)
     turns.promote_head(s, lease.conversation_id, lease.session_id)
     return turns.get(s, lease.conversation_id, lease.seq)

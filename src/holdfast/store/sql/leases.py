@@ -43,6 +43,7 @@ LATE = """
 SELECT seq, fence, verb, report, at FROM late_reports
 WHERE workspace = :ws AND conversation_id = :id ORDER BY at, seq, fence"""
 
+_NEVER = 2**62
 _ORPHAN = Shape(
     "sessions",
     "id, conversation_id, seq, number, fence, lease_owner, lease_expires_at, process, foreground",
@@ -91,8 +92,8 @@ def release(s: Scope, lease: Lease) -> None:
     s.run(RELEASE, session_id=lease.session_id, now=s.now)
 
 
-def expired(s: Scope, limit: int) -> tuple[Orphan, ...]:
-    rows = s.all(EXPIRED, now=s.now, limit=limit)
+def expired(s: Scope, limit: int, *, even_live: bool) -> tuple[Orphan, ...]:
+    rows = s.all(EXPIRED, now=_NEVER if even_live else s.now, limit=limit)
     return tuple(readable(lambda row: _orphan(s, row), rows))
 
 
