@@ -20,7 +20,7 @@ LEASE_SECONDS = 60.0
 WORK_DIR = "/home/bench/project"
 MODEL = "opus"
 #: the provider's own session file after a turn: path, size, digest
-TRANSCRIPT = ("/home/bench/.claude/projects/project/session.jsonl", 48_213, "5f" * 32)
+TRANSCRIPT = ("/home/bench/.claude/projects/project/session.jsonl", 48_213, "5f" * 32, 1)
 
 #: one kilobyte each, as a turn commits two of them
 PROMPT = ("Please look at the failing test, find out why it fails, and fix the cause. " * 14)[:1024]
