@@ -105,7 +105,7 @@ def test_completion_prints_a_script_for_the_shell(shell: str) -> None:
 def test_completion_knows_commands_options_phases_and_sessions(library: Holdfast) -> None:
     session = library.create("a", name="deploy")
 
-    assert {"chat", "create", "cleanup", "completion"} == set(_completed("holdfast", "c"))
+    assert {"cancel", "chat", "create", "cleanup", "completion"} == set(_completed("holdfast", "c"))
     assert "--active-only" in _completed("holdfast", "list", "--a")
     assert _completed("holdfast", "update", "x", "--phase", "app") == ["approval"]
     assert _completed("holdfast", "finalize", "x", "") == ["completed", "failed", "abandoned"]

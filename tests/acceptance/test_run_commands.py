@@ -71,7 +71,7 @@ def test_a_pipe_gets_the_answer_and_nothing_else() -> None:
     first = done("run", "--name", "it", OPENING)
     assert first.out == f"turn 1 of this session: I was told: {OPENING}\n"
     decided, summary, go_on = first.err.splitlines()
-    assert decided == "holdfast: starting fresh: no_pointer (nothing to resume is recorded)"
+    assert decided == "holdfast: starting a new session (no_pointer)"
     assert "turn 1 of agent-" in summary
     command = go_on.partition("go on with: holdfast ")[2].split()
     assert done(*command[:2], RECALL).out == f"{KNOWN}\n"
@@ -252,7 +252,15 @@ def test_a_reader_that_has_seen_enough_does_not_cost_the_work() -> None:
 
 def test_a_terminal_shows_text_tools_and_how_to_go_on() -> None:
     shown = on_terminal("run", 'SAY working\nTOOL shell {"command": "echo hi"}\nSAY ready').out
-    for part in ("starting fresh", "working", "shell", "echo hi", "ready", "tokens in", "go on with:"):
+    for part in (
+        "starting a new session",
+        "working",
+        "shell",
+        "echo hi",
+        "ready",
+        "tokens in",
+        "go on with:",
+    ):
         assert part in shown, part
 
 

@@ -14,7 +14,7 @@ import click
 from holdfast.cli import output
 from holdfast.cli.group import PROGRAM, cli
 from holdfast.cli.harmless import one_line
-from holdfast.errors import HoldfastError
+from holdfast.errors import Busy, HoldfastError
 
 FAILED = 1
 USAGE = 2
@@ -69,6 +69,11 @@ def _dispatch(arguments: list[str]) -> int:
 
 def _problem(error: BaseException) -> Problem:
     match error:
+        case Busy() if error.holder is not None:
+            from holdfast.processes.machine import describe_owner  # only for those who must wait
+
+            told = Busy(error.what, describe_owner(error.holder), error.until)
+            return Problem(error.code, told.message, error.exit_code, error.details)
         case HoldfastError():
             return Problem(error.code, error.message, error.exit_code, error.details)
         case click.UsageError():

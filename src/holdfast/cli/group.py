@@ -45,6 +45,7 @@ SECTIONS: Final = {
         "new": "history:new",
     },
     "Manage": {
+        "cancel": "manage:cancel",
         "rename": "manage:rename",
         "relocate": "manage:relocate",
         "recover": "machines:recover",

@@ -77,7 +77,7 @@ def retry(run: Invocation, session: str, turn: int, prompt: str | None) -> None:
     if run.json:
         output.document(turn_document(again))
     else:
-        output.say(f"turn {turn} is queued again as turn {again.seq}")
+        output.say(f"turn {turn} is queued again as turn {again.seq}; run it with: holdfast resume {session}")
 
 
 @command("new", "holdfast new deploy")

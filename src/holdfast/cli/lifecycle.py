@@ -149,7 +149,9 @@ def finalize(run: Invocation, session: str, outcome: str, summary: str | None) -
 
     For good: afterwards its work can go on in a fork only.
     """
-    _show_changed(run, run.holdfast.finalize(run.find(session), outcome, summary))
+    session_id = run.find(session)
+    run.holdfast.take_over(session_id)
+    _show_changed(run, run.holdfast.finalize(session_id, outcome, summary))
 
 
 @command("cleanup", "holdfast cleanup --hours 24", "holdfast cleanup --hours 24 --dry-run")

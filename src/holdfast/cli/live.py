@@ -15,12 +15,18 @@ class StatusLine:
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._tokens = ""
+        self._unfinished = ""
         self._console = Console(markup=False, emoji=False, highlight=False)
         self._live = Live(self, console=self._console, transient=True, refresh_per_second=4)
         self._live.start()
 
     def __rich__(self) -> Text:
-        return Text(f"{time.monotonic() - self._began:.0f} s{self._tokens}", style="dim")
+        status = Text(f"{time.monotonic() - self._began:.0f} s{self._tokens}", style="dim")
+        return Text(f"{self._unfinished}\n").append_text(status) if self._unfinished else status
+
+    def unfinished(self, line: str) -> None:
+        """What was said of a line that may still go on."""
+        self._unfinished = line
 
     def tokens(self, taken: int, given: int) -> None:
         self._tokens = f", {taken} tokens in, {given} out"

@@ -36,6 +36,8 @@ def log(run: Invocation, session: str, turn: int | None, follow: bool) -> None:
     Texts, tool calls and their results, notices; one line for each: turn, attempt, time, kind and what it was. With --json one object for each.
     """
     session_id = run.find(session)
+    if turn is not None:
+        run.holdfast.store.get_turn(run.holdfast.session(session_id).conversation_id, turn)
     place = (0, 0, 0)
     while True:
         for at, event in _events(run.holdfast, session_id, turn, place):

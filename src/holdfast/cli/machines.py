@@ -16,10 +16,8 @@ from holdfast.errors import HoldfastError
 _COLUMNS = (
     Column("PROVIDER", whole=True),
     Column("VERSION", whole=True),
-    Column("CAN", wraps=True),
-    Column("HOME"),
     Column("BINARY"),
-    Column("RUNTIME", whole=True),
+    Column("CAN", wraps=True),
 )
 
 
@@ -57,16 +55,11 @@ def _document(name: str, agent: Agent | HoldfastError) -> dict[str, object]:
 
 def _row(name: str, agent: Agent | HoldfastError) -> tuple[Cell, ...]:
     if isinstance(agent, HoldfastError):
-        return (cell(name, Tone.DIM), cell("-"), cell(agent.message, Tone.DIM), cell(""), cell(""), cell("-"))
+        return (cell(name, Tone.DIM), cell("-"), cell("-"), cell(agent.message, Tone.DIM))
     runtime = agent.runtime
-    return (
-        cell(name, Tone.STRONG),
-        cell(f"{runtime.distribution} {runtime.version or '?'}"),
-        cell(_abilities(runtime.capabilities)),
-        cell(runtime.home),
-        cell(agent.binary),
-        cell(runtime.id),
-    )
+    version = f"{runtime.distribution} {runtime.version or '?'}"
+    abilities = cell(_abilities(runtime.capabilities))
+    return (cell(name, Tone.STRONG), cell(version), cell(agent.binary), abilities)
 
 
 def _abilities(can: Capabilities) -> str:
@@ -93,3 +86,5 @@ def recover(run: Invocation) -> None:
     else:
         for turn in turns:
             output.line(turn.session_id, turn.seq, turn.status.value)
+        if not turns and output.is_terminal():
+            output.say("nothing to recover: every turn that runs has a living owner")

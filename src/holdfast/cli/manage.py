@@ -1,4 +1,4 @@
-"""Owns the commands that manage sessions: rename and rm."""
+"""Owns the commands that manage sessions: cancel, rename, relocate and rm."""
 
 from __future__ import annotations
 
@@ -7,11 +7,13 @@ import sys
 import click
 
 from holdfast.cli import output
-from holdfast.cli.arguments import session_argument
+from holdfast.cli.arguments import TURN, session_argument
 from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.documents import session_document
+from holdfast.cli.documents import session_document, turn_document
 from holdfast.cli.harmless import one_line
 from holdfast.cli.invocation import Invocation
+from holdfast.domain.turns import TurnStatus
+from holdfast.errors import Conflict
 
 
 @command("rename", "holdfast rename deploy deploy-eu", "holdfast rename deploy --clear")
@@ -74,3 +76,34 @@ def relocate(run: Invocation, session: str, directory: str) -> None:
         output.document({"session_id": session_id, "work_dir": work_dir})
     else:
         output.say(f"{session_id} goes on in {work_dir}")
+
+
+@command("cancel", "holdfast retry deploy 2 && holdfast cancel deploy")
+@session_argument
+@click.option(
+    "--turn", type=TURN, metavar="TURN", help="This one; by default the session's newest open turn."
+)
+@pass_invocation
+def cancel(run: Invocation, session: str, turn: int | None) -> None:
+    """Stop a turn that waits or runs.
+
+    One that waits is cancelled at once, one that runs when its worker next renews its lease. The agent is
+    ended with everything it started; the session is kept and can go on.
+    """
+    session_id = run.find(session)
+    run.holdfast.take_over(session_id)
+    chosen = turn if turn is not None else _open_turn(run, session_id)
+    cancelled = run.holdfast.cancel(session_id, chosen)
+    if run.json:
+        output.document(turn_document(cancelled))
+    elif cancelled.status is TurnStatus.CANCELLED:
+        output.say(f"turn {chosen} is cancelled")
+    else:
+        output.say(f"turn {chosen} was asked to stop")
+
+
+def _open_turn(run: Invocation, session_id: str) -> int:
+    stopped = run.holdfast.stopped_turn(session_id)
+    if stopped is None or not stopped.status.is_open:
+        raise Conflict(f"no turn of {session_id} is open")
+    return stopped.seq

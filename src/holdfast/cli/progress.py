@@ -45,7 +45,7 @@ class Shown(Protocol):
 @contextmanager
 def shown(show: Show) -> Iterator[Shown]:
     """Also sees to it that being stopped ends the agent, commits its turn and says how to go on."""
-    with _stoppable():
+    with stoppable():
         view = _VIEWS[show]()
         try:
             yield view
@@ -59,7 +59,7 @@ def shown(show: Show) -> Iterator[Shown]:
 
 
 @contextmanager
-def _stoppable() -> Iterator[None]:
+def stoppable() -> Iterator[None]:
     """Being told to terminate, or losing the terminal, is an exit like any other: the turn is committed."""
 
     def leave(number: int, _frame: FrameType | None) -> None:
@@ -142,7 +142,9 @@ class _People:
         for notice in result.notices:
             tell(notice)
         if result.failure is not None:
-            tell(f"{result.status}: {result.failure.failure_class}: {result.failure.message}")
+            kind = result.failure.failure_class.value
+            what = kind if kind == result.status else f"{result.status}: {kind}"
+            tell(f"{what}: {result.failure.message}")
         tell(_summary(result, time.monotonic() - self._began))
         if not self._goes_on:
             tell(f"go on with: {result.continue_with}")
@@ -155,8 +157,10 @@ class _People:
         """Whole lines: what follows may be a note of ours."""
         *lines, self._pending = (self._pending + text).split("\n")
         assert self._live is not None
+        self._live.unfinished("")
         for line in lines:
             self._live.print(visible(line))
+        self._live.unfinished(visible(self._pending))
 
     def _note(self, text: str, *, quiet: bool = False) -> None:
         if quiet:
@@ -172,7 +176,7 @@ class _People:
 def _summary(result: RunResult, seconds: float) -> str:
     usage = result.usage
     tokens = f"{usage.input_tokens} tokens in, {usage.output_tokens} out"
-    return f"turn {result.turn} of {result.session_id}: {result.status}, {seconds:.1f} s, {tokens}, ${usage.cost_usd:.4f}"
+    return f"turn {result.turn} of {result.called}: {result.status}, {seconds:.1f} s, {tokens}, ${usage.cost_usd:.4f}"
 
 
 def tell(sentence: str) -> None:

@@ -53,7 +53,9 @@ def usage(run: Invocation, session: str | None, by: str, since: str | None, unti
         output.blocks([Table(columns, tuple(_row(one) for one in (*totals, whole)))])
     else:
         for one in totals:
-            output.line(one.key, one.attempts, *asdict(one.usage).values())
+            used = one.usage
+            tokens = (used.input_tokens, used.cached_input_tokens, used.output_tokens)
+            output.line(one.key, one.attempts, *tokens, f"{used.cost_usd:.6f}")
 
 
 def _document(by: str, total: UsageTotal) -> dict[str, object]:

@@ -12,10 +12,10 @@ from holdfast.cli import output
 from holdfast.cli.arguments import session_argument
 from holdfast.cli.command import command, pass_invocation
 from holdfast.cli.invocation import Invocation
-from holdfast.cli.progress import Show, shown, tell
+from holdfast.cli.progress import Show, shown, stoppable, tell
 from holdfast.cli.running import finish, keywords, run_command, run_options, show_style
 from holdfast.engine.result import RunInterrupted, RunResult
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, SessionClosed
 
 _QUIT = "quit"
 
@@ -42,6 +42,8 @@ def chat(run: Invocation, /, session: str | None, forks: bool, json_stream: bool
     session_id = None if session is None else str(run.find(session))
     if forks and session_id is not None:
         session_id = run.holdfast.fork(session_id).id
+    if session_id is not None:
+        _require_open(run, session_id)
     result = None
     for line in _lines():
         try:
@@ -53,8 +55,14 @@ def chat(run: Invocation, /, session: str | None, forks: bool, json_stream: bool
         session_id = result.session_id
         given["fresh"] = False  # that was for the first turn
     if result is not None:
-        tell(f"paused; go on with: holdfast chat {result.session_id}")
+        tell(f"paused; go on with: holdfast chat {result.called}")
         finish(result)
+
+
+def _require_open(run: Invocation, session_id: str) -> None:
+    session = run.holdfast.session(session_id)
+    if session.phase.is_final:
+        raise SessionClosed(session.id, session.phase.value)
 
 
 def _turn(
@@ -96,5 +104,16 @@ def open_session(run: Invocation, session: str) -> None:
     Nobody else writes to the session meanwhile. What was said there is in the history afterwards.
     """
     session_id = run.find(session)
-    exit_code = run.holdfast.open_native(session_id)
+    before = _turns(run, session_id)
+    with stoppable():
+        exit_code = run.holdfast.open_native(session_id)
+    joined = _turns(run, session_id) - before
+    tell(
+        f"{joined} {'turn' if joined == 1 else 'turns'} joined the history; go on with: holdfast resume {session}"
+    )
     click.get_current_context().exit(exit_code)
+
+
+def _turns(run: Invocation, session_id: str) -> int:
+    conversation = run.holdfast.session(session_id).conversation_id
+    return run.holdfast.store.get_conversation(conversation).next_seq

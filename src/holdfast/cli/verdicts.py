@@ -6,7 +6,7 @@ from typing import assert_never
 
 from holdfast.cli.moments import age, duration
 from holdfast.clock import Instant
-from holdfast.domain.decisions import Decision, Fork, Fresh, Refuse, Resume, Standing, Wait
+from holdfast.domain.decisions import Decision, Fork, Fresh, Reason, Refuse, Resume, Standing, Wait
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.policy import ContinuePolicy
 from holdfast.domain.sessions import Session
@@ -79,6 +79,8 @@ def this_turn(decision: Decision) -> str:
         case Fork(provider_session_id):
             return f"forking session {provider_session_id}{_catching_up(decision)}"
         case Fresh():
+            if decision.reason is Reason.NO_POINTER:
+                return "starting a new session (no_pointer)"
             return f"starting fresh: {_because(decision)}"
         case Wait():
             return f"waiting: {_because(decision)}"
@@ -90,7 +92,8 @@ def this_turn(decision: Decision) -> str:
 
 def _catching_up(decision: Resume | Fork) -> str:
     ranges = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in decision.catch_up)
-    return f", telling it of turns {ranges}" if ranges else ""
+    word = "turn" if ranges.isdecimal() else "turns"
+    return f", telling it of {word} {ranges}" if ranges else ""
 
 
 def _because(decision: Decision) -> str:
