@@ -72,7 +72,7 @@ def test_a_pipe_gets_the_answer_and_nothing_else() -> None:
     assert first.out == f"turn 1 of this session: I was told: {OPENING}\n"
     decided, summary, go_on = first.err.splitlines()
     assert decided == "holdfast: starting a new session (no_pointer)"
-    assert "turn 1 of agent-" in summary
+    assert "turn 1 of it" in summary
     command = go_on.partition("go on with: holdfast ")[2].split()
     assert done(*command[:2], RECALL).out == f"{KNOWN}\n"
 

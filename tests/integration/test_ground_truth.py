@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.engine import ground_truth as module
 from holdfast.engine.ground_truth import ground_truth
+from tests.integration.agents import until
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 
@@ -156,7 +157,7 @@ def test_a_git_that_hangs_is_ended_with_what_it_started(
 
     assert "did not answer within 1 seconds" in ground_truth(str(repository)).problem
     state = Path(f"/proc/{pid_file.read_text().strip()}/stat")
-    assert not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z"
+    until(lambda: not state.exists() or state.read_text().rpartition(")")[2].split()[0] == "Z")
 
 
 def test_an_endless_answer_is_cut(repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,6 @@ from typing import Any, Literal
 import pytest
 
 from holdfast import Holdfast
-from holdfast.domain.decisions import Resume
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Pointer, TranscriptMark
 from holdfast.domain.policy import Policy, ResumePolicy
@@ -103,11 +102,6 @@ class Outside:
         new = NewTurn(prompt, "scripted", foreground=True)
         assert isinstance(self.store.start_turn(self.session_id, new, request), Claim)
 
-    def interrupt(self) -> None:
-        orphan = self.store.holder(self.session_id)
-        assert orphan is not None
-        self.store.recover(orphan, owner_is_gone=True)
-
     def adopt(self, agent: agents.Agent | None = None) -> int:
         return adopt_outside_turns(self.store, agent or self.agent, ResumePolicy(), self.session_id)
 
@@ -158,18 +152,6 @@ def test_a_pointer_that_has_moved_meanwhile_is_not_set_back(outside: Outside) ->
     assert outside.adopt() == 1
     assert outside.history() == [OPENING, "SAY by hand"]
     assert (outside.adopt(), outside.pointer.model) == (0, "newer")
-
-
-@pytest.mark.parametrize("interrupted", [["SAY by hand"], ["SAY by hand", "SAY again"]])
-def test_turns_of_ours_that_were_interrupted_are_not_taken_for_a_persons(
-    outside: Outside, interrupted: list[str]
-) -> None:
-    for prompt in interrupted:
-        outside.begin(prompt)
-        outside.interrupt()
-    strict = outside.shop.open(Policy(resume=ResumePolicy(transcript_ahead="fresh")))
-    assert isinstance(strict.resume(outside.session_id, "SAY on").decision, Resume)
-    assert outside.history() == [OPENING, *interrupted, "SAY on"]
 
 
 def test_a_prompt_that_ended_well_before_is_a_persons_when_it_comes_again(outside: Outside) -> None:
