@@ -180,6 +180,7 @@ def fork(
             show.end(result)
         finish(result)
         return
+    run.holdfast.adopt(parent)
     child = run.holdfast.fork(parent, at=at, name=name)
     if run.json:
         conversation = run.holdfast.store.get_conversation(child.conversation_id)

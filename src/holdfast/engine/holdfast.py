@@ -143,11 +143,15 @@ class Holdfast(Conversations):
         if prompt is not None:
             _check_prompt(prompt)
             self._work.prepare(self.provider_of(self.session(session_id), None), keywords)
-        parent = self.session(session_id)
-        if at is None and self.store.pointers(parent.id):
-            self._work.adopt(parent.id, self.provider_of(parent, None))
+            self.adopt(session_id)
         child = self.store.fork(check_id("session", session_id), self.new_id(), at=at, name=name)
         return child if prompt is None else self.resume(child.id, prompt, **keywords)
+
+    def adopt(self, session_id: str) -> None:
+        """Take what a person made in the agent's own program, on this machine, into the history."""
+        session = self.session(session_id)
+        if self.store.pointers(session.id):
+            self._work.adopt(session.id, self.provider_of(session, None))
 
     def open_native(self, session_id: str) -> int:
         """The provider's own program on this session, for a person; its exit code.

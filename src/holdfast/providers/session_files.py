@@ -17,17 +17,20 @@ from holdfast.domain.redaction import Json
 _BLOCK = 1024 * 1024
 #: a line longer than this is not looked at; nothing that marks a turn is that long
 MAX_LINE = 64 * 1024 * 1024
+#: a longer line is digested in pieces, never held as a whole, and does not count: an answer, most likely
+_LONGEST_PROMPT = 4 * 1024 * 1024
 
 
 def mark_file(path: Path, is_prompt: Callable[[bytes], bool]) -> TranscriptMark | None:
     """The file as it is now, with its lines counted that ask for something; None if it cannot be read."""
-    hasher, size, turns = hashlib.sha256(), 0, 0
+    hasher, size, turns, begins = hashlib.sha256(), 0, 0, True
     try:
         with path.open("rb") as file:
-            while line := file.readline(MAX_LINE):
+            while line := file.readline(_LONGEST_PROMPT):
                 hasher.update(line)
                 size += len(line)
-                turns += is_prompt(line)
+                turns += begins and len(line) < _LONGEST_PROMPT and is_prompt(line)
+                begins = line.endswith(b"\n")
     except OSError:
         return None
     return TranscriptMark(str(path), size, hasher.hexdigest(), turns)
