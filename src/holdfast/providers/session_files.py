@@ -18,7 +18,7 @@ _BLOCK = 1024 * 1024
 #: a line longer than this is not looked at; nothing that marks a turn is that long
 MAX_LINE = 64 * 1024 * 1024
 #: a longer line is digested in pieces, never held as a whole, and does not count: an answer, most likely
-_LONGEST_PROMPT = 4 * 1024 * 1024
+_LONGEST_PROMPT = 1024 * 1024
 
 
 def mark_file(path: Path, is_prompt: Callable[[bytes], bool]) -> TranscriptMark | None:
