@@ -7,6 +7,7 @@ from holdfast.store.contract import Store
 from holdfast.store.driver import Driver, Row
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.sqlite import SqliteDriver
+from tests.contract.heads import check_heads
 
 SESSIONS = """
 SELECT workspace, id, conversation_id, head_seq, ready_at, wake_at, lease_expires_at, fence, lease_owner
@@ -34,6 +35,7 @@ def driver_of(store: Store) -> Driver:
 
 def assert_consistent(store: Store) -> None:
     """Of all workspaces behind the store: rows agree with each other, as one transaction sees them."""
+    check_heads(driver_of(store))
     with driver_of(store).read() as tx:
         sessions, turns, attempts = tx.all(SESSIONS, {}), tx.all(TURNS, {}), tx.all(ATTEMPTS, {})
         conversations, retired = tx.all(CONVERSATIONS, {}), tx.all(RETIRED_POINTERS, {})

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast import errors
+    from holdfast.domain.approvals import Approval
     from holdfast.domain.pointers import Rights
     from holdfast.domain.runtimes import Capabilities, Runtime
     from holdfast.domain.sessions import Session, SessionFilter, SessionKind
@@ -34,11 +35,13 @@ if TYPE_CHECKING:
     )
     from holdfast.engine.holdfast import Holdfast
     from holdfast.engine.result import RunInterrupted, RunResult
+    from holdfast.engine.waiting import Waited
     from holdfast.errors import HoldfastError
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Approval",
     "Capabilities",
     "ContextUse",
     "Holdfast",
@@ -57,6 +60,7 @@ __all__ = [
     "TurnStatus",
     "Usage",
     "UsageReport",
+    "Waited",
     "cleanup_old_sessions",
     "create_session",
     "errors",
@@ -70,6 +74,7 @@ __all__ = [
 
 #: where the names are that are not in ``engine.default``
 _ELSEWHERE = {
+    "Approval": "domain.approvals",
     "Capabilities": "domain.runtimes",
     "ContextUse": "domain.usage",
     "Holdfast": "engine.holdfast",
@@ -88,6 +93,7 @@ _ELSEWHERE = {
     "TurnStatus": "domain.turns",
     "Usage": "domain.usage",
     "UsageReport": "domain.usage",
+    "Waited": "engine.waiting",
 }
 
 

@@ -5,12 +5,13 @@
     ├── ConfigError                  2  config_error       a configuration file or variable is wrong
     ├── MissingBinary                2  missing_binary     an agent's program is not there, or does not answer
     ├── NotFound                     3  not_found          no such session, turn, conversation, runtime
-    ├── AmbiguousId                  3  ambiguous_id       a prefix or name that fits several sessions
+    ├── AmbiguousId                  3  ambiguous_id       a prefix or name that fits several
     ├── Conflict                     4  conflict           someone else changed it first
     │   ├── PhaseConflict            4  phase_conflict     the phase is not the expected one
     │   └── SessionClosed            4  session_closed     the phase is final: fork it
     ├── Refused                      4  refused            a guard said no
     ├── Busy                         4  busy               another live writer holds it
+    ├── NeedsApproval                5  waiting_for_approval  its turn waits until somebody answers
     ├── LeaseLost                   75  lease_lost         the fencing token is stale; nothing was written
     └── StoreError                   1  store_error        the store itself
         ├── StoreUnavailable         1  store_unavailable  cannot be opened, reached, written
@@ -85,14 +86,14 @@ class NotFound(HoldfastError):
 
 
 class AmbiguousId(HoldfastError):
-    """``candidates`` holds some of the ids that fit, newest first."""
+    """``candidates`` holds some of the ids that fit, newest first; ``kind`` says of what."""
 
     code = "ambiguous_id"
     exit_code = 3
 
-    def __init__(self, given: str, candidates: tuple[str, ...]) -> None:
+    def __init__(self, given: str, candidates: tuple[str, ...], kind: str = "session") -> None:
         shown = ", ".join(candidates)
-        super().__init__(f"{given!r} fits several sessions: {shown}", given=given, candidates=candidates)
+        super().__init__(f"{given!r} fits several {kind}s: {shown}", given=given, candidates=candidates)
         self.given = given
         self.candidates = candidates
 
@@ -154,6 +155,25 @@ class Busy(HoldfastError):
         self.what = what
         self.holder = holder
         self.until = until
+
+
+class NeedsApproval(HoldfastError):
+    """The session's turn waits for an answer; nothing of it runs until then."""
+
+    code = "waiting_for_approval"
+    exit_code = 5
+
+    def __init__(self, session_id: str, seq: int, approval_id: str, what: str) -> None:
+        super().__init__(
+            f"turn {seq} of {session_id} waits for an approval: {what}; "
+            f"answer it with: holdfast approve {approval_id}",
+            session_id=session_id,
+            seq=seq,
+            approval_id=approval_id,
+        )
+        self.session_id = session_id
+        self.seq = seq
+        self.approval_id = approval_id
 
 
 class LeaseLost(HoldfastError):

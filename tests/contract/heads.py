@@ -12,8 +12,12 @@ SESSIONS = """
 SELECT workspace, id, conversation_id, fence, lease_owner, lease_expires_at, head_seq, head_provider,
     head_runtime_id, head_priority, ready_at, wake_at FROM sessions"""
 OPEN_TURNS = """
-SELECT workspace, session_id, conversation_id, seq, provider, runtime_id, priority, not_before, status
+SELECT workspace, session_id, conversation_id, seq, provider, runtime_id, priority, not_before, status,
+    next_cause
 FROM turns WHERE status IN ('queued', 'claimed', 'running', 'waiting') ORDER BY seq"""
+APPROVALS = """
+SELECT workspace, session_id, conversation_id, seq, status FROM approvals
+WHERE seq IS NOT NULL AND used_at IS NULL AND status <> 'voided'"""
 OPEN_ATTEMPTS = "SELECT workspace, session_id, seq, fence, owner FROM attempts WHERE status = 'open'"
 TABLES = [
     "conversations",
@@ -28,6 +32,7 @@ TABLES = [
     "pointers",
     "provider_sessions",
     "late_reports",
+    "approvals",
 ]
 
 
@@ -60,9 +65,20 @@ def check_heads(driver: Driver) -> None:
         attempts: dict[tuple[str, str], list[Row]] = {}
         for row in tx.all(OPEN_ATTEMPTS, {}):
             attempts.setdefault((row[0], row[1]), []).append(row)
+        _check_approvals(tx.all(OPEN_TURNS, {}), tx.all(APPROVALS, {}))
         for session in tx.all(SESSIONS, {}):
             key = (session[0], session[1])
             _check(session, turns.get(key, []), attempts.get(key, []), tx.now)
+
+
+def _check_approvals(turns: list[Row], approvals: list[Row]) -> None:
+    """A turn waits exactly while its one approval is open; what was answered is acted on, or void."""
+    waiting = sorted(turn[:4] for turn in turns if turn[8] == "waiting")
+    assert sorted(row[:4] for row in approvals if row[4] == "open") == waiting, "asked and waiting differ"
+    unlaunched = {turn[:4] for turn in turns if turn[8] in ("queued", "claimed")}
+    answered = [row[:4] for row in approvals if row[4] != "open"]
+    assert len(set(answered)) == len(answered), "two answers for one turn"
+    assert set(answered) <= unlaunched, "an answer that nobody will act on"
 
 
 def _check(session: Row, turns: list[Row], attempts: list[Row], now: int) -> None:
@@ -74,7 +90,9 @@ def _check(session: Row, turns: list[Row], attempts: list[Row], now: int) -> Non
         assert head == (None,) * 4, f"the head {head} is not open"
         assert (ready_at, wake_at, expires_at) == (None, None, None)
         return
-    _, _, _, seq, provider, runtime_id, priority, not_before, status = turns[0]
+    _, _, _, seq, provider, runtime_id, priority, not_before, status, cause = turns[0]
+    if cause == "approval":
+        runtime_id = head[2]  # where the call is
     assert head == (seq, provider, runtime_id or "", priority), "the head is not the oldest open turn"
     if status in ("claimed", "running"):
         assert (ready_at, wake_at) == (None, None), "what runs can be claimed"

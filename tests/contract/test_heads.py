@@ -21,7 +21,10 @@ from holdfast.testing.builders import (
     a_runtime,
     a_session_id,
     a_turn,
+    an_answer,
+    an_approval,
     an_event,
+    deferred,
     done,
     failed,
 )
@@ -118,9 +121,18 @@ class Walk:
         retry_at = after(self.clock(), self.random.randrange(10)) if self.random.random() < 0.5 else None
         failure_class = self.random.choice(list(FailureClass))
         end = self.random.choice(
-            [done(), TurnEnd(TurnStatus.CANCELLED), failed(failure_class, retry_at=retry_at)]
+            [done(), TurnEnd(TurnStatus.CANCELLED), failed(failure_class, retry_at=retry_at), deferred()]
         )
         self.store.finish_turn(self.lease(), end)
+
+    def ask(self) -> None:
+        self.store.request_approval(self.session().id, an_approval())
+
+    def answer(self) -> None:
+        asked = self.store.approvals()
+        if asked:
+            approval = self.random.choice(asked)
+            self.store.answer_approval(approval.id, an_answer(approval, self.random.random() < 0.5))
 
     def fall_back(self) -> None:
         self.leases.append(self.store.fall_back(self.lease(), GONE, a_claim().key).lease)
@@ -163,12 +175,14 @@ VERBS: list[tuple[str, Callable[[Walk], object]]] = [
     *[("enqueue", Walk.enqueue)] * 4,
     *[("claim", Walk.claim)] * 4,
     *[("finish", Walk.finish)] * 3,
+    *[("answer", Walk.answer)] * 2,
+    ("ask", Walk.ask),
     ("start", Walk.start),
     ("launch", Walk.launch),
     ("pin", lambda walk: walk.store.pin(walk.lease(), a_provider_session_id())),
     ("heartbeat", lambda walk: walk.store.heartbeat(walk.lease(), 10)),
     ("events", lambda walk: walk.store.record_events(walk.lease(), [an_event()])),
-    ("fall back", Walk.fall_back),
+    *[("fall back", Walk.fall_back)] * 2,
     ("put back", Walk.put_back),
     ("recover", Walk.recover),
     ("cancel", Walk.cancel),

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from holdfast.clock import after
+from holdfast.domain.approvals import Answer, NewApproval
 from holdfast.domain.decisions import Resume
 from holdfast.domain.failures import Failure, FailureClass
-from holdfast.domain.ids import ProviderSessionId, SessionId
+from holdfast.domain.ids import ApprovalId, ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
+from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.sessions import NewSession, SessionUpdate
 from holdfast.domain.turns import (
     AttemptCause,
@@ -279,6 +281,42 @@ FORKS = [
     finish("three", "ps-2"),
 ]
 
+# --- people are asked ---------------------------------------------------------------------------------------
+
+APPLY = NewApproval(ApprovalId("apr-apply"), "apply", {"command": "apply"}, call_id="toolu_01", tool="Bash")
+OWN = NewApproval(ApprovalId("apr-own"), "go on?")
+
+
+def deferred(used: str) -> TurnEnd:
+    mark = TranscriptMark("session.jsonl", 100, "digest", turns=1)
+    session = ProviderSessionId(used)
+    return TurnEnd(
+        TurnStatus.WAITING, provider_session_id=session, transcript=mark, usage=USED, approval=APPLY
+    )
+
+
+def allow(approval_id: ApprovalId) -> Step:
+    def act(walk: Walk) -> None:
+        asked = walk.store.get_approval(approval_id)
+        walk.store.answer_approval(asked.id, Answer(True, "ada", asked.arguments_hash, asked.nonce))
+
+    return client(f"allow {approval_id}", act)
+
+
+APPROVALS = [
+    BEGIN,
+    enqueue("ask first"),
+    claim("asks"),
+    launch("asks", "ps-1"),
+    worker("defer", lambda walk: walk.store.finish_turn(walk.claims["asks"].lease, deferred("ps-1"))),
+    allow(APPLY.id),
+    claim("acts"),
+    launch("acts"),
+    finish("acts", "ps-1"),
+    client("ask", lambda walk: walk.store.request_approval(MAIN, OWN)),
+    allow(OWN.id),
+]
+
 PATHS = {
     "sessions": SESSIONS,
     "turn": TURN,
@@ -286,4 +324,5 @@ PATHS = {
     "several tries": SEVERAL_TRIES,
     "history": HISTORY,
     "forks": FORKS,
+    "approvals": APPROVALS,
 }

@@ -28,7 +28,7 @@ from holdfast.testing.clock import NOON, ManualClock
 from tests import processes
 from tests.consistency import assert_consistent
 from tests.integration import mortal
-from tests.integration.crash_path import LEASE_SECONDS, MAIN, PATHS, USED, Step, Walk, answer
+from tests.integration.crash_path import LEASE_SECONDS, MAIN, PATHS, USED, Step, Walk, answer, deferred
 from tests.integration.mortal import Killed, MortalDriver, Place, kill_everywhere
 
 STILL_SERVED = """
@@ -136,6 +136,9 @@ def run(store: Store, claimed: Claim) -> None:
     store.launch(lease, Launch(decision, provider_session_id=chosen, work_dir="/srv"))
     store.record_events(lease, [Event(n, EventKind.TEXT, {"text": f"event {n}"}, NOON) for n in range(1, 5)])
     used = decision.provider_session_id if isinstance(decision, Resume) else new_id
+    if claimed.turn.prompt == "ask first" and not store.approvals(open_only=False):
+        store.finish_turn(lease, deferred(used))
+        return
     end = TurnEnd(TurnStatus.DONE, answer(claimed.turn.prompt), provider_session_id=used, usage=USED)
     store.finish_turn(lease, end)
 
@@ -155,6 +158,10 @@ def outcome(store: Store) -> dict[str, Any]:
             "phases": [(change.from_phase, change.to_phase) for change in store.phase_history(session.id)],
             "history": [(turn.seq, turn.status, turn.prompt, turn.response) for turn in history],
             "turns": [(turn.seq, turn.status, turn.retry_of, turn.dropped is not None) for turn in own],
+            "approvals": [
+                (asked.id, asked.seq, asked.status, asked.used_at is not None)
+                for asked in store.approvals(session_id=session.id, open_only=False)
+            ],
             "children": [child.id for child in store.children(session.id)],
             "pointers": sorted(pointer.provider for pointer in store.pointers(session.id)),
         }

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.cli.group import cli
 from holdfast.domain.decisions import Resume
-from holdfast.domain.ids import ProviderSessionId, SessionId
+from holdfast.domain.ids import ApprovalId, ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import NewSession, SessionFilter, SessionUpdate
 from holdfast.domain.turns import Launch, TurnEnd, TurnStatus
@@ -18,14 +18,17 @@ from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import HoldfastError, LeaseLost, NotFound, StoreCorrupt, UnreadableSession
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
-from holdfast.testing.builders import a_claim, a_process, a_runtime, a_turn, an_event
+from holdfast.testing.builders import a_claim, a_process, a_runtime, a_turn, an_approval, an_event
 from holdfast.testing.clock import ManualClock
+from holdfast.testing.steps import defer
 from tests.integration.sqlite_file import driver_of
 from tests.migrations.rich_store import fill
 
 HEALTHY = SessionId("agent-20260108-150000-4ea17472")
 VICTIM = SessionId("agent-20260108-150001-71c71300")
 FORK = SessionId("agent-20260108-150002-f0420000")
+WAITING = SessionId("agent-20260108-150003-3a171400")
+ASKED = ApprovalId("apr-20260108-150000-a54ed000")
 ELSEWHERE = a_runtime(machine="build-9")
 
 #: what tells the rows of the healthy session from the others
@@ -42,12 +45,15 @@ OWNER = {
     "pointers": ("session_id", HEALTHY),
     "provider_sessions": ("session_id", HEALTHY),
     "late_reports": ("conversation_id", "conv-20260108-150000-4ea17472"),
+    "approvals": ("session_id", HEALTHY),
 }
 ANYWHERE = {"a word": "'x'", "bytes": "x'00ff'", "nothing": "NULL"}
 IN_NUMBERS = {"a negative number": "-1", "zero": "0", "a number too large": str(2**62)}
 IN_TEXTS = {"no UTF-8": "CAST(x'c3ff' AS TEXT)"}
 IN_JSON = {"broken JSON": """'{"a": ['""", "other JSON": "'[7]'"}
 JSON = {
+    "answerers",
+    "arguments",
     "capabilities",
     "data",
     "evidence",
@@ -103,10 +109,14 @@ def _victim(store: Store) -> None:
     with pytest.raises(LeaseLost):
         store.finish_turn(claim.lease, TurnEnd(TurnStatus.FAILED))
     store.fork(VICTIM, FORK)
+    store.request_approval(VICTIM, an_approval(id=ASKED))
+    store.update_session(VICTIM, SessionUpdate(phase=Phase.INVESTIGATING))
     store.enqueue_turn(VICTIM, a_turn("go on", priority=9))
     once = store.claim_turn(a_claim(session_id=VICTIM))
     assert once is not None
     store.put_back(once.lease)
+    store.create_session(NewSession(WAITING, "waiting", provider="claude"))
+    defer(store, store.get_session(WAITING))
 
 
 @pytest.fixture
@@ -154,6 +164,10 @@ def reading_verbs(holdfast: Holdfast, session_id: SessionId) -> dict[str, Verb]:
         "provider sessions": lambda: store.provider_sessions(session_id),
         "phases": lambda: store.phase_history(session_id),
         "children": lambda: store.children(session_id),
+        "approvals": lambda: store.approvals(session_id=session_id, open_only=False),
+        "find an approval": lambda: store.find_approval(ASKED[:-2]),
+        "find the approval of a session": lambda: store.find_approval(session_id),
+        "approval": lambda: store.get_approval(ASKED),
     }
 
 
@@ -161,6 +175,10 @@ def writing_verbs(holdfast: Holdfast, session_id: SessionId) -> dict[str, Verb]:
     pinned = Launch(holdfast.decide(HEALTHY))
     return {
         "update": lambda: holdfast.update(session_id, phase="planning", metadata={"b": 2}),
+        "answer": lambda: holdfast.approve(ASKED),
+        "claim what waits": lambda: holdfast.store.claim_turn(a_claim(session_id=WAITING)),
+        "answer what is waited for": lambda: holdfast.approve(WAITING),
+        "claim what was answered": lambda: holdfast.store.claim_turn(a_claim(session_id=WAITING)),
         "claim": lambda: _run(holdfast.store, session_id, pinned),
         "fork": lambda: holdfast.fork(session_id),
         "edit": lambda: holdfast.edit(session_id, 1, prompt="again"),

@@ -3,6 +3,7 @@
 from typing import Any
 
 from holdfast.clock import to_iso
+from holdfast.domain.approvals import Approval
 from holdfast.domain.pointers import Pointer
 from holdfast.domain.sessions import Session, SessionFilter
 from holdfast.domain.turns import Attempt, Turn, TurnRequest
@@ -46,11 +47,29 @@ def _session(store: Store, session: Session) -> Document:
         "phases": [[change.from_phase, change.to_phase] for change in store.phase_history(session.id)],
         "conversation": _conversation(store, session.conversation_id),
         "turns": {str(turn.seq): _turn(store, turn) for turn in store.turns(session.id)},
+        "approvals": {
+            approval.id: _approval(approval)
+            for approval in store.approvals(session_id=session.id, open_only=False)
+        },
         "pointers": {pointer.provider: _pointer(pointer) for pointer in store.pointers(session.id)},
         "provider_sessions": {
             used.id: [used.provider, used.forked_from, used.retired, _usage(used.usage)]
             for used in store.provider_sessions(session.id)
         },
+    }
+
+
+def _approval(approval: Approval) -> Document:
+    return {
+        "turn": approval.seq,
+        "call": [approval.tool, approval.call_id],
+        "what": [approval.what, approval.arguments, approval.arguments_hash],
+        "nonce": approval.nonce,
+        "requested": [approval.requested_by, to_iso(approval.requested_at), approval.expires_at],
+        "answerers": sorted(approval.answerers),
+        "status": approval.status.value,
+        "answer": [approval.answered_by, approval.note, approval.answered_at, approval.used_at],
+        "void_reason": approval.void_reason,
     }
 
 

@@ -1,8 +1,9 @@
 """Owns a store with something of everything in it, the same each time it is made."""
 
 from holdfast.clock import after
+from holdfast.domain.approvals import Answer, NewApproval
 from holdfast.domain.failures import Failure, FailureClass
-from holdfast.domain.ids import ConversationId, ProviderSessionId, SessionId
+from holdfast.domain.ids import ApprovalId, ConversationId, ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import Rights, TranscriptMark
 from holdfast.domain.runtimes import Runtime
@@ -29,6 +30,7 @@ LEAD, HELPER, CHILD, GRANDCHILD = (
     SessionId(f"agent-20260108-12000{n}-{name}")
     for n, name in enumerate(["1eadbeef", "4e1be400", "c411d000", "96a0dc41"])
 )
+ASKING = SessionId("agent-20260108-120009-a5c19000")
 DELEGATED, OVER = SessionId("agent-20260107-090000-de1e6a7e"), SessionId("agent-20260101-000000-00000000")
 PROFILE = TurnRequest("/srv/infra", "opus", Rights("plan", frozenset({"Read", "Grep"})))
 USED = UsageReport(
@@ -48,6 +50,7 @@ def fill(store: Store, clock: ManualClock) -> None:
     _forks(store)
     _trouble(store, clock)
     _queue(store, clock)
+    _approvals(store, clock)
 
 
 def _claim(store: Store, session: SessionId, key: str, runtime: Runtime | None = None) -> Claim:
@@ -167,3 +170,30 @@ def _queue(store: Store, clock: ManualClock) -> None:
     store.cancel_turn(CHILD, store.turns(CHILD)[-1].seq)
     store.enqueue_turn(CHILD, NewTurn("Now.", "claude", TurnRequest(force_fresh=True), foreground=True))
     store.cancel_turn(LEAD, running.lease.seq)
+
+
+def _approvals(store: Store, clock: ManualClock) -> None:
+    """One that an agent asked for itself; one that was answered and used, and one that its turn waits for."""
+    own = NewApproval(
+        ApprovalId("apr-20260108-130000-00000001"), "apply the plan", {"plan": ["vpc", "dns"]},
+        after(clock.now, 86_400), frozenset({"ada", "bob"}), "terraform-architect",
+    )  # fmt: skip
+    store.request_approval(DELEGATED, own)
+    store.create_session(NewSession(ASKING, "claude", kind=SessionKind.CONVERSATION, provider="claude"))
+    store.enqueue_turn(ASKING, NewTurn("Apply it.", "claude", PROFILE))
+    for number in (2, 3):
+        claimed = _claim(store, ASKING, f"asks {number}")
+        session = ProviderSessionId("5b1c2d3e-0000-4000-8000-0000000000a5")
+        chosen = session if number == 2 else None
+        store.launch(claimed.lease, Launch(claimed.decision, provider_session_id=chosen))
+        call = NewApproval(
+            ApprovalId(f"apr-20260108-13000{number}-00000001"), "Bash: terraform apply",
+            {"command": "terraform apply"}, requested_by="claude", call_id=f"toolu_{number}", tool="Bash",
+        )  # fmt: skip
+        end = TurnEnd(
+            TurnStatus.WAITING, provider_session_id=session, transcript=MARK, usage=USED, approval=call
+        )
+        store.finish_turn(claimed.lease, end)
+        if number == 2:
+            asked = store.get_approval(call.id)
+            store.answer_approval(call.id, Answer(True, "ada", asked.arguments_hash, asked.nonce, "go ahead"))

@@ -115,6 +115,33 @@ def test_an_answer_counts_as_activity(answered: int, verdict: MayContinue) -> No
     assert may_continue(session, POLICY, NOON, ApprovalWindow(answered_at=ago(answered))) is verdict
 
 
+@pytest.mark.parametrize("kind", SessionKind)
+@pytest.mark.parametrize(
+    ("left", "verdict"), [(1, MayContinue.YES), (0, MayContinue.EXPIRED), (-1, MayContinue.EXPIRED)]
+)
+def test_an_approval_that_nobody_answered_in_time_blocks(
+    left: int, verdict: MayContinue, kind: SessionKind
+) -> None:
+    session = a_session(phase=Phase.APPROVAL, kind=kind)
+    window = ApprovalWindow(expires_at=Instant(NOON + left))
+
+    assert may_continue(session, POLICY, NOON, window) is verdict
+
+
+def test_an_answer_in_time_outlives_the_expiry() -> None:
+    window = ApprovalWindow(answered_at=ago(2), expires_at=ago(1))
+
+    assert may_continue(a_session(phase=Phase.APPROVAL), POLICY, NOON, window) is MayContinue.YES
+
+
+def test_work_that_went_to_another_phase_is_neither_blocked_nor_kept_by_what_expired() -> None:
+    window = ApprovalWindow(expires_at=NOON)
+
+    assert may_continue(a_session(phase=Phase.PLANNING), POLICY, NOON, window) is MayContinue.YES
+    idle = a_session(phase=Phase.PLANNING, updated_at=ago(HALF_AN_HOUR))
+    assert may_continue(idle, POLICY, NOON, window) is MayContinue.TOO_OLD
+
+
 def test_an_old_answer_does_not_hide_newer_activity() -> None:
     answered_long_ago = ApprovalWindow(answered_at=Instant(0))
 

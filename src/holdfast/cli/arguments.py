@@ -24,9 +24,13 @@ def session_argument(function: F) -> F:
     return click.argument("session", metavar="ID", shell_complete=_complete_session)(function)
 
 
-def text_option(flag: str, *, help: str, default: str | None = None) -> Callable[[F], F]:
+def text_option(
+    flag: str, *, help: str, default: str | None = None, required: bool = False
+) -> Callable[[F], F]:
     """Text as given; a single dash stands for standard input."""
-    return click.option(flag, metavar="TEXT", default=default, callback=_read_text, help=help)
+    return click.option(
+        flag, metavar="TEXT", default=default, required=required, callback=_read_text, help=help
+    )
 
 
 def text_argument(name: str, *, required: bool = True) -> Callable[[F], F]:
@@ -36,6 +40,12 @@ def text_argument(name: str, *, required: bool = True) -> Callable[[F], F]:
 
 def metadata_option(*, help: str) -> Callable[[F], F]:
     return click.option("--metadata", metavar="JSON", callback=_read_metadata, help=help)
+
+
+def arguments_option(function: F) -> F:
+    """What an approval is about, exactly."""
+    words = "What exactly is asked for, as a JSON object; - reads standard input."
+    return click.option("--arguments", metavar="JSON", callback=_read_metadata, help=words)(function)
 
 
 def phase_option(flag: str, *names: str, help: str) -> Callable[[F], F]:
@@ -55,7 +65,7 @@ def _read_text(ctx: click.Context, param: click.Parameter, value: str | None) ->
 
 def _read_metadata(ctx: click.Context, param: click.Parameter, value: str | None) -> Metadata | None:
     text = _read_text(ctx, param, value)
-    return None if text is None else parse_metadata(text)
+    return None if text is None else parse_metadata(text, param.name or "")
 
 
 def _complete_session(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from holdfast.clock import Instant, to_iso
+from holdfast.domain.approvals import Approval
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import decided_document, decision_document
 from holdfast.domain.phases import MayContinue
@@ -124,6 +125,30 @@ def conversation_document(conversation: Conversation) -> Document:
         "next_turn": conversation.next_seq,
         "forked_from": None if point is None else point.conversation_id,
         "forked_at": None if point is None else point.seq,
+    }
+
+
+def approval_document(approval: Approval, now: Instant) -> Document:
+    return {
+        "approval_id": approval.id,
+        "session_id": approval.session_id,
+        "turn": approval.seq,
+        "tool": approval.tool,
+        "what": approval.what,
+        "arguments": approval.arguments,
+        "arguments_hash": approval.arguments_hash,
+        "nonce": approval.nonce,
+        "status": approval.status.value,
+        "expired": approval.is_expired(now),
+        "requested_at": to_iso(approval.requested_at),
+        "requested_by": approval.requested_by,
+        "expires_at": _moment(approval.expires_at),
+        "answerers": sorted(approval.answerers),
+        "answered_at": _moment(approval.answered_at),
+        "answered_by": approval.answered_by,
+        "note": approval.note,
+        "used_at": _moment(approval.used_at),
+        "void_reason": approval.void_reason,
     }
 
 

@@ -38,6 +38,13 @@ SECTIONS: Final = {
         "runtimes": "machines:runtimes",
         "packet": "packet:packet",
     },
+    "Ask people": {
+        "approvals": "approvals:approvals",
+        "approve": "approvals:approve",
+        "deny": "approvals:deny",
+        "request-approval": "approvals:request_approval",
+        "wait": "approvals:wait",
+    },
     "Change the history": {
         "edit": "history:edit",
         "truncate": "history:truncate",

@@ -11,6 +11,7 @@ from holdfast.cli import output
 from holdfast.cli.arguments import session_argument
 from holdfast.cli.command import command, pass_invocation
 from holdfast.cli.documents import (
+    approval_document,
     conversation_document,
     explanation_document,
     history_turn_document,
@@ -57,6 +58,7 @@ def _portrait(holdfast: Holdfast, session_id: str, turns: int) -> Portrait:
         phases=store.phase_history(session.id),
         conversation=store.get_conversation(session.conversation_id),
         turns=store.history(session.conversation_id, limit=turns) if turns else (),
+        approvals=store.approvals(session_id=session.id),
         pointers=store.pointers(session.id),
         policy=holdfast.policy.resume,
         provider_sessions=store.provider_sessions(session.id),
@@ -89,6 +91,7 @@ def _portrait_document(portrait: Portrait) -> dict[str, object]:
         "pointers": [pointer_document(p, portrait.policy) for p in portrait.pointers],
         "provider_sessions": [totals_document(t) for t in portrait.provider_sessions],
         "turns": [history_turn_document(t) for t in portrait.turns],
+        "approvals": [approval_document(one, portrait.now) for one in portrait.approvals],
     }
 
 

@@ -10,6 +10,7 @@ from holdfast.cli.listing import phase_tone
 from holdfast.cli.moments import age
 from holdfast.cli.report import Block, Cell, Column, Fields, Line, Table, Tone, cell
 from holdfast.clock import Instant, to_iso
+from holdfast.domain.approvals import Approval
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals
 from holdfast.domain.policy import ResumePolicy
@@ -34,6 +35,7 @@ class Portrait:
     phases: tuple[PhaseChange, ...]
     conversation: Conversation
     turns: tuple[HistoryTurn, ...]  #: the last ones, oldest first
+    approvals: tuple[Approval, ...]  #: those without an answer
     pointers: tuple[Pointer, ...]
     provider_sessions: tuple[ProviderSessionTotals, ...]
     forks: tuple[Session, ...]
@@ -73,6 +75,9 @@ def _state(portrait: Portrait) -> Iterator[tuple[str, Cell]]:
             "phases",
             cell(" → ".join([portrait.phases[0].from_phase, *(c.to_phase for c in portrait.phases)])),
         )
+    for asked in portrait.approvals:
+        answer = "it has expired" if asked.is_expired(now) else f"holdfast approve {asked.id}"
+        yield "waits for", cell(f"{asked.what} ({answer})", Tone.WARN, limit=_LONGEST)
     yield "created", cell(_when(session.created_at, now))
     yield "active", cell(_when(session.updated_at, now))
     if session.finalized_at is not None:

@@ -6,6 +6,7 @@ from typing import assert_never
 
 from holdfast.cli.moments import age, duration
 from holdfast.clock import Instant
+from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import Decision, Fork, Fresh, Reason, Refuse, Resume, Standing, Wait
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.policy import ContinuePolicy
@@ -32,6 +33,8 @@ def continue_words(answer: MayContinue, session: Session | None, policy: Continu
         case MayContinue.TOO_OLD:
             limit = duration(policy.max_idle_seconds or 0)
             return f"idle for {age(session.updated_at, now)}; the limit is {limit}"
+        case MayContinue.EXPIRED:
+            return "nobody answered in time what it asked; it can ask again, or go to another phase"
         case MayContinue.NOT_FOUND | MayContinue.UNREADABLE:
             return "it changed while it was looked at"
         case _:
@@ -43,11 +46,22 @@ def verdict(explanation: Explanation, why_continue: str) -> str:
     session = explanation.session
     if explanation.may_continue is MayContinue.FINAL:
         return f"The work is {session.phase}; it can go on in a fork: holdfast fork {session.id}"
+    if explanation.waits_for is not None:
+        return _waiting(explanation.waits_for, explanation.may_continue)
     if explanation.may_continue is not MayContinue.YES:
         reason = explanation.may_continue.value
         rule = f"By the rules the work should not go on ({reason}: {why_continue})."
         return f"{rule} A turn that is put in all the same: {_lower(next_turn(explanation.decision, explanation.provider))}"
     return next_turn(explanation.decision, explanation.provider)
+
+
+def _waiting(asked: Approval, answer: MayContinue) -> str:
+    waits = f"Turn {asked.seq} waits for an approval: {asked.what}"
+    if answer is MayContinue.EXPIRED:
+        return (
+            f"{waits}. It has expired; to give it up: holdfast cancel {asked.session_id} --turn {asked.seq}"
+        )
+    return f"{waits}. To answer: holdfast approve {asked.id}"
 
 
 def _lower(sentence: str) -> str:

@@ -13,6 +13,7 @@ SessionId = NewType("SessionId", str)
 ConversationId = NewType("ConversationId", str)
 RuntimeId = NewType("RuntimeId", str)
 ProviderSessionId = NewType("ProviderSessionId", str)
+ApprovalId = NewType("ApprovalId", str)
 Workspace = NewType("Workspace", str)
 
 MAX_ID = 128
@@ -23,8 +24,16 @@ _PROVIDER = re.compile(r"[a-z][a-z0-9_-]{0,31}\Z")
 
 def make_session_id(at: Instant, entropy: bytes) -> SessionId:
     """``agent-20260108-180530-abc12345``: UTC time and 8 hex digits of the given randomness."""
+    return SessionId(f"agent-{_stamp(at, entropy)}")
+
+
+def make_approval_id(at: Instant, entropy: bytes) -> ApprovalId:
+    return ApprovalId(f"apr-{_stamp(at, entropy)}")
+
+
+def _stamp(at: Instant, entropy: bytes) -> str:
     date, _, time = to_datetime(at).isoformat()[:19].partition("T")
-    return SessionId(f"agent-{date.replace('-', '')}-{time.replace(':', '')}-{entropy[:4].hex()}")
+    return f"{date.replace('-', '')}-{time.replace(':', '')}-{entropy[:4].hex()}"
 
 
 def conversation_of(session_id: SessionId) -> ConversationId:

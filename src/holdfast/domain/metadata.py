@@ -23,33 +23,33 @@ _encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
-def parse_metadata(text: str) -> Metadata:
+def parse_metadata(text: str, field: str = "metadata") -> Metadata:
     """Metadata given as JSON text, as on the command line."""
-    check_text("metadata", text)
+    check_text(field, text)
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as exc:
-        raise InvalidInput("metadata", f"is not valid JSON: {exc}") from exc
-    encode_metadata(value)
+        raise InvalidInput(field, f"is not valid JSON: {exc}") from exc
+    encode_metadata(value, field)
     return dict(value)
 
 
-def encode_metadata(value: Mapping[str, Json]) -> str:
+def encode_metadata(value: Mapping[str, Json], field: str = "metadata") -> str:
     """Redacted JSON text, ready to be written; refuses what could not be read back."""
     if not isinstance(value, Mapping):
-        raise InvalidInput("metadata", f"must be a JSON object, not {_kind(value)}")
+        raise InvalidInput(field, f"must be a JSON object, not {_kind(value)}")
     try:
         text = encode_redacted(dict(value), _encode)
     except (TypeError, ValueError, RecursionError) as exc:
-        raise InvalidInput("metadata", f"cannot be written as JSON: {exc}") from exc
+        raise InvalidInput(field, f"cannot be written as JSON: {exc}") from exc
     if not _is_flat(value):
-        _check_shape(value)
+        _check_shape(value, field)
     size = len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
     if size > MAX_METADATA:
-        raise InvalidInput("metadata", f"is {size} bytes as JSON; the limit is {MAX_METADATA}")
+        raise InvalidInput(field, f"is {size} bytes as JSON; the limit is {MAX_METADATA}")
     if "\\u0000" in text and _NUL.search(text):
-        raise InvalidInput("metadata", "contains a NUL byte")
-    return check_text("metadata", text)
+        raise InvalidInput(field, "contains a NUL byte")
+    return check_text(field, text)
 
 
 def merge_metadata(current: Metadata, patch: Metadata) -> Metadata:
@@ -62,17 +62,17 @@ def _is_flat(value: Mapping[str, Json]) -> bool:
     return set(map(type, value)) <= {str} and set(map(type, value.values())) <= _SCALARS
 
 
-def _check_shape(value: Mapping[str, Json]) -> None:
+def _check_shape(value: Mapping[str, Json], field: str) -> None:
     """Python would write a number as a key, and read back a text."""
     below: list[tuple[object, int]] = [(value, 1)]
     while below:
         item, depth = below.pop()
         if depth > MAX_DEPTH:
-            raise InvalidInput("metadata", f"is nested deeper than {MAX_DEPTH} levels")
+            raise InvalidInput(field, f"is nested deeper than {MAX_DEPTH} levels")
         if isinstance(item, Mapping):
             for key in item:
                 if not isinstance(key, str):
-                    raise InvalidInput("metadata", f"has a key that is not text but {type(key).__name__}")
+                    raise InvalidInput(field, f"has a key that is not text but {type(key).__name__}")
             item = tuple(item.values())
         if isinstance(item, list | tuple):
             below.extend([(child, depth + 1) for child in item if isinstance(child, Mapping | list | tuple)])

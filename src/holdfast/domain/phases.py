@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 from holdfast.clock import SECOND, Instant
 from holdfast.errors import InvalidInput
 
+TYPE_CHECKING = False  # without typing: the hooks import this module
 if TYPE_CHECKING:
     from holdfast.domain.policy import ContinuePolicy
     from holdfast.domain.sessions import Session
@@ -61,13 +60,21 @@ class MayContinue(StrEnum):
     ERRORS = "too_many_errors"  #: since the last success
     NOT_FOUND = "no_existing_session"
     UNREADABLE = "session_unreadable"  #: its row cannot be understood
+    EXPIRED = "approval_expired"  #: nobody answered in time what it waits for
 
 
-@dataclass(frozen=True, slots=True)
 class ApprovalWindow:
     """An approval that is open, or was answered at ``answered_at`` and not yet acted on."""
 
-    answered_at: Instant | None = None
+    __slots__ = ("answered_at", "expires_at")
+
+    def __init__(self, answered_at: Instant | None = None, expires_at: Instant | None = None) -> None:
+        self.answered_at = answered_at
+        self.expires_at = expires_at
+
+    def has_expired(self, now: Instant) -> bool:
+        """At ``expires_at`` itself it is too late."""
+        return self.answered_at is None and self.expires_at is not None and now >= self.expires_at
 
 
 def is_resumable_phase(phase: Phase, policy: ContinuePolicy, *, delegated: bool) -> bool:
@@ -86,6 +93,8 @@ def may_continue(
         return MayContinue.PHASE
     if not session.resume_ready:
         return MayContinue.NOT_READY
+    if approval is not None and session.phase is Phase.APPROVAL and approval.has_expired(now):
+        return MayContinue.EXPIRED
     if session.error_count >= policy.max_errors:
         return MayContinue.ERRORS
     if _idle_too_long(session, policy, now, approval):
@@ -100,7 +109,7 @@ def _idle_too_long(
     if limit is None or not session.is_delegated:
         return False
     last = session.updated_at
-    if approval is not None:
+    if approval is not None and not approval.has_expired(now):
         if approval.answered_at is None:
             return False
         last = max(last, approval.answered_at)

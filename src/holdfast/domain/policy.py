@@ -191,6 +191,17 @@ class ContextPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class ApprovalPolicy:
+    """What people are asked."""
+
+    #: an approval that nobody answers within this time has expired; None: never
+    expires_seconds: float | None = 7 * 24 * 3600.0
+
+    def __post_init__(self) -> None:
+        _above_zero("expires_seconds", self.expires_seconds, MAX_SECONDS)
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """All rules; each field is a table of the configuration file (``continue_`` is ``[continue]``)."""
 
@@ -200,6 +211,7 @@ class Policy:
     run: RunPolicy = field(default_factory=RunPolicy)
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
     context: ContextPolicy = field(default_factory=ContextPolicy)
+    approvals: ApprovalPolicy = field(default_factory=ApprovalPolicy)
 
 
 # The comparisons are written so that NaN fails them.

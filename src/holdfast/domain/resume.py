@@ -16,6 +16,7 @@ from holdfast.domain.decisions import (
     Fork,
     Fresh,
     Outcome,
+    Reason,
     Refuse,
     Resume,
     ResumeRequest,
@@ -56,6 +57,19 @@ def decide_at_launch(
     if isinstance(claimed, Resume | Fork) and isinstance(launched, Resume | Fork):
         return replace(claimed, verdicts=verdicts)
     return claimed
+
+
+def only_natively(decision: Decision, provider_session_id: str | None) -> Decision:
+    """For a turn that acts on an answer: what was asked waits in this provider session, and nowhere else."""
+    match decision:
+        case Wait() | Refuse():
+            return decision
+        case Resume(session_id) if session_id == provider_session_id:
+            return decision
+        case Resume():
+            return Refuse(Reason.EXPLICIT_ID, decision.verdicts)
+        case Fork() | Fresh():
+            return Refuse(decision.reason, decision.verdicts)
 
 
 def _together(claimed: tuple[Verdict, ...], launched: tuple[Verdict, ...]) -> tuple[Verdict, ...]:

@@ -7,6 +7,7 @@ from dataclasses import field
 from enum import StrEnum
 
 from holdfast.clock import Instant
+from holdfast.domain.approvals import Approval, NewApproval
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.decisions import Decided, Decision, Refuse
 from holdfast.domain.failures import Failure
@@ -41,6 +42,12 @@ class AttemptStatus(StrEnum):
     INTERRUPTED = "interrupted"  #: its lease expired while it was open
     FELL_BACK = "fell_back"  #: the provider refused the session; a fresh attempt followed
     PUT_BACK = "put_back"  #: the turn went back into the queue; does not count as a try
+    DEFERRED = "deferred"  #: it waits for an approval; does not count as a try
+
+    @property
+    def has_spoken(self) -> bool:
+        """The agent came to an end of its own: it was sent the turn, and has answered or asks back."""
+        return self in (AttemptStatus.DONE, AttemptStatus.DEFERRED)
 
 
 class AttemptCause(StrEnum):
@@ -50,6 +57,7 @@ class AttemptCause(StrEnum):
     RETRY = "retry"  #: after an infrastructure failure
     RECOVERY = "recovery"  #: after its worker vanished
     FALLBACK = "fallback"  #: after a refused resume
+    APPROVAL = "approval"  #: after the answer that it had waited for
 
 
 class EventKind(StrEnum):
@@ -111,6 +119,14 @@ class Turn:
     tries: int = 0  #: the attempts that count against ``max_attempts``
     next_cause: AttemptCause = AttemptCause.FIRST  #: of the attempt that comes next
 
+    @property
+    def has_unused_answer(self) -> bool:
+        """Its approval was answered, and nothing that acts on the answer was launched yet."""
+        return self.next_cause is AttemptCause.APPROVAL and self.status in (
+            TurnStatus.QUEUED,
+            TurnStatus.CLAIMED,
+        )
+
 
 @record
 class Lease:
@@ -146,6 +162,7 @@ class Claim:
     epoch: int
     generation: int
     covers: SeenTurns  #: what the agent will have seen once this turn was sent
+    approval: Approval | None = None  #: answered, and not acted on yet: it runs natively or not at all
 
 
 @record
@@ -201,6 +218,7 @@ class TurnEnd:
     usage: UsageReport = field(default_factory=UsageReport)
     retry_at: Instant | None = None  #: the same turn again, while attempts are left
     phase: Phase | None = None
+    approval: NewApproval | None = None  #: what a turn that ends as ``waiting`` waits for
 
 
 @record
@@ -248,7 +266,7 @@ class Attempt:
             self.seen,
             self.rights,
             self.transcript,
-            None if self.status is AttemptStatus.DONE else NO_CALL_YET,
+            None if self.status.has_spoken else NO_CALL_YET,
             self.version,
             self.started_at,
         )

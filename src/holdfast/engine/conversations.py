@@ -18,8 +18,8 @@ from holdfast.domain.sessions import Session
 from holdfast.domain.text import check_text
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Turn, TurnRequest
 from holdfast.domain.usage import NO_USAGE, Usage
+from holdfast.engine.approvals import Approvals
 from holdfast.engine.explain import Explanation, Tree
-from holdfast.engine.sessions import Sessions
 
 #: the ids that turns get inside ``Conversations.provider_session``, by handle; explicit, so they beat configuration
 _task_ids: ContextVar[Mapping[int, ProviderSessionId]] = ContextVar(
@@ -27,8 +27,8 @@ _task_ids: ContextVar[Mapping[int, ProviderSessionId]] = ContextVar(
 )
 
 
-class Conversations(Sessions):
-    """Sessions, conversations, turns and decisions; the verbs raise the typed errors of ``holdfast.errors``."""
+class Conversations(Approvals):
+    """Sessions, approvals, conversations, turns and decisions; the verbs raise the typed errors of ``holdfast.errors``."""
 
     # --- conversations ---
 
@@ -138,6 +138,7 @@ class Conversations(Sessions):
         pointer = self.store.pointer(session.id, chosen)
         recorded = None if pointer is None else pointer.runtime_id
         runtime = next((known for known in self.store.runtimes() if known.id == recorded), None)
+        asked = self.store.approvals(session_id=session.id)
         return Explanation(
             session=session,
             may_continue=self.may_continue(session.id),
@@ -145,6 +146,7 @@ class Conversations(Sessions):
             decision=self.store.explain(session.id, chosen, runtime=runtime),
             runtime=runtime,
             last_attempt=self.store.newest_attempt(session.id),
+            waits_for=next((approval for approval in asked if approval.seq is not None), None),
         )
 
     def provider_of(self, session: Session, given: str | None) -> str:

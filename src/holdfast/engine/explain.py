@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import Decision
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.runtimes import Runtime
@@ -21,6 +22,7 @@ class Explanation:
     decision: Decision  #: what a claim would decide now, on that runtime
     runtime: Runtime | None  #: the one its pointer was recorded on, if there is one
     last_attempt: Attempt | None  #: what was decided the last time
+    waits_for: Approval | None = None  #: nothing of it runs until somebody has answered
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.domain.telling.packet import Packet
     from holdfast.engine.result import RunResult
     from holdfast.engine.running.agents import Agents
+    from holdfast.engine.waiting import Waited
     from holdfast.engine.work import Work
 
 #: what a turn asks for that goes on with one that was stopped
@@ -191,6 +192,12 @@ class Holdfast(Conversations):
         """End what an owner that is gone left running of this session, and free its turn."""
         if self.store.holder(check_id("session", session_id)) is not None:
             self._work.take_over(session_id)
+
+    def wait(self, session_id: str, timeout: float | None = None) -> Waited:
+        """Until its work is done, has failed, or needs a person; at most ``timeout`` seconds."""
+        from holdfast.engine.waiting import wait_for
+
+        return wait_for(self.store, self.session(session_id).id, timeout)
 
     # --- telling ---
 

@@ -58,7 +58,13 @@ def gather_packet(
         artifacts=tuple(dict.fromkeys(path for call in calls for path in call.written)),
         starts=tuple(_start(attempt) for attempt in attempts if attempt.status is not AttemptStatus.OPEN),
         failures=tuple(_failures(attempts)),
+        open_approval=_asked_of_people(store, session),
     )
+
+
+def _asked_of_people(store: Store, session: Session) -> str | None:
+    asked = store.approvals(session_id=session.id, limit=1)
+    return f"{asked[0].what} ({asked[0].id})" if asked else None
 
 
 class _Record:

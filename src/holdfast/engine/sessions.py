@@ -21,7 +21,7 @@ from holdfast.domain.ids import (
     check_session_name,
     make_session_id,
 )
-from holdfast.domain.phases import MayContinue, may_continue, parse_outcome, parse_phase
+from holdfast.domain.phases import MayContinue, Phase, may_continue, parse_outcome, parse_phase
 from holdfast.domain.policy import Policy
 from holdfast.domain.redaction import Json
 from holdfast.domain.retention import CleanupReport
@@ -188,13 +188,20 @@ class Sessions:
     def may_continue(self, session_id: str) -> MayContinue:
         """Never raises for what the session is: a missing or unreadable one may simply not go on."""
         try:
-            session = self.session(session_id)
+            return self._judge(self.session(session_id))
         except (NotFound, InvalidInput):
             return MayContinue.NOT_FOUND
         except UnreadableSession as exc:
             log.warning("session not resumable: %s", exc)
             return MayContinue.UNREADABLE
-        return may_continue(session, self.policy.continue_, self.store.now())
+
+    def _judge(self, session: Session) -> MayContinue:
+        rules, now = self.policy.continue_, self.store.now()
+        answer = may_continue(session, rules, now)
+        # an approval bears on nothing else, so that nobody need look for one
+        if session.phase is Phase.APPROVAL or answer is MayContinue.TOO_OLD:
+            return may_continue(session, rules, now, self.store.approval_window(session.id))
+        return answer
 
     def page(self, wanted: SessionFilter, limit: int = 50, cursor: str | None = None) -> SessionPage:
         """One page, newest first; rows that cannot be read are named in it."""

@@ -1,4 +1,4 @@
-"""Owns the Store contract: every verb, none optional; these docstrings are its specification.
+"""Owns the Store contract: every verb, none optional; these docstrings are its specification, whole and in one place.
 
 One call is one transaction, and a call that raises has changed nothing; ``clean_up`` alone is several. Everything
 happens in the workspace that the store was opened for; what is in another one does not exist.
@@ -13,11 +13,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast.clock import Instant
+from holdfast.domain.approvals import Answer, Approval, NewApproval
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import Decision
 from holdfast.domain.failures import Failure
-from holdfast.domain.ids import ProviderSessionId, RuntimeId, SessionId
-from holdfast.domain.phases import Phase
+from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId
+from holdfast.domain.phases import ApprovalWindow, Phase
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals, TranscriptMark
 from holdfast.domain.retention import CleanupReport
 from holdfast.domain.runtimes import Runtime
@@ -83,7 +84,8 @@ class Store(Protocol):
         ...
 
     def finalize_session(self, session_id: str, outcome: Phase, summary: str | None) -> Session:
-        """Close for good: turns that wait are cancelled, one that runs is asked to stop.
+        """Close for good: turns that wait are cancelled, one that runs is asked to stop, and what was
+        asked without an answer is void, and so is an answer that a turn has not acted on.
 
         SessionClosed if it is closed already: a session is never finalized twice.
         """
@@ -111,7 +113,7 @@ class Store(Protocol):
     def clean_up(self, cutoff: Instant, *, dry_run: bool = False) -> CleanupReport:
         """Abandon what has been idle since before ``cutoff``, delete what has been final since before it.
 
-        Leased sessions and those with waiting turns are not idle. What a remaining fork reads through
+        Leased sessions, those with waiting turns, and those with an approval that can still be answered are not idle. What a remaining fork reads through
         to stays. A retired provider session id is remembered for good. Works in batches, each as a whole:
         others may come in between, and are respected; if it raises, the batches before have happened, and
         another call goes on. ``dry_run`` is one look, and changes nothing.
@@ -138,7 +140,7 @@ class Store(Protocol):
         ...
 
     def truncate(self, session_id: str, keep: int) -> Conversation:
-        """Take every turn after ``keep`` out of the history; waiting ones are cancelled.
+        """Take every turn after ``keep`` out of the history; waiting ones are cancelled, their approvals void.
 
         Conflict while one of them runs. Rows and sequence numbers stay taken.
         """
@@ -190,11 +192,18 @@ class Store(Protocol):
         provider session, is passed over and takes no lease; so is one that cannot be understood. A head
         that a guard refuses ends as failed. The decision is made in the same transaction, from the claiming runtime. Idempotent by
         ``request.key`` while the attempt is open: the answer to a lost reply is the same claim.
+
+        A turn whose approval was answered resumes the very provider session that deferred, or is refused,
+        and then the approval is void. If the one session that was asked for waits for an approval:
+        NeedsApproval, or Refused once that has expired.
         """
         ...
 
     def start_turn(self, session_id: str, new: NewTurn, request: ClaimRequest) -> Claim | Refusal:
         """Enqueue a turn and claim it at once. Busy if the session has open turns: nothing is changed.
+
+        NeedsApproval if the first of them waits for one, or Refused once that has expired. A person's turn
+        does not wait for one that itself waits for a limit to pass: that one ends as failed.
 
         Idempotent by ``request.key`` like a claim. Conflict if ``new.key`` is another turn's already.
         """
@@ -205,11 +214,13 @@ class Store(Protocol):
         ...
 
     def launch(self, lease: Lease, launched: Launch) -> None:
-        """Record what is about to start: the turn runs. Refused if its new id is retired.
+        """Record what is about to start: the turn runs, and the answer that it acts on is used up.
+
+        Refused if its new id is retired.
 
         LeaseLost, also if the lease had expired and its provider session has another writer since.
         Conflict for a decision stronger than the claim's, for an id other than the one that was asked
-        for, and for a fork with the id of its source.
+        for, for a fork with the id of its source, and for anything but a resume to act on an answer.
         """
         ...
 
@@ -237,14 +248,15 @@ class Store(Protocol):
         What was used all the same, in a session that nobody asked for, counts as it is.
 
         A new attempt of the same try, under a new fencing token. Idempotent by ``key``. Conflict if
-        nothing was resumed, or if the turn asked for that very session by name.
+        nothing was resumed, if the turn asked for that very session by name, or if it acts on an answer.
         """
         ...
 
     def put_back(self, lease: Lease, not_before: Instant | None = None) -> Turn:
         """Return a turn to the queue; this does not count as a try. LeaseLost.
 
-        One that was asked to stop is cancelled instead, and one that a person started ends as failed.
+        One that was asked to stop is cancelled instead, and one that a person started ends as failed,
+        unless it has an answer to act on.
         """
         ...
 
@@ -257,11 +269,20 @@ class Store(Protocol):
         is a rejection: the session that was asked for answers for it, and no pointer moves. A resumed
         session has seen the turn if it answered, or if its transcript has another turn; else what it had seen.
         The id of its source is none of a fork's own; a source in which a fork was answered is retired.
+
+        ``waiting`` takes an approval: the attempt is deferred, which does not count as a try, nobody holds
+        the turn, the pointer moves as if it had answered, and the session is in phase ``approval``; one that
+        was asked to stop is cancelled instead. A turn that ends for good voids what it has not acted on.
+
+        ``retry_at`` puts a failed turn back into the queue while tries are left; after a limit, once.
         """
         ...
 
     def cancel_turn(self, session_id: str, seq: int) -> Turn:
-        """At once for a waiting turn; a running one is asked to stop. Conflict if it has ended otherwise."""
+        """At once for a waiting turn, whose approval is void then; a running one is asked to stop.
+
+        Conflict if it has ended otherwise.
+        """
         ...
 
     def orphans(self, limit: int = 100, *, even_live: bool = False) -> tuple[Orphan, ...]:
@@ -275,10 +296,48 @@ class Store(Protocol):
     def recover(self, orphan: Orphan, *, owner_is_gone: bool = False, response: str | None = None) -> Turn:
         """End an orphan's attempt as interrupted; the turn runs again unless a person started it.
 
+        One that had not been launched yet keeps the answer that it was to act on, and runs again.
+
         A turn that does not run again keeps ``response``: what its agent had said by then.
         Whoever calls has made sure that its process is gone; with ``owner_is_gone`` also that the
         lease's owner is, and then it need not have expired. Conflict if it is no orphan any more.
         """
+        ...
+
+    # --- approvals ---
+
+    def request_approval(self, session_id: str, new: NewApproval) -> Approval:
+        """An agent asks, and its session is in phase ``approval``. Idempotent by ``new.id``.
+
+        SessionClosed. Conflict if the id is another request's.
+        """
+        ...
+
+    def get_approval(self, approval_id: str) -> Approval: ...
+
+    def find_approval(self, given: str) -> ApprovalId:
+        """By id, by the unique beginning of one, or by a session that has exactly one open. AmbiguousId."""
+        ...
+
+    def approvals(
+        self, *, session_id: str | None = None, open_only: bool = True, limit: int = 1000
+    ) -> tuple[Approval, ...]:
+        """Oldest first. Open ones are those without an answer, expired ones included."""
+        ...
+
+    def answer_approval(self, approval_id: str, answer: Answer) -> Approval:
+        """Once: the same verdict again gives the same row, whoever repeats it.
+
+        Refused, with the reason and nothing changed, for other arguments, another nonce, the other
+        verdict, a closed session, a voided approval, someone who is not among those who may answer,
+        and from ``expires_at`` on. A turn that waits for it is the head of its session's queue again,
+        and the phase is the one before the approval unless another one is open; without a turn the
+        phase stays. Either way the session counts as active now.
+        """
+        ...
+
+    def approval_window(self, session_id: str) -> ApprovalWindow | None:
+        """How the newest approval of a session bears on ``may_continue``; None: not at all."""
         ...
 
     # --- the record ---

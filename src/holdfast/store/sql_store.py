@@ -6,12 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
 from holdfast.clock import Instant
+from holdfast.domain.approvals import Answer, Approval, NewApproval
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import Decision
 from holdfast.domain.failures import Failure
-from holdfast.domain.ids import ProviderSessionId, RuntimeId, SessionId, Workspace
+from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId, Workspace
 from holdfast.domain.numbers import check_whole
-from holdfast.domain.phases import Phase
+from holdfast.domain.phases import ApprovalWindow, Phase
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals, TranscriptMark
 from holdfast.domain.policy import Policy
 from holdfast.domain.retention import CleanupReport
@@ -53,14 +54,19 @@ from holdfast.errors import InvalidInput
 from holdfast.store.driver import Driver, Undone
 from holdfast.store.sql import (
     accounts,
+    approval_rows,
+    approval_windows,
+    approvals,
     attempts,
     claims,
     cleanup,
     endings,
+    event_rows,
     forks,
     history,
     leases,
     lifecycle,
+    phase_changes,
     pointers,
     provider_sessions,
     runtimes,
@@ -118,7 +124,7 @@ class SqlStore:
 
     def phase_history(self, session_id: str) -> tuple[PhaseChange, ...]:
         with self._read() as s:
-            return lifecycle.phase_history(s, session_id)
+            return phase_changes.of_session(s, session_id)
 
     def update_session(self, session_id: str, change: SessionUpdate) -> Session:
         return self._write(lifecycle.update, session_id, change)
@@ -224,7 +230,7 @@ class SqlStore:
         self._write(attempts.launch, lease, launched)
 
     def record_events(self, lease: Lease, events: Sequence[Event]) -> None:
-        self._write(attempts.add_events, lease, events)
+        self._write(event_rows.add, lease, events)
 
     def pin(
         self, lease: Lease, provider_session_id: ProviderSessionId, transcript: TranscriptMark | None = None
@@ -263,6 +269,33 @@ class SqlStore:
     def recover(self, orphan: Orphan, *, owner_is_gone: bool = False, response: str | None = None) -> Turn:
         return self._write(endings.recover, orphan, owner_is_gone=owner_is_gone, response=response)
 
+    # --- approvals ---
+
+    def request_approval(self, session_id: str, new: NewApproval) -> Approval:
+        return self._write(approvals.request, session_id, new)
+
+    def get_approval(self, approval_id: str) -> Approval:
+        with self._read() as s:
+            return approval_rows.get(s, approval_id)
+
+    def find_approval(self, given: str) -> ApprovalId:
+        with self._read() as s:
+            return approvals.find(s, given)
+
+    def approvals(
+        self, *, session_id: str | None = None, open_only: bool = True, limit: int = 1000
+    ) -> tuple[Approval, ...]:
+        check_whole("limit", limit)
+        with self._read() as s:
+            return approvals.listed(s, session_id, limit, open_only=open_only)
+
+    def answer_approval(self, approval_id: str, answer: Answer) -> Approval:
+        return self._write(approvals.answer, approval_id, answer)
+
+    def approval_window(self, session_id: str) -> ApprovalWindow | None:
+        with self._read() as s:
+            return approval_windows.of_session(s, session_id)
+
     # --- the record ---
 
     def attempts(self, conversation_id: str, seq: int) -> tuple[Attempt, ...]:
@@ -279,11 +312,11 @@ class SqlStore:
         for field, number in (("after", after[0]), ("after", after[1]), ("limit", limit)):
             check_whole(field, number)
         with self._read() as s:
-            return attempts.events(s, conversation_id, seq, after, limit)
+            return event_rows.of_turn(s, conversation_id, seq, after, limit)
 
     def newest_events(self, conversation_id: str, seq: int, limit: int) -> tuple[tuple[int, Event], ...]:
         with self._read() as s:
-            return attempts.newest_events(s, conversation_id, seq, limit)
+            return event_rows.newest(s, conversation_id, seq, limit)
 
     def late_reports(self, conversation_id: str) -> tuple[LateReport, ...]:
         with self._read() as s:

@@ -9,9 +9,10 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+from holdfast.domain.approvals import Answer, Approval, NewApproval
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.failures import Failure, FailureClass
-from holdfast.domain.ids import ProviderSessionId, SessionId
+from holdfast.domain.ids import ApprovalId, ProviderSessionId, SessionId
 from holdfast.domain.pointers import Pointer, Rights, TranscriptMark
 from holdfast.domain.runtimes import Capabilities, Runtime
 from holdfast.domain.sessions import NewSession
@@ -78,6 +79,30 @@ def a_process(**changes: Any) -> ProcessMark:
 def done(response: str = "planned", **changes: Any) -> TurnEnd:
     """A turn that succeeded, in a provider session of its own unless one is named."""
     end = TurnEnd(TurnStatus.DONE, response=response, provider_session_id=a_provider_session_id())
+    return replace(end, **changes)
+
+
+def an_approval(**changes: Any) -> NewApproval:
+    """Of one tool call, which anyone may answer at any time."""
+    new = NewApproval(
+        ApprovalId(f"apr-20260108-120000-{next(_numbers):08x}"), "Bash: terraform apply",
+        {"command": "terraform apply"}, requested_by="claude", call_id="toolu_01", tool="Bash",
+    )  # fmt: skip
+    return replace(new, **changes)
+
+
+def an_answer(approval: Approval, approved: bool = True, **changes: Any) -> Answer:
+    """To what was asked, by someone who may."""
+    return replace(Answer(approved, "ada", approval.arguments_hash, approval.nonce), **changes)
+
+
+def deferred(**changes: Any) -> TurnEnd:
+    """A turn that waits for an approval; the provider's session file holds the call."""
+    mark = TranscriptMark("projects/infra/5b1c2d3e.jsonl", size=4096, digest="d1935t", turns=1)
+    end = TurnEnd(
+        TurnStatus.WAITING, provider_session_id=a_provider_session_id(), transcript=mark,
+        approval=an_approval(),
+    )  # fmt: skip
     return replace(end, **changes)
 
 

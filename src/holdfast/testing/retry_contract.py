@@ -7,12 +7,12 @@ import pytest
 from holdfast.clock import SECOND, after
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.turns import AttemptCause, AttemptStatus, Claim, TurnStatus
-from holdfast.errors import Conflict
+from holdfast.errors import Busy, Conflict
 from holdfast.store.contract import Store
 from holdfast.testing.builders import a_claim, a_turn, done, failed
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.mishaps import fail, lose
-from holdfast.testing.steps import begin, claim, enqueue, run, snapshot
+from holdfast.testing.steps import begin, claim, enqueue, refused, run, snapshot
 
 
 class TryAgainContract:
@@ -38,6 +38,45 @@ class TryAgainContract:
         fail(store, session, FailureClass.TRANSIENT)
 
         assert store.claim_turn(a_claim()) is None
+
+    def test_a_limit_is_waited_for_once(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        enqueue(store, session, "much", max_attempts=9)
+        again = failed(FailureClass.LIMIT, "resets at noon", retry_at=clock())
+        assert store.finish_turn(claim(store, session).lease, again).status is TurnStatus.QUEUED
+        flaky = failed(FailureClass.TRANSIENT, retry_at=clock())
+        assert store.finish_turn(claim(store, session).lease, flaky).status is TurnStatus.QUEUED
+
+        second = store.finish_turn(claim(store, session).lease, again)
+
+        assert second.status is TurnStatus.FAILED
+        assert second.failure == again.failure
+
+    def test_a_person_does_not_wait_for_a_limit(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        enqueue(store, session, "much")
+        limited = failed(FailureClass.LIMIT, "resets at noon", retry_at=after(clock(), 3600))
+        store.finish_turn(claim(store, session).lease, limited)
+        with refused(store, Busy):
+            store.start_turn(session.id, a_turn("a worker's"), a_claim(session_id=session.id))
+
+        started = store.start_turn(session.id, a_turn("now", foreground=True), a_claim(session_id=session.id))
+
+        assert isinstance(started, Claim)
+        assert started.turn.seq == 2
+        old = store.get_turn(session.conversation_id, 1)
+        assert (old.status, old.failure) == (TurnStatus.FAILED, limited.failure)
+
+    @pytest.mark.parametrize("failure_class", [FailureClass.TRANSIENT, FailureClass.LIMIT])
+    def test_a_person_waits_for_a_retry_that_is_due_and_for_any_other(
+        self, store: Store, clock: ManualClock, failure_class: FailureClass
+    ) -> None:
+        session = begin(store)
+        enqueue(store, session, "flaky")
+        later = clock() if failure_class is FailureClass.LIMIT else after(clock(), 3600)
+        store.finish_turn(claim(store, session).lease, failed(failure_class, retry_at=later))
+        with refused(store, Busy):
+            store.start_turn(session.id, a_turn(foreground=True), a_claim(session_id=session.id))
 
     def test_a_turn_that_succeeded_is_not_tried_again(self, store: Store, clock: ManualClock) -> None:
         session = begin(store)

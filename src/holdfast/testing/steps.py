@@ -8,13 +8,22 @@ from typing import Any
 
 import pytest
 
+from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import Resume
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session, SessionFilter
-from holdfast.domain.turns import Claim, Turn
+from holdfast.domain.turns import Claim, Launch, Turn
 from holdfast.errors import HoldfastError
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_claim, a_provider_session_id, a_runtime, a_session, a_turn, done
+from holdfast.testing.builders import (
+    a_claim,
+    a_provider_session_id,
+    a_runtime,
+    a_session,
+    a_turn,
+    deferred,
+    done,
+)
 
 
 def begin(store: Store, **changes: Any) -> Session:
@@ -53,6 +62,18 @@ def run(
     return claimed
 
 
+def defer(store: Store, session: Session, prompt: str = "apply it", **changes: Any) -> Approval:
+    """One turn that comes to a call which needs an approval; what it waits for."""
+    enqueue(store, session, prompt)
+    claimed = claim(store, session)
+    store.launch(claimed.lease, Launch(claimed.decision))
+    decision = claimed.decision
+    used = decision.provider_session_id if isinstance(decision, Resume) else a_provider_session_id()
+    store.finish_turn(claimed.lease, deferred(provider_session_id=used, **changes))
+    (approval,) = store.approvals(session_id=session.id)
+    return approval
+
+
 def snapshot(store: Store) -> dict[str, object]:
     """Everything there is to see in a workspace of not too many sessions: equal means nothing changed."""
     page = store.list_sessions(SessionFilter(), 1000)
@@ -69,6 +90,7 @@ def snapshot(store: Store) -> dict[str, object]:
             store.pointers(session.id),
             store.provider_sessions(session.id),
             store.children(session.id),
+            store.approvals(session_id=session.id, open_only=False),
         )
     return seen
 

@@ -1,8 +1,7 @@
-"""Owns the rows of attempts and events: what ran, with which decision, and what happened in it."""
+"""Owns the rows of attempts: what ran, with which decision, and in which provider session."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from holdfast.domain.conversations import Conversation, SeenTurns
@@ -10,14 +9,10 @@ from holdfast.domain.decisions import Decision, DecisionKind, Fork, Fresh, Resum
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, TranscriptMark
-from holdfast.domain.redaction import encode_redacted
-from holdfast.domain.text import clean_text
 from holdfast.domain.turns import (
     Attempt,
     AttemptCause,
     AttemptStatus,
-    Event,
-    EventKind,
     Launch,
     Lease,
     Turn,
@@ -26,7 +21,7 @@ from holdfast.domain.turns import (
 from holdfast.domain.usage import NO_CALL_YET, Usage
 from holdfast.errors import Conflict, LeaseLost, NotFound, StoreCorrupt
 from holdfast.store.driver import Row
-from holdfast.store.sql import codec, leases, pointers, provider_sessions
+from holdfast.store.sql import approval_rows, codec, leases, pointers, provider_sessions
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.shapes import Shape, read_instant, read_optional_instant
 
@@ -65,21 +60,13 @@ UPDATE attempts SET decision = :decision, reason = :reason, evidence = :evidence
     provider_session_id = :provider_session_id, forked_from = :forked_from, work_dir = :work_dir,
     model = :model, rights = :rights, process = :process
 WHERE {KEY}"""
+DEFERRED = """
+SELECT provider_session_id, runtime_id FROM attempts
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq AND status = 'deferred'
+ORDER BY number DESC LIMIT 1"""
 RUNNING = """
 UPDATE turns SET status = 'running' WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
 PIN = f"UPDATE attempts SET provider_session_id = :provider_session_id, transcript = :transcript WHERE {KEY}"
-ADD_EVENT = """
-INSERT INTO events (workspace, conversation_id, seq, attempt, number, kind, at, data)
-VALUES (:ws, :id, :seq, :attempt, :number, :kind, :at, :data) ON CONFLICT DO NOTHING"""
-EVENTS = """
-SELECT attempt, number, kind, at, data FROM events
-WHERE workspace = :ws AND conversation_id = :id AND seq = :seq
-    AND (attempt > :attempt OR (attempt = :attempt AND number > :after))
-ORDER BY attempt, number LIMIT :limit"""
-NEWEST_EVENTS = """
-SELECT attempt, number, kind, at, data FROM events
-WHERE workspace = :ws AND conversation_id = :id AND seq = :seq
-ORDER BY attempt DESC, number DESC LIMIT :limit"""
 END = f"""
 UPDATE attempts SET status = :status, ended_at = :now, failure_class = :failure_class, error = :error,
     provider_session_id = :provider_session_id, transcript = :transcript, input_tokens = :input,
@@ -96,7 +83,6 @@ _SHAPE = Shape(
     "runtime_id provider_session_id work_dir model process ended_at failure_class error version rights "
     "transcript forked_from",
 )  # fmt: skip
-_EVENT = Shape("events", "attempt, number, kind, at, data")
 
 
 def read_attempt(s: Scope, row: Row) -> Attempt:
@@ -208,6 +194,12 @@ def of_turn(s: Scope, conversation_id: str, seq: int) -> tuple[Attempt, ...]:
     return tuple(read_attempt(s, row) for row in s.all(OF_TURN, id=conversation_id, seq=seq))
 
 
+def deferred_in(s: Scope, conversation_id: str, seq: int) -> tuple[str | None, str | None]:
+    """The provider session that holds the call which the turn waits for, and the runtime that has it."""
+    provider_session_id, runtime_id = s.one(DEFERRED, id=conversation_id, seq=seq) or (None, None)
+    return provider_session_id, runtime_id
+
+
 def newest(s: Scope, session_id: str) -> Attempt | None:
     row = s.one(NEWEST, session_id=session_id)
     return None if row is None else read_attempt(s, row)
@@ -220,11 +212,7 @@ def newest_pointer(s: Scope, session_id: str, provider: str, before_fence: int) 
         return None
     attempt = read_attempt(s, row)
     pointer = attempt.pointer()
-    if (
-        pointer is None
-        or attempt.status is AttemptStatus.DONE
-        or attempt.decision.kind is not DecisionKind.RESUME
-    ):
+    if pointer is None or attempt.status.has_spoken or attempt.decision.kind is not DecisionKind.RESUME:
         return pointer
     if provider_sessions.state(s, provider, pointer.provider_session_id).retired is not None:
         return pointer
@@ -238,6 +226,8 @@ def launch(s: Scope, lease: Lease, launched: Launch) -> None:
     attempt = get(s, lease)
     decision = launched.decision
     _refuse_stronger(attempt, decision)
+    if attempt.cause is AttemptCause.APPROVAL:
+        _act_on_answer(s, attempt, decision)
     chosen = _chosen_id(launched)
     resumed = decision.provider_session_id if isinstance(decision, Resume) else None
     forked_from = decision.provider_session_id if isinstance(decision, Fork) else None
@@ -254,6 +244,13 @@ def launch(s: Scope, lease: Lease, launched: Launch) -> None:
     used = chosen or resumed
     if used is not None:
         _take(s, replace(attempt, forked_from=forked_from), used, lease)
+
+
+def _act_on_answer(s: Scope, attempt: Attempt, decision: Decision) -> None:
+    """Only here is the answer used up: after a crash from now on nobody acts on it again."""
+    if not isinstance(decision, Resume):
+        raise Conflict(f"turn {attempt.seq} acts on an answer: no other session can", reason=decision.reason)
+    approval_rows.use(s, attempt.session_id, attempt.seq)
 
 
 def _take(s: Scope, attempt: Attempt, provider_session_id: str, lease: Lease) -> None:
@@ -351,39 +348,3 @@ def interrupt(
         provider_session_id=begun_id(attempt, turn),
     )  # fmt: skip
     return attempt
-
-
-def add_events(s: Scope, lease: Lease, events: Sequence[Event]) -> None:
-    leases.require(s, lease)
-    s.run_many(
-        ADD_EVENT,
-        [
-            {
-                "id": lease.conversation_id, "seq": lease.seq, "attempt": lease.attempt,
-                "number": event.number, "kind": event.kind.value, "at": event.at,
-                "data": clean_text(encode_redacted(dict(event.data), codec.dump)),
-            }
-            for event in events
-        ],
-    )  # fmt: skip
-
-
-def events(
-    s: Scope, conversation_id: str, seq: int, after: tuple[int, int], limit: int
-) -> tuple[tuple[int, Event], ...]:
-    rows = s.all(EVENTS, id=conversation_id, seq=seq, attempt=after[0], after=after[1], limit=limit)
-    return tuple(_event(s, seq, row) for row in rows)
-
-
-def newest_events(s: Scope, conversation_id: str, seq: int, limit: int) -> tuple[tuple[int, Event], ...]:
-    rows = s.all(NEWEST_EVENTS, id=conversation_id, seq=seq, limit=limit)
-    return tuple(_event(s, seq, row) for row in reversed(rows))
-
-
-def _event(s: Scope, seq: int, row: Row) -> tuple[int, Event]:
-    return _EVENT.read(s.where, row, _read_event, "event", _EVENT.column(row, "number"), "of turn", seq)
-
-
-def _read_event(row: Row) -> tuple[int, Event]:
-    attempt, number, kind, at, data = row
-    return attempt, Event(number, EventKind(kind), codec.decode_object(data), read_instant(at))

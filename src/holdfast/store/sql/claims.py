@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from holdfast.clock import after, to_iso
+from holdfast.domain.approvals import Approval
 from holdfast.domain.conversations import Conversation, HistoryChange, SeenTurns
 from holdfast.domain.decisions import (
     NOT_OBSERVABLE,
@@ -20,14 +21,26 @@ from holdfast.domain.decisions import (
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import SessionId
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, choose_pointer
-from holdfast.domain.resume import decide_resume
+from holdfast.domain.resume import decide_resume, only_natively
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session
-from holdfast.domain.turns import Claim, ClaimRequest, Lease, NewTurn, Refusal, Turn, TurnRequest, TurnStatus
+from holdfast.domain.turns import (
+    AttemptCause,
+    Claim,
+    ClaimRequest,
+    Lease,
+    NewTurn,
+    Refusal,
+    Turn,
+    TurnRequest,
+    TurnStatus,
+)
 from holdfast.domain.usage import estimate_tokens
 from holdfast.errors import Busy, Conflict, InvalidInput, NotFound, StoreCorrupt
 from holdfast.store.driver import Row
 from holdfast.store.sql import (
+    approval_rows,
+    approvals,
     attempts,
     history,
     leases,
@@ -87,6 +100,7 @@ class Judged:
     decision: Decision
     pointer: Pointer | None
     covers: SeenTurns
+    approval: Approval | None
 
 
 def claim(s: Scope, request: ClaimRequest) -> Claim | None:
@@ -99,6 +113,7 @@ def claim(s: Scope, request: ClaimRequest) -> Claim | None:
     for _ in range(MAX_CANDIDATES):
         picked = _pick(s, request, runtime_id)
         if picked is None:
+            approvals.refuse_unanswered(s, request.session_id)
             return None
         claimed = _claim_head(s, request, picked)
         if claimed is not None:
@@ -117,13 +132,9 @@ def start(s: Scope, session_id: str, new: NewTurn, request: ClaimRequest) -> Cla
     if known is not None:
         return known
     session = sessions.get(s, session_id)
-    head = s.one(HEAD_OF, id=session_id)
-    if head is None:
-        raise NotFound("session", session_id)
-    seq, fence, owner, expires_at = _LEASED_HEAD.read(s.where, head, tuple, session_id)
-    if seq is not None:
-        until = None if expires_at is None else to_iso(read_instant(expires_at))
-        raise Busy(f"session {session_id} (turn {seq})", owner, until)
+    if new.foreground:
+        _give_way(s, session)
+    fence = _idle_fence(s, session_id)
     if turns.known(s, conversation, session_id, new) is not None:
         raise Conflict(f"the turn with the key {new.key} is there already", key=new.key)
     runtimes.register(s, request.runtime, refresh=False)
@@ -137,6 +148,31 @@ def start(s: Scope, session_id: str, new: NewTurn, request: ClaimRequest) -> Cla
     if claimed is None:
         raise Busy(f"the {new.provider} session of {session_id}")
     return claimed
+
+
+def _idle_fence(s: Scope, session_id: str) -> int:
+    """Of a session with no open turn; else Busy, or what its turn waits for."""
+    head = s.one(HEAD_OF, id=session_id)
+    if head is None:
+        raise NotFound("session", session_id)
+    seq, fence, owner, expires_at = _LEASED_HEAD.read(s.where, head, tuple, session_id)
+    if seq is not None:
+        approvals.refuse_unanswered(s, session_id)
+        until = None if expires_at is None else to_iso(read_instant(expires_at))
+        raise Busy(f"session {session_id} (turn {seq})", owner, until)
+    return int(fence)
+
+
+def _give_way(s: Scope, session: Session) -> None:
+    """A person does not wait for a turn that itself waits for a limit to pass: that one has failed."""
+    turn = _head(s, session)
+    if turn is None or turn.status is not TurnStatus.QUEUED or turn.next_cause is not AttemptCause.RETRY:
+        return
+    (*_, last) = attempts.of_turn(s, turn.conversation_id, turn.seq)
+    limited = last.failure is not None and last.failure.failure_class is FailureClass.LIMIT
+    if limited and turn.not_before is not None and turn.not_before > s.now:
+        turns.end(s, turn, TurnStatus.FAILED, last.failure)
+        turns.promote_head(s, session.conversation_id, session.id)
 
 
 def redeliver(s: Scope, key: str, runtime: Runtime | None) -> Claim | None:
@@ -156,8 +192,9 @@ def redeliver(s: Scope, key: str, runtime: Runtime | None) -> Claim | None:
         () if pointer is None else pointer.catch_up(turn.seq),
     )  # fmt: skip
     return Claim(
-        lease, turn, decision, pointer, attempt.cause, attempt.epoch, attempt.generation, attempt.seen
-    )
+        lease, turn, decision, pointer, attempt.cause, attempt.epoch, attempt.generation, attempt.seen,
+        approval_rows.of_turn(s, turn) if turn.has_unused_answer else None,
+    )  # fmt: skip
 
 
 def _pick(s: Scope, request: ClaimRequest, runtime_id: str) -> str | None:
@@ -206,6 +243,9 @@ def _judge_head(s: Scope, request: ClaimRequest, row: Row) -> Claim | None:
     turn = turns.get(s, session.conversation_id, head_seq)
     if turn.session_id != session.id:
         raise StoreCorrupt(s.where, f"turns: the head of {session.id} is a turn of {turn.session_id}")
+    if turn.status is not TurnStatus.QUEUED:
+        # whatever the session's row says: what waits for an approval is run by nobody
+        raise StoreCorrupt(s.where, f"turns: the head of {session.id} is offered while it is {turn.status}")
     judged = judge(s, session, conversation, turn, request.runtime)
     match judged.decision:
         case Wait():
@@ -249,13 +289,15 @@ def _take(
     )  # fmt: skip
     return Claim(
         lease, attempts.as_claimed(turn), decision, judged.pointer, cause, conversation.revision,
-        conversation.generation, judged.covers,
+        conversation.generation, judged.covers, judged.approval,
     )  # fmt: skip
 
 
 def _refuse(s: Scope, turn: Turn, decision: Refuse) -> Refusal:
     evidence = next((v.evidence for v in decision.verdicts if v.reason is decision.reason), "")
     failure = Failure(FailureClass.REFUSED, f"{decision.reason}: {evidence}")
+    if turn.has_unused_answer:
+        approval_rows.void_of_turn(s, turn, decision.reason)
     turns.end(s, turn, TurnStatus.FAILED, failure)
     turns.promote_head(s, turn.conversation_id, turn.session_id)
     return Refusal(turns.get(s, turn.conversation_id, turn.seq), decision)
@@ -292,8 +334,12 @@ def judge(
         provider_session_id=wanted,
     )
     decision = decide_resume(pointer, request, facts, s.policy.resume)
+    approval = approval_rows.of_turn(s, turn) if turn.has_unused_answer else None
+    if approval is not None:
+        holds_call, _ = attempts.deferred_in(s, turn.conversation_id, turn.seq)
+        decision = only_natively(decision, holds_call)
     covers = SeenTurns.up_to(turn.seq, without=turns.open_before(s, conversation.id, turn.seq))
-    return Judged(decision, pointer, covers)
+    return Judged(decision, pointer, covers, approval)
 
 
 def _asked_rights(turn: Turn, pointer: Pointer | None) -> Rights | None:
@@ -308,8 +354,8 @@ def explain(
 ) -> Decision:
     session = sessions.get(s, session_id)
     conversation = history.get(s, session.conversation_id)
-    turn = _waiting_head(s, session, provider) if request is None else None
-    if turn is None:
+    turn = _head(s, session) if request is None else None
+    if turn is None or turn.status is not TurnStatus.QUEUED or turn.provider != provider:
         turn = Turn(
             conversation.id, conversation.next_seq, session.id, provider, TurnStatus.QUEUED, "", None,
             request or TurnRequest(), 0, None, None, False, None, 0, 1, conversation.generation, None, None,
@@ -318,12 +364,9 @@ def explain(
     return judge(s, session, conversation, turn, runtime).decision
 
 
-def _waiting_head(s: Scope, session: Session, provider: str) -> Turn | None:
+def _head(s: Scope, session: Session) -> Turn | None:
     (seq, *_) = s.one(HEAD_OF, id=session.id) or (None,)
-    if seq is None:
-        return None
-    turn = turns.get(s, session.conversation_id, seq)
-    return turn if turn.status is TurnStatus.QUEUED and turn.provider == provider else None
+    return None if seq is None else turns.get(s, session.conversation_id, seq)
 
 
 def find_pointer(

@@ -11,17 +11,21 @@ from holdfast.errors import Busy, Conflict
 from holdfast.store.sql import history, lifecycle
 from holdfast.store.sql.scope import Scope
 
+NOTHING_ASKED = """
+NOT EXISTS (SELECT 1 FROM approvals a
+    WHERE a.workspace = :ws AND a.session_id = sessions.id AND a.status = 'open'
+        AND (a.expires_at IS NULL OR a.expires_at > :now))"""
 # created_at is never later than updated_at, and unlike it has an index
-IDLE = """
+IDLE = f"""
 SELECT id FROM sessions
 WHERE workspace = :ws AND created_at < :cutoff AND updated_at < :cutoff AND finalized_at IS NULL
-    AND lease_expires_at IS NULL AND head_seq IS NULL
+    AND lease_expires_at IS NULL AND head_seq IS NULL AND {NOTHING_ASKED}
 ORDER BY created_at"""
 # what somebody is changing at this moment is not idle; and cleaning up, which needs many rows, never waits
-STILL_IDLE = """
+STILL_IDLE = f"""
 SELECT phase FROM sessions
 WHERE workspace = :ws AND id = :id AND updated_at < :cutoff AND finalized_at IS NULL
-    AND lease_expires_at IS NULL AND head_seq IS NULL FOR UPDATE SKIP LOCKED"""
+    AND lease_expires_at IS NULL AND head_seq IS NULL AND {NOTHING_ASKED} FOR UPDATE SKIP LOCKED"""
 LOCK_UNUSED = """
 SELECT id FROM conversations WHERE workspace = :ws AND id = :id FOR UPDATE SKIP LOCKED"""
 # newest first, so that a fork goes before what it was forked from
@@ -83,7 +87,7 @@ class Cleaning:
         self._dry_run = dry_run
         self._parents: dict[str, str | None] = dict(s.all(FINAL, cutoff=cutoff))
         self._final = deque(self._parents)
-        self._idle = deque(session_id for (session_id,) in s.all(IDLE, cutoff=cutoff))
+        self._idle = deque(session_id for (session_id,) in s.all(IDLE, cutoff=cutoff, now=s.now))
         self._gone: set[str] = set()
         self._spared: set[str] = set()
         self._deleted: list[str] = []
@@ -128,7 +132,7 @@ class Cleaning:
 
     def _abandon(self, s: Scope, session_id: str) -> None:
         if not self._dry_run:
-            idle = s.one(STILL_IDLE, id=session_id, cutoff=self._cutoff)
+            idle = s.one(STILL_IDLE, id=session_id, cutoff=self._cutoff, now=s.now)
             if idle is None:
                 return
             (phase,) = idle

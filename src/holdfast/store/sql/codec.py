@@ -130,6 +130,10 @@ def decode_request(text: str) -> TurnRequest:
     )
 
 
+def decode_texts(text: str) -> frozenset[str]:
+    return frozenset(_texts(load(text)))
+
+
 def encode_transcript(mark: TranscriptMark | None) -> str | None:
     return None if mark is None else dump([mark.path, mark.size, mark.digest, mark.turns])
 

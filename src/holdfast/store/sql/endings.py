@@ -10,14 +10,12 @@ from dataclasses import dataclass, replace
 from holdfast.clock import Instant
 from holdfast.domain.decisions import DecisionKind, Fresh, Outcome, Reason, Standing, Verdict
 from holdfast.domain.failures import (
-    BLAMES_SESSION,
     NOT_AN_ERROR,
-    RETIRES,
     WAS_CANCELLED,
     Failure,
     FailureClass,
 )
-from holdfast.domain.pointers import ProviderSession
+from holdfast.domain.phases import Phase
 from holdfast.domain.redaction import Json, redact_text
 from holdfast.domain.sessions import Session
 from holdfast.domain.text import clean_text
@@ -32,17 +30,20 @@ from holdfast.domain.turns import (
     TurnEnd,
     TurnStatus,
 )
-from holdfast.domain.usage import NO_USAGE, Usage, UsageReport, usage_delta
+from holdfast.domain.usage import NO_USAGE, Usage, UsageReport
 from holdfast.errors import Conflict, LeaseLost, UnreadableSession
 from holdfast.store.sql import (
+    approval_rows,
     attempts,
     claims,
     codec,
     history,
     leases,
     lifecycle,
+    phase_changes,
     pointers,
     provider_sessions,
+    provider_settling,
     sessions,
     turns,
 )
@@ -72,6 +73,7 @@ _ATTEMPT_STATUS = {
     TurnStatus.DONE: AttemptStatus.DONE,
     TurnStatus.FAILED: AttemptStatus.FAILED,
     TurnStatus.CANCELLED: AttemptStatus.CANCELLED,
+    TurnStatus.WAITING: AttemptStatus.DEFERRED,
 }
 
 
@@ -88,24 +90,25 @@ class Late:
 def finish(s: Scope, lease: Lease, end: TurnEnd) -> Turn | Late:
     if end.status not in _ATTEMPT_STATUS:
         raise Conflict(f"a turn cannot end as {end.status}", status=end.status)
+    if (end.status is TurnStatus.WAITING) != (end.approval is not None):
+        raise Conflict("a turn waits for an approval, and no other turn has one", status=end.status)
     locked = s.one(LOCK_WITH_LEASE, id=lease.session_id)
     held = locked is not None and leases.proves(lease, *locked[-2:])
     attempt = attempts.get(s, lease)
     if locked is None or attempt.fence != lease.fence or not held:
-        repeated = attempt.fence == lease.fence and attempt.status is _ATTEMPT_STATUS[end.status]
-        if repeated:
+        if attempt.fence == lease.fence and attempt.status in _as_reported(end):
             return turns.get(s, lease.conversation_id, lease.seq)
         leases.keep_late(s, lease, "finish", _evidence(end))
         return Late(lease)
     turn = turns.get(s, lease.conversation_id, lease.seq)
-    end = _outside_its_source(s, attempt, _about_the_resumed(attempt, end))
+    end = _unless_cancelled(turn, _outside_its_source(s, attempt, _about_the_resumed(attempt, end)))
     own = attempt.provider_session_id if end.status is TurnStatus.DONE else attempts.begun_id(attempt, turn)
     attempt = replace(
         attempt,
         provider_session_id=end.provider_session_id or own,
         transcript=end.transcript or attempt.transcript,
     )
-    used = _settle_provider_session(s, attempt, end)
+    used = provider_settling.settle(s, attempt, end)
     _end_attempt(s, attempt, end, used)
     turn = _end_turn(s, turn, end)
     try:
@@ -117,12 +120,28 @@ def finish(s: Scope, lease: Lease, end: TurnEnd) -> Turn | Late:
     return turn
 
 
+def _as_reported(end: TurnEnd) -> tuple[AttemptStatus, ...]:
+    """What the attempt has become if this very end was reported before."""
+    if end.status is TurnStatus.WAITING:
+        return AttemptStatus.DEFERRED, AttemptStatus.CANCELLED
+    return (_ATTEMPT_STATUS[end.status],)
+
+
+def _unless_cancelled(turn: Turn, end: TurnEnd) -> TurnEnd:
+    """Nobody is asked about a turn that someone wants to stop."""
+    if end.status is not TurnStatus.WAITING:
+        return end
+    if turn.cancel_requested or turn.dropped is not None:
+        return replace(end, status=TurnStatus.CANCELLED, approval=None)
+    return replace(end, response=None, failure=None, phase=Phase.APPROVAL)
+
+
 def _about_the_resumed(attempt: Attempt, end: TurnEnd) -> TurnEnd:
     """Another id on a failed resume is a rejection: the session that was asked for is to blame, not that one."""
     other = end.provider_session_id and end.provider_session_id != attempt.provider_session_id
-    if not other or end.status is TurnStatus.DONE or attempt.decision.kind is not DecisionKind.RESUME:
+    if not other or provider_settling.has_spoken(end) or attempt.decision.kind is not DecisionKind.RESUME:
         return end
-    usage = UsageReport(_used(end.usage, NO_USAGE))
+    usage = UsageReport(provider_settling.used_of(end.usage, NO_USAGE))
     return replace(end, provider_session_id=None, transcript=None, usage=usage)
 
 
@@ -136,7 +155,7 @@ def _outside_its_source(s: Scope, attempt: Attempt, end: TurnEnd) -> TurnEnd:
         return end
     _, known = provider_sessions.account(s, attempt.provider, source)
     end = replace(
-        end, provider_session_id=None, transcript=None, usage=UsageReport(_used(end.usage, known))
+        end, provider_session_id=None, transcript=None, usage=UsageReport(provider_settling.used_of(end.usage, known))
     )  # fmt: skip
     if end.status is not TurnStatus.DONE:
         return end
@@ -169,10 +188,17 @@ def _end_attempt(s: Scope, attempt: Attempt, end: TurnEnd, used: Usage) -> None:
 
 def _end_turn(s: Scope, turn: Turn, end: TurnEnd) -> Turn:
     """The turn as it is afterwards."""
-    if end.status is TurnStatus.FAILED and end.retry_at is not None and _may_retry(turn):
+    if end.approval is not None:
+        if turn.has_unused_answer:
+            approval_rows.void_of_turn(s, turn, "asked_again")
+        approval_rows.add(s, turn.session_id, turn.conversation_id, turn.seq, end.approval)
+        turns.wait(s, turn)
+        return replace(turn, status=TurnStatus.WAITING, not_before=None, tries=turn.tries - 1)
+    if end.status is TurnStatus.FAILED and end.retry_at is not None and _may_retry(s, turn, end):
         # what runs again has no answer yet
-        turns.requeue(s, turn.conversation_id, turn.seq, end.retry_at, AttemptCause.RETRY, turn.tries)
-        return replace(turn, status=TurnStatus.QUEUED, not_before=end.retry_at, next_cause=AttemptCause.RETRY)
+        cause = AttemptCause.APPROVAL if turn.has_unused_answer else AttemptCause.RETRY
+        turns.requeue(s, turn.conversation_id, turn.seq, end.retry_at, cause, turn.tries)
+        return replace(turn, status=TurnStatus.QUEUED, not_before=end.retry_at, next_cause=cause)
     response = turn.response
     if end.response is not None:
         response = clean_text(end.response)
@@ -187,10 +213,18 @@ def _end_turn(s: Scope, turn: Turn, end: TurnEnd) -> Turn:
     return replace(turn, status=end.status, response=response, failure=failure, ended_at=s.now)
 
 
-def _may_retry(turn: Turn) -> bool:
-    """A person's own command is never run again by itself, nor what someone wants to stop."""
+def _may_retry(s: Scope, turn: Turn, end: TurnEnd) -> bool:
+    """A person's own command is never run again by itself, nor what someone wants to stop.
+
+    A limit is waited for once: who runs into it again has to ask a person.
+    """
     if turn.foreground or turn.cancel_requested or turn.dropped is not None:
         return False
+    if end.failure is not None and end.failure.failure_class is FailureClass.LIMIT:
+        known = attempts.of_turn(s, turn.conversation_id, turn.seq)
+        limits = [a for a in known if a.failure and a.failure.failure_class is FailureClass.LIMIT]
+        if len(limits) > 1:
+            return False
     return turn.tries < turn.max_attempts
 
 
@@ -214,66 +248,7 @@ def _settle_session(s: Scope, session: Session, end: TurnEnd, used: Usage) -> No
     if phase.is_final and session.finalized_at is None:
         lifecycle.close(s, session.id, session.phase.value, phase, turns_in=session.conversation_id)
     elif phase is not session.phase:
-        lifecycle.record_phase(s, session.id, session.phase.value, phase)
-
-
-def _settle_provider_session(s: Scope, attempt: Attempt, end: TurnEnd) -> Usage:
-    """Pointer, retirement and counters of the provider session; what this attempt used."""
-    session_id = attempt.provider_session_id
-    if not session_id:
-        return _used(end.usage, NO_USAGE)
-    before, known = provider_sessions.account(s, attempt.provider, session_id)
-    if before is None:
-        provider_sessions.know(s, attempt.provider, session_id, attempt.session_id, attempt.forked_from)
-        before = ProviderSession()
-    if known == NO_USAGE and attempt.forked_from is not None:
-        # a fork goes on counting from where its source stood
-        _, known = provider_sessions.account(s, attempt.provider, attempt.forked_from)
-    used = _used(end.usage, known)
-    after = _judge_provider_session(before, attempt, end)
-    provider_sessions.settle(s, attempt, after, used, end.usage.usage if end.usage.cumulative else known)
-    reason = _retirement(s, after, end)
-    if reason is not None:
-        pointers.retire(s, attempt.session_id, attempt.provider, session_id, reason)
-    elif before.retired is None and _moves_pointer(s, attempt, end):
-        pointer = attempt.pointer()
-        if pointer is not None:
-            moved = replace(pointer, context=end.usage.context, updated_at=s.now)
-            pointers.move(s, moved, answered=end.status is TurnStatus.DONE)
-    return used
-
-
-def _used(report: UsageReport, baseline: Usage) -> Usage:
-    return usage_delta(report.usage, baseline) if report.cumulative else report.usage
-
-
-def _judge_provider_session(before: ProviderSession, attempt: Attempt, end: TurnEnd) -> ProviderSession:
-    if end.status is TurnStatus.DONE:
-        return replace(before, errors=0, failed_resumes=0)
-    if end.failure is None or end.failure.failure_class not in BLAMES_SESSION:
-        return before
-    resumed = attempt.decision.kind is DecisionKind.RESUME
-    return replace(
-        before, errors=before.errors + 1, failed_resumes=before.failed_resumes + (1 if resumed else 0)
-    )
-
-
-def _retirement(s: Scope, state: ProviderSession, end: TurnEnd) -> str | None:
-    if end.failure is not None and end.failure.failure_class in RETIRES:
-        return end.failure.failure_class.value
-    if not end.resumable:
-        return "not_saved"
-    if end.status is TurnStatus.FAILED and state.failed_resumes >= s.policy.resume.max_failed_resumes:
-        return "failed_resumes"
-    return None
-
-
-def _moves_pointer(s: Scope, attempt: Attempt, end: TurnEnd) -> bool:
-    """A session that never finished a turn is only pointed at when its provider is known to hold it."""
-    if end.status is TurnStatus.DONE or end.transcript is not None:
-        return True
-    stored = pointers.get(s, attempt.session_id, attempt.provider)
-    return stored is not None and stored.provider_session_id == attempt.provider_session_id
+        phase_changes.record(s, session.id, session.phase.value, phase)
 
 
 def fall_back(s: Scope, lease: Lease, failure: Failure, key: str, usage: UsageReport) -> Claim:
@@ -291,6 +266,8 @@ def fall_back(s: Scope, lease: Lease, failure: Failure, key: str, usage: UsageRe
     turn = turns.get(s, lease.conversation_id, lease.seq)
     if turn.request.provider_session_id is not None:
         raise Conflict(f"turn {lease.seq} asked for this session by name: it is not replaced by another")
+    if attempt.cause is AttemptCause.APPROVAL:
+        raise Conflict(f"turn {lease.seq} acts on an answer in this session: it is not replaced by another")
     refused = attempt.provider_session_id if attempt.decision.kind is DecisionKind.RESUME else None
     s.run(
         attempts.END, id=lease.conversation_id, seq=lease.seq, number=lease.attempt,
@@ -340,10 +317,12 @@ def put_back(s: Scope, lease: Lease, not_before: Instant | None) -> Turn:
     attempt = attempts.interrupt(s, lease, turn, AttemptStatus.PUT_BACK, None)
     if turn.cancel_requested:
         turns.end(s, turn, TurnStatus.CANCELLED, WAS_CANCELLED)
-    elif turn.foreground:
+    elif turn.foreground and not turn.has_unused_answer:
         turns.end(s, turn, TurnStatus.FAILED, Failure(FailureClass.LOCKED, "it could not run at once"))
     else:
-        turns.requeue(s, turn.conversation_id, turn.seq, not_before, attempt.cause, turn.tries - 1)
+        used_up = attempt.cause is AttemptCause.APPROVAL and not turn.has_unused_answer
+        cause = AttemptCause.RETRY if used_up else attempt.cause
+        turns.requeue(s, turn.conversation_id, turn.seq, not_before, cause, turn.tries - 1)
     leases.release(s, lease)
     turns.promote_head(s, lease.conversation_id, lease.session_id)
     return turns.get(s, lease.conversation_id, lease.seq)
@@ -360,6 +339,9 @@ def recover(s: Scope, orphan: Orphan, *, owner_is_gone: bool, response: str | No
     leases.release(s, lease)
     if turn.cancel_requested or turn.dropped is not None:
         turns.end(s, turn, TurnStatus.CANCELLED, WAS_CANCELLED)
+    elif turn.has_unused_answer:
+        response = None
+        turns.requeue(s, turn.conversation_id, turn.seq, None, AttemptCause.APPROVAL, turn.tries - 1)
     elif turn.foreground or turn.tries >= turn.max_attempts:
         why = f"its worker {lease.owner} went away"
         turns.end(s, turn, TurnStatus.FAILED, Failure(FailureClass.INTERRUPTED, why))

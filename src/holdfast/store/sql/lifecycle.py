@@ -1,17 +1,15 @@
-"""Owns the course of a session: its changes, its phases with their record, and closing it."""
+"""Owns the course of a session: its changes, and closing it."""
 
 from __future__ import annotations
 
 from holdfast.domain.metadata import Metadata, encode_metadata, merge_metadata
 from holdfast.domain.phases import Phase
 from holdfast.domain.redaction import redact_text
-from holdfast.domain.sessions import PhaseChange, Session, SessionError, SessionUpdate
-from holdfast.errors import NotFound, PhaseConflict, SessionClosed, UnreadableSession
-from holdfast.store.driver import Row
-from holdfast.store.sql import sessions, turns
+from holdfast.domain.sessions import Session, SessionError, SessionUpdate
+from holdfast.errors import NotFound, PhaseConflict, SessionClosed
+from holdfast.store.sql import approval_rows, phase_changes, sessions, turns
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.session_rows import COLUMNS, read_metadata, read_session
-from holdfast.store.sql.shapes import MISREAD, Shape, problem_of, read_instant
 
 LOCK = f"SELECT {COLUMNS}, head_seq FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"
 UPDATE = """
@@ -24,15 +22,6 @@ CLOSE = """
 UPDATE sessions SET phase = :phase, resume_ready = FALSE, updated_at = :now, finalized_at = :now,
     summary = :summary
 WHERE workspace = :ws AND id = :id"""
-RECORD_PHASE = """
-INSERT INTO phase_changes (workspace, session_id, number, from_phase, to_phase, at)
-SELECT :ws, :id, COALESCE(MAX(number), 0) + 1, :from_phase, :to_phase, :now
-FROM phase_changes WHERE workspace = :ws AND session_id = :id"""
-PHASES = """
-SELECT from_phase, to_phase, at FROM phase_changes
-WHERE workspace = :ws AND session_id = :id ORDER BY number"""
-
-_PHASE_CHANGE = Shape("phase_changes", "from_phase, to_phase, at")
 
 
 def update(s: Scope, session_id: str, change: SessionUpdate, summary: str | None = None) -> Session:
@@ -61,7 +50,7 @@ def update(s: Scope, session_id: str, change: SessionUpdate, summary: str | None
         turns_in = None if head is None else after.conversation_id
         close(s, after.id, current.phase.value, after.phase, summary=after.summary, turns_in=turns_in)
     elif after.phase is not current.phase:
-        record_phase(s, after.id, current.phase.value, after.phase)
+        phase_changes.record(s, after.id, current.phase.value, after.phase)
     return after
 
 
@@ -94,23 +83,7 @@ def close(
 ) -> None:
     """For good. ``turns_in``: the conversation with its open turns, of which none stays in the queue."""
     s.run(CLOSE, id=session_id, phase=outcome.value, summary=summary, now=s.now)
-    record_phase(s, session_id, from_phase, outcome)
+    phase_changes.record(s, session_id, from_phase, outcome)
+    approval_rows.void_of_session(s, session_id, f"session_{outcome}")
     if turns_in is not None:
         turns.cancel_all(s, turns_in, session_id)
-
-
-def record_phase(s: Scope, session_id: str, from_phase: str, phase: Phase) -> None:
-    s.run(RECORD_PHASE, id=session_id, from_phase=from_phase, to_phase=phase.value, now=s.now)
-
-
-def phase_history(s: Scope, session_id: str) -> tuple[PhaseChange, ...]:
-    try:
-        return tuple(map(_read_phase_change, s.all(PHASES, id=session_id)))
-    except MISREAD as exc:
-        raise UnreadableSession(s.where, session_id, f"phase_changes: {problem_of(exc)}") from exc
-
-
-def _read_phase_change(row: Row) -> PhaseChange:
-    _PHASE_CHANGE.check(row)
-    from_phase, to_phase, at = row
-    return PhaseChange(from_phase, to_phase, read_instant(at))

@@ -60,7 +60,7 @@ WHERE workspace = :ws AND parent_session_id = :id ORDER BY created_at, id"""
 _FAR = 2**63 - 1
 _WHOLE = re.compile(r"-?[0-9]{1,19}\Z")
 #: sorts after every character an id may hold
-_AFTER_ALL = "\U0010fffd"
+AFTER_ALL = "\U0010fffd"
 
 
 def create(s: Scope, new: NewSession, *, phase: Phase = Phase.INITIALIZING) -> Session:
@@ -165,7 +165,7 @@ def resolve(s: Scope, given: str) -> SessionId:
     (named,) = s.one(BY_NAME, name=given) or (None,)
     if named is not None:
         return SessionId(named)
-    fits = [SessionId(found) for (found,) in s.all(BY_PREFIX, low=given, high=given + _AFTER_ALL)]
+    fits = [SessionId(found) for (found,) in s.all(BY_PREFIX, low=given, high=given + AFTER_ALL)]
     if len(fits) > 1:
         raise AmbiguousId(given, tuple(fits[:5]))
     if not fits:

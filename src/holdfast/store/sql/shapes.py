@@ -22,6 +22,7 @@ T = TypeVar("T")
 #: a column has one type, in whichever table it is; what is not named here is text
 _WHOLE = frozenset(
     [
+        "answered_at",
         "at",
         "attempt",
         "attempts",
@@ -35,6 +36,7 @@ _WHOLE = frozenset(
         "epoch",
         "error_count",
         "errors",
+        "expires_at",
         "failed_resumes",
         "fence",
         "finalized_at",
@@ -57,12 +59,14 @@ _WHOLE = frozenset(
         "reported_cached_input_tokens",
         "reported_input_tokens",
         "reported_output_tokens",
+        "requested_at",
         "retry_of",
         "revision",
         "seq",
         "started_at",
         "tries",
         "updated_at",
+        "used_at",
     ]
 )
 _FLAGS = frozenset({"foreground", "resume_ready"})

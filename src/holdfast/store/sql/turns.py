@@ -8,13 +8,14 @@ from dataclasses import replace
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.failures import WAS_CANCELLED, Failure, FailureClass
 from holdfast.domain.ids import SessionId
+from holdfast.domain.phases import Phase
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import AttemptCause, NewTurn, Turn, TurnStatus
 from holdfast.domain.usage import Usage
 from holdfast.errors import Conflict, NotFound
 from holdfast.store.driver import Row
-from holdfast.store.sql import codec, history, runtimes, sessions
+from holdfast.store.sql import approval_rows, attempts, codec, history, phase_changes, runtimes, sessions
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.shapes import Shape, read_flag, read_instant, read_optional_instant
 
@@ -39,7 +40,7 @@ TEXTS = """
 SELECT role, text FROM messages
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq ORDER BY revision"""
 HEAD = """
-SELECT seq, provider, runtime_id, priority, not_before, status FROM turns INDEXED BY open_turns
+SELECT seq, provider, runtime_id, priority, not_before, status, next_cause FROM turns INDEXED BY open_turns
 WHERE workspace = :ws AND conversation_id = :conversation_id AND session_id = :session_id
     AND status IN ('queued', 'claimed', 'running', 'waiting')
 ORDER BY seq LIMIT 1"""
@@ -51,6 +52,9 @@ UPDATE sessions SET head_seq = :seq, head_provider = :provider, head_runtime_id 
 WHERE workspace = :ws AND id = :session_id"""
 REQUEUE = """
 UPDATE turns SET status = 'queued', not_before = :not_before, next_cause = :cause, tries = :tries
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
+WAIT = """
+UPDATE turns SET status = 'waiting', not_before = NULL, tries = :tries
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
 END = """
 UPDATE turns SET status = :status, failure_class = :failure_class, error = :error, ended_at = :now
@@ -83,7 +87,9 @@ _SHAPE = Shape(
     "not_before runtime_id retry_of dropped failure_class error cancel_requested_at ended_at",
 )  # fmt: skip
 _TEXT = Shape("messages", "role, text")
-_HEAD = Shape("turns", "seq, provider, runtime_id, priority, not_before, status", "runtime_id not_before")
+_HEAD = Shape(
+    "turns", "seq, provider, runtime_id, priority, not_before, status, next_cause", "runtime_id not_before"
+)
 _STATUSES = {status.value: status for status in TurnStatus}
 _CAUSES = {cause.value: cause for cause in AttemptCause}
 
@@ -218,7 +224,7 @@ def retry(s: Scope, session_id: str, seq: int, prompt: str | None) -> Turn:
     target = old.session_id if old.conversation_id == conversation.id else session_id
     sessions.require_open(s, target)
     changed, waiting = history.truncate(s, conversation, seq - 1)
-    promote_heads(s, conversation.id, waiting)
+    _were_dropped(s, conversation.id, waiting)
     # an id that was asked for by name belongs to the old turn
     request = replace(old.request, provider_session_id=None)
     new = NewTurn(
@@ -237,21 +243,22 @@ def edit_history(
 def truncate_history(s: Scope, session_id: str, keep: int) -> Conversation:
     conversation = lock_both(s, session_id)
     changed, waiting = history.truncate(s, conversation, keep)
-    promote_heads(s, conversation.id, waiting)
+    _were_dropped(s, conversation.id, waiting)
     return changed
 
 
 def begin_again(s: Scope, session_id: str) -> Conversation:
     conversation = lock_both(s, session_id)
     changed, waiting = history.new_generation(s, conversation)
-    promote_heads(s, conversation.id, waiting)
+    _were_dropped(s, conversation.id, waiting)
     return changed
 
 
 def promote_head(s: Scope, conversation_id: str, session_id: str) -> None:
     """Keep the session's oldest open turn in the session's own row, so that a claim need not look for it.
 
-    A head that waits holds its session: turns never overtake each other.
+    A head that waits holds its session: turns never overtake each other. One that acts on an answer can
+    do so only where the call is, so nobody else gets it.
     """
     row = s.one(HEAD, conversation_id=conversation_id, session_id=session_id)
     if row is None:
@@ -260,9 +267,11 @@ def promote_head(s: Scope, conversation_id: str, session_id: str) -> None:
             ready_at=None, wake_at=None,
         )  # fmt: skip
         return
-    seq, provider, runtime_id, priority, not_before, status = _HEAD.read(
+    seq, provider, runtime_id, priority, not_before, status, cause = _HEAD.read(
         s.where, row, tuple, "turn", row[0], "of", session_id
     )
+    if cause == AttemptCause.APPROVAL:
+        _, runtime_id = attempts.deferred_in(s, conversation_id, seq)
     queued = status == TurnStatus.QUEUED
     delayed = queued and not_before is not None and not_before > s.now
     s.run(
@@ -272,12 +281,23 @@ def promote_head(s: Scope, conversation_id: str, session_id: str) -> None:
     )  # fmt: skip
 
 
-def promote_heads(s: Scope, conversation_id: str, session_ids: Iterable[str]) -> None:
+def _were_dropped(s: Scope, conversation_id: str, session_ids: Iterable[str]) -> None:
+    """Turns of these sessions left the history before they ran."""
     for session_id in session_ids:
         promote_head(s, conversation_id, session_id)
+        if approval_rows.void_of_ended_turns(s, session_id, "turn_dropped"):
+            leave_approval(s, sessions.get(s, session_id))
+
+
+def wait(s: Scope, turn: Turn) -> None:
+    """For an approval, which does not count as a try."""
+    s.run(WAIT, id=turn.conversation_id, seq=turn.seq, tries=turn.tries - 1)
 
 
 def end(s: Scope, turn: Turn, status: TurnStatus, failure: Failure | None) -> None:
+    """For good: what was asked for it, or answered and not acted on, is void."""
+    if turn.status is TurnStatus.WAITING or turn.has_unused_answer:
+        approval_rows.void_of_turn(s, turn, f"turn_{status}")
     s.run(
         END, id=turn.conversation_id, seq=turn.seq, status=status.value, now=s.now,
         failure_class=failure.failure_class.value if failure else None,
@@ -300,11 +320,19 @@ def cancel(s: Scope, session_id: str, seq: int) -> Turn:
     if turn.status in (TurnStatus.QUEUED, TurnStatus.WAITING):
         end(s, turn, TurnStatus.CANCELLED, WAS_CANCELLED)
         promote_head(s, session.conversation_id, session.id)
+        if turn.status is TurnStatus.WAITING:
+            leave_approval(s, session)
     elif turn.status.is_open:
         s.run(REQUEST_CANCEL, id=session.conversation_id, seq=seq, now=s.now)
     elif turn.status is not TurnStatus.CANCELLED:
         raise Conflict(f"turn {seq} of {session_id} has already ended: {turn.status}", status=turn.status)
     return get(s, session.conversation_id, seq)
+
+
+def leave_approval(s: Scope, session: Session) -> None:
+    """Back to the phase before, unless something else is asked. The session must be locked."""
+    if session.phase is Phase.APPROVAL and not approval_rows.has_open(s, session.id):
+        phase_changes.enter(s, session, phase_changes.before_approval(s, session))
 
 
 def cancel_all(s: Scope, conversation_id: str, session_id: str) -> None:

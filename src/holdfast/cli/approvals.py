@@ -1,0 +1,208 @@
+"""Owns the commands about what people are asked: approvals, approve, deny, request-approval and wait."""
+
+from __future__ import annotations
+
+import click
+
+from holdfast.cli import output
+from holdfast.cli.arguments import arguments_option, session_argument, text_argument, text_option
+from holdfast.cli.command import command, pass_invocation
+from holdfast.cli.documents import approval_document, turn_document
+from holdfast.cli.invocation import Invocation
+from holdfast.cli.moments import age
+from holdfast.cli.report import Cell, Column, Line, Table, Tone, cell
+from holdfast.clock import Instant
+from holdfast.domain.approvals import Approval, ApprovalStatus
+from holdfast.domain.metadata import Metadata
+from holdfast.engine.waiting import Reached, Waited
+
+_EXIT_CODES = {Reached.DONE: 0, Reached.FAILED: 1, Reached.NEEDS_PERSON: 5, Reached.STILL_OPEN: 124}
+_COLUMNS = (
+    Column("APPROVAL", whole=True),
+    Column("STATUS", whole=True),
+    Column("ASKED"),
+    Column("SESSION"),
+    Column("WHAT"),
+)
+_TONES = {ApprovalStatus.OPEN: Tone.WARN, ApprovalStatus.APPROVED: Tone.GOOD, ApprovalStatus.DENIED: Tone.BAD}
+
+approval_argument = click.argument("approval", metavar="APPROVAL")
+
+
+@command(
+    "approvals",
+    "holdfast request-approval deploy 'apply the plan' && holdfast approvals",
+    "holdfast approvals deploy --all --json",
+)
+@click.argument("session", metavar="[ID]", required=False)
+@click.option("--all", "everything", is_flag=True, help="Also those that were answered or are void.")
+@pass_invocation
+def approvals(run: Invocation, session: str | None, everything: bool) -> None:
+    """List what waits for an answer, the oldest first."""
+    session_id = None if session is None else run.find(session)
+    found = run.holdfast.approvals(session_id, open_only=not everything)
+    now = run.holdfast.store.now()
+    if run.json:
+        output.document({"approvals": [approval_document(one, now) for one in found]})
+    elif output.is_terminal():
+        nothing = Line(cell("nobody is asked anything"))
+        rows = tuple(_row(one, now) for one in found)
+        output.blocks([Table(_COLUMNS, rows)] if rows else [nothing])
+    else:
+        for one in found:
+            output.line(one.id, state(one, now), one.session_id, one.what)
+
+
+def state(approval: Approval, now: Instant) -> str:
+    return "expired" if approval.is_expired(now) else approval.status.value
+
+
+def _row(approval: Approval, now: Instant) -> tuple[Cell, ...]:
+    return (
+        cell(approval.id, Tone.STRONG),
+        cell(state(approval, now), _TONES.get(approval.status, Tone.PLAIN)),
+        cell(f"{age(approval.requested_at, now)} ago"),
+        cell(approval.session_id),
+        cell(approval.what),
+    )
+
+
+_note = "What to tell the agent; - reads standard input."
+_as = click.option("--as", "by", metavar="NAME", help="Who answers; by default the user of this system.")
+_hash = click.option(
+    "--arguments-hash", metavar="HASH", help="Only if exactly these arguments were asked about."
+)
+_nonce = click.option("--nonce", metavar="NONCE", help="Only if it is this very request.")
+
+
+@command(
+    "approve",
+    "holdfast request-approval deploy 'apply the plan' && holdfast approve deploy --note 'go ahead'",
+)
+@approval_argument
+@text_option("--note", help=_note)
+@_as
+@_hash
+@_nonce
+@pass_invocation
+def approve(
+    run: Invocation,
+    approval: str,
+    note: str | None,
+    by: str | None,
+    arguments_hash: str | None,
+    nonce: str | None,
+) -> None:
+    """Allow what was asked; the work can go on.
+
+    APPROVAL is its id, the beginning of one, or a session with exactly one that is open. Once: the same
+    answer again changes nothing, another one is refused. Exit code 4 if it has expired, is void, or is not
+    what the given hash and nonce are about.
+    """
+    _tell(run, run.holdfast.approve(approval, note, by=by, arguments_hash=arguments_hash, nonce=nonce))
+
+
+@command(
+    "deny",
+    "holdfast request-approval deploy 'apply the plan' && holdfast deny deploy --note 'not on a Friday'",
+)
+@approval_argument
+@text_option("--note", required=True, help="Tells the agent why; - reads standard input.")
+@_as
+@_hash
+@_nonce
+@pass_invocation
+def deny(
+    run: Invocation, approval: str, note: str, by: str | None, arguments_hash: str | None, nonce: str | None
+) -> None:
+    """Refuse what was asked, and tell the agent why.
+
+    As `holdfast approve` otherwise.
+    """
+    _tell(run, run.holdfast.deny(approval, note, by=by, arguments_hash=arguments_hash, nonce=nonce))
+
+
+def _tell(run: Invocation, answered: Approval) -> None:
+    if run.json:
+        output.document(approval_document(answered, run.holdfast.store.now()))
+    elif not output.is_terminal():
+        output.line(answered.id, answered.status.value, answered.session_id)
+    else:
+        goes_on = f"; its turn goes on with: holdfast resume {answered.session_id}" if answered.seq else ""
+        output.say(f"{answered.id} is {answered.status} by {answered.answered_by}{goes_on}")
+
+
+@command(
+    "request-approval",
+    "holdfast request-approval deploy 'apply the plan' --arguments '{\"plan\": \"plan.tf\"}'",
+    "holdfast request-approval deploy 'delete the bucket' --expires 3600 --answerer ada --answerer bob",
+)
+@session_argument
+@text_argument("what")
+@arguments_option
+@click.option(
+    "--expires", type=float, metavar="SECONDS", help="How long it can be answered; by default as configured."
+)
+@click.option(
+    "--answerer", "answerers", multiple=True, metavar="NAME", help="Only they may answer; repeatable."
+)
+@pass_invocation
+def request_approval(
+    run: Invocation,
+    session: str,
+    what: str,
+    arguments: Metadata | None,
+    expires: float | None,
+    answerers: tuple[str, ...],
+) -> None:
+    """Ask people, put the session into approval, print the id.
+
+    Nothing waits for the answer: end your turn, and go on when `holdfast approvals` has it.
+    """
+    asked = run.holdfast.request_approval(
+        run.find(session), what, arguments, expires=expires, answerers=answerers
+    )
+    if run.json:
+        output.document(approval_document(asked, run.holdfast.store.now()))
+    else:
+        output.say(asked.id)
+
+
+@command("wait", "holdfast wait deploy --timeout 60")
+@session_argument
+@click.option(
+    "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="At most so long; else exit code 124."
+)
+@pass_invocation
+@click.pass_context
+def wait(ctx: click.Context, run: Invocation, session: str, timeout: float | None) -> None:
+    """Wait until a session is done or needs a person.
+
+    Exit code 0: it is completed, or no turn is open and the newest is done. 1: it or its newest turn has
+    failed. 5: somebody has to answer an approval. 124: neither came to be in time.
+    """
+    waited = run.holdfast.wait(run.find(session), timeout)
+    if run.json:
+        output.document(_waited_document(waited, run.holdfast.store.now()))
+    else:
+        output.say(_waited_words(waited))
+    if waited.reached is not Reached.DONE:
+        ctx.exit(_EXIT_CODES[waited.reached])
+
+
+def _waited_document(waited: Waited, now: Instant) -> dict[str, object]:
+    return {
+        "session_id": waited.session.id,
+        "reached": waited.reached.value,
+        "phase": waited.session.phase.value,
+        "turn": None if waited.turn is None else turn_document(waited.turn),
+        "approval": None if waited.approval is None else approval_document(waited.approval, now),
+    }
+
+
+def _waited_words(waited: Waited) -> str:
+    if waited.approval is not None:
+        return f"{waited.approval.what}: holdfast approve {waited.approval.id}"
+    if waited.session.finalized_at is not None or waited.turn is None:
+        return f"{waited.session.id} is {waited.session.phase}"
+    return f"turn {waited.turn.seq} of {waited.session.id} is {waited.turn.status}"

@@ -1,0 +1,117 @@
+"""Owns approvals: what was asked, who may answer, and which answers count."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import field
+from enum import StrEnum
+from hashlib import sha256
+
+from holdfast.clock import Instant, after
+from holdfast.domain.ids import ApprovalId, ConversationId, SessionId
+from holdfast.domain.records import record
+from holdfast.domain.redaction import Json
+
+
+class ApprovalStatus(StrEnum):
+    OPEN = "open"  #: nobody has answered; past its time it is expired
+    APPROVED = "approved"
+    DENIED = "denied"
+    VOIDED = "voided"  #: what it was about is no longer to be done, or not like this
+
+
+class AnswerRefusal(StrEnum):
+    """Why an answer does not count; nothing has changed then."""
+
+    OTHER_ARGUMENTS = "other_arguments"  #: given for other arguments than those that were asked about
+    OTHER_NONCE = "other_nonce"  #: given to another request
+    ANSWERED = "already_answered"  #: with the other verdict
+    CLOSED = "session_closed"
+    VOIDED = "approval_voided"
+    NOT_AMONG = "not_an_answerer"
+    EXPIRED = "approval_expired"
+
+
+@record
+class NewApproval:
+    id: ApprovalId
+    what: str
+    arguments: Mapping[str, Json] = field(default_factory=dict, hash=False)
+    expires_at: Instant | None = None  #: None: never
+    answerers: frozenset[str] = frozenset()  #: empty: anyone
+    requested_by: str = ""
+    call_id: str | None = None  #: of the tool call that waits for it
+    tool: str | None = None
+
+
+@record
+class Approval:
+    id: ApprovalId
+    session_id: SessionId
+    conversation_id: ConversationId
+    seq: int | None  #: the turn that waits for it; None: the agent itself has asked
+    call_id: str | None
+    tool: str | None
+    what: str
+    arguments: Mapping[str, Json] = field(hash=False)  #: redacted, to be shown
+    arguments_hash: str  #: of the exact ones
+    nonce: str
+    requested_at: Instant
+    requested_by: str
+    expires_at: Instant | None
+    answerers: frozenset[str]
+    status: ApprovalStatus
+    answered_at: Instant | None
+    answered_by: str | None
+    note: str | None
+    used_at: Instant | None  #: when the answer was acted on, which happens once
+    void_reason: str | None
+
+    def is_expired(self, now: Instant) -> bool:
+        """At ``expires_at`` itself it is too late."""
+        return self.status is ApprovalStatus.OPEN and self.expires_at is not None and now >= self.expires_at
+
+
+@record
+class Answer:
+    """Bound to one request by ``nonce`` and to what was asked by ``arguments_hash``."""
+
+    approved: bool
+    by: str
+    arguments_hash: str
+    nonce: str
+    note: str | None = None
+
+    @property
+    def status(self) -> ApprovalStatus:
+        return ApprovalStatus.APPROVED if self.approved else ApprovalStatus.DENIED
+
+
+def hash_arguments(arguments: Mapping[str, Json]) -> str:
+    """Of the canonical JSON, so that whoever holds the same arguments gets the same hash."""
+    text = json.dumps(dict(arguments), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return sha256(text.encode()).hexdigest()
+
+
+def expiry(now: Instant, seconds: float | None) -> Instant | None:
+    return None if seconds is None else after(now, seconds)
+
+
+def refusal_of(approval: Approval, answer: Answer, now: Instant, *, closed: bool) -> AnswerRefusal | None:
+    """None: the answer counts, or is the one that was given already. ``closed``: its session is final."""
+    if answer.arguments_hash != approval.arguments_hash:
+        return AnswerRefusal.OTHER_ARGUMENTS
+    if answer.nonce != approval.nonce:
+        return AnswerRefusal.OTHER_NONCE
+    if approval.status is answer.status:
+        return None
+    if approval.status in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED):
+        return AnswerRefusal.ANSWERED
+    if closed:
+        return AnswerRefusal.CLOSED
+    if approval.status is ApprovalStatus.VOIDED:
+        return AnswerRefusal.VOIDED
+    if approval.answerers and answer.by not in approval.answerers:
+        return AnswerRefusal.NOT_AMONG
+    return AnswerRefusal.EXPIRED if approval.is_expired(now) else None

@@ -1,0 +1,28 @@
+"""Owns how a session's newest approval bears on whether its work may go on. Light: the hooks read it, too."""
+
+from __future__ import annotations
+
+from holdfast.domain.phases import ApprovalWindow
+from holdfast.errors import UnreadableSession
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from holdfast.store.sql.scope import Scope
+
+NEWEST = """
+SELECT status, answered_at, expires_at, used_at FROM approvals
+WHERE workspace = :ws AND session_id = :session_id ORDER BY requested_at DESC, id DESC LIMIT 1"""
+
+
+def of_session(s: Scope, session_id: str) -> ApprovalWindow | None:
+    """None: none was asked for, it is void, or its answer was acted on."""
+    row = s.one(NEWEST, session_id=session_id)
+    if row is None:
+        return None
+    status, *instants = row
+    if not all(at is None or type(at) is int for at in instants):
+        raise UnreadableSession(s.where, session_id, "approvals: what the newest one holds is no instant")
+    answered_at, expires_at, used_at = instants
+    if status == "voided" or used_at is not None:
+        return None
+    return ApprovalWindow(answered_at, expires_at)

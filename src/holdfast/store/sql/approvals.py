@@ -1,0 +1,149 @@
+"""Owns asking for approvals, finding and answering them, and the turns that wait for one."""
+
+from __future__ import annotations
+
+from holdfast.clock import to_iso
+from holdfast.domain.approvals import Answer, AnswerRefusal, Approval, NewApproval, refusal_of
+from holdfast.domain.ids import ApprovalId
+from holdfast.domain.phases import Phase
+from holdfast.domain.turns import AttemptCause, Turn, TurnStatus
+from holdfast.errors import (
+    AmbiguousId,
+    HoldfastError,
+    NeedsApproval,
+    NotFound,
+    Refused,
+    SessionClosed,
+    StoreCorrupt,
+)
+from holdfast.store.sql import approval_rows, phase_changes, sessions, turns
+from holdfast.store.sql.approval_rows import COLUMNS, GET
+from holdfast.store.sql.scope import Scope
+from holdfast.store.sql.shapes import readable
+
+BY_PREFIX = """
+SELECT id FROM approvals WHERE workspace = :ws AND id >= :low AND id < :high ORDER BY id DESC LIMIT 6"""
+OPEN_OF_SESSION = """
+SELECT id FROM approvals INDEXED BY approvals_of_sessions
+WHERE workspace = :ws AND session_id = :session_id AND status = 'open'
+ORDER BY requested_at DESC, id DESC LIMIT 6"""
+
+
+HEAD = """
+SELECT t.conversation_id, t.seq, t.status FROM sessions s JOIN turns t
+    ON t.workspace = s.workspace AND t.conversation_id = s.conversation_id AND t.seq = s.head_seq
+WHERE s.workspace = :ws AND s.id = :id"""
+
+
+def request(s: Scope, session_id: str, new: NewApproval) -> Approval:
+    session = sessions.lock(s, session_id)
+    if s.one(GET, id=new.id) is not None:
+        return approval_rows.add(s, session.id, session.conversation_id, None, new)
+    if session.finalized_at is not None:
+        raise SessionClosed(session.id, session.phase)
+    asked = approval_rows.add(s, session.id, session.conversation_id, None, new)
+    phase_changes.enter(s, session, Phase.APPROVAL)
+    return asked
+
+
+def find(s: Scope, given: str) -> ApprovalId:
+    if s.one(GET, id=given) is not None:
+        return ApprovalId(given)
+    fits = [found for (found,) in s.all(BY_PREFIX, low=given, high=given + sessions.AFTER_ALL)]
+    if not fits:
+        try:
+            session_id = sessions.resolve(s, given)
+        except NotFound:
+            raise NotFound("approval", given) from None
+        fits = [found for (found,) in s.all(OPEN_OF_SESSION, session_id=session_id)]
+    if len(fits) > 1:
+        raise AmbiguousId(given, tuple(fits[:5]), "approval")
+    if not fits:
+        raise NotFound("open approval of session", given)
+    return ApprovalId(fits[0])
+
+
+def listed(s: Scope, session_id: str | None, limit: int, *, open_only: bool) -> tuple[Approval, ...]:
+    conditions, params = ["workspace = :ws"], dict[str, object](limit=limit)
+    if session_id is not None:
+        conditions.append("session_id = :session_id")
+        params["session_id"] = session_id
+    if open_only:
+        conditions.append("status = 'open'")
+    sql = (
+        f"SELECT {COLUMNS} FROM approvals WHERE {' AND '.join(conditions)} "
+        "ORDER BY requested_at, id LIMIT :limit"
+    )
+    return tuple(readable(lambda row: approval_rows.read_approval(s, row), s.all(sql, **params)))
+
+
+def answer(s: Scope, approval_id: str, given: Answer) -> Approval:
+    session = sessions.lock(s, approval_rows.get(s, approval_id).session_id)
+    # again, now that nobody else can answer it
+    approval = approval_rows.get(s, approval_id)
+    refusal = refusal_of(approval, given, s.now, closed=session.finalized_at is not None)
+    if refusal is not None:
+        raise _refused(approval, refusal)
+    if approval.status is given.status:
+        return approval
+    answered = approval_rows.answer(s, approval, given)
+    if approval.seq is None:
+        phase_changes.enter(s, session, session.phase)
+        return answered
+    turn = turns.get(s, approval.conversation_id, approval.seq)
+    if turn.status is not TurnStatus.WAITING:
+        raise StoreCorrupt(s.where, f"approvals: {approval.id} is open, but its turn is {turn.status}")
+    turns.requeue(s, turn.conversation_id, turn.seq, None, AttemptCause.APPROVAL, turn.tries)
+    turns.promote_head(s, turn.conversation_id, turn.session_id)
+    turns.leave_approval(s, session)
+    return answered
+
+
+def _refused(approval: Approval, refusal: AnswerRefusal) -> Refused:
+    message = f"approval {approval.id} was not answered: {_why(approval, refusal)}"
+    return Refused(refusal, message, approval_id=approval.id)
+
+
+def _why(approval: Approval, refusal: AnswerRefusal) -> str:
+    match refusal:
+        case AnswerRefusal.OTHER_ARGUMENTS:
+            return "this answer is for other arguments than those that were asked about"
+        case AnswerRefusal.OTHER_NONCE:
+            return "this answer is to another request"
+        case AnswerRefusal.ANSWERED:
+            return f"it was {approval.status} by {approval.answered_by}"
+        case AnswerRefusal.CLOSED:
+            return f"session {approval.session_id} is closed"
+        case AnswerRefusal.VOIDED:
+            return f"it is void: {approval.void_reason}"
+        case AnswerRefusal.NOT_AMONG:
+            return f"only these may answer it: {', '.join(sorted(approval.answerers))}"
+        case AnswerRefusal.EXPIRED:
+            return f"it has expired{_when(approval)}"
+
+
+def _when(approval: Approval) -> str:
+    return "" if approval.expires_at is None else f" ({to_iso(approval.expires_at)})"
+
+
+def refuse_unanswered(s: Scope, session_id: str | None) -> None:
+    """If the head of this session waits for an answer, nothing of it runs until then."""
+    row = None if session_id is None else s.one(HEAD, id=session_id)
+    if row is not None and row[-1] == TurnStatus.WAITING:
+        conversation_id, seq, _ = row
+        raise _unanswered(s, turns.get(s, conversation_id, seq))
+
+
+def _unanswered(s: Scope, turn: Turn) -> HoldfastError:
+    """Why a turn that waits cannot run now."""
+    approval = approval_rows.of_turn(s, turn)
+    if approval is None:
+        raise NotFound("approval of turn", str(turn.seq), session_id=turn.session_id)
+    if approval.is_expired(s.now):
+        return Refused(
+            AnswerRefusal.EXPIRED,
+            f"turn {turn.seq} of {turn.session_id} waits for approval {approval.id}, which has expired"
+            f"{_when(approval)}; to go on without it: holdfast cancel {turn.session_id} --turn {turn.seq}",
+            approval_id=approval.id, session_id=turn.session_id, seq=turn.seq,
+        )  # fmt: skip
+    return NeedsApproval(turn.session_id, turn.seq, approval.id, approval.what)

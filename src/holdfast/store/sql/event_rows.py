@@ -1,0 +1,63 @@
+"""Owns the rows of events: what happened in an attempt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.domain.redaction import encode_redacted
+from holdfast.domain.text import clean_text
+from holdfast.domain.turns import Event, EventKind, Lease
+from holdfast.store.driver import Row
+from holdfast.store.sql import codec, leases
+from holdfast.store.sql.scope import Scope
+from holdfast.store.sql.shapes import Shape, read_instant
+
+ADD = """
+INSERT INTO events (workspace, conversation_id, seq, attempt, number, kind, at, data)
+VALUES (:ws, :id, :seq, :attempt, :number, :kind, :at, :data) ON CONFLICT DO NOTHING"""
+OF_TURN = """
+SELECT attempt, number, kind, at, data FROM events
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq
+    AND (attempt > :attempt OR (attempt = :attempt AND number > :after))
+ORDER BY attempt, number LIMIT :limit"""
+NEWEST = """
+SELECT attempt, number, kind, at, data FROM events
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq
+ORDER BY attempt DESC, number DESC LIMIT :limit"""
+_SHAPE = Shape("events", "attempt, number, kind, at, data")
+
+
+def add(s: Scope, lease: Lease, events: Sequence[Event]) -> None:
+    leases.require(s, lease)
+    s.run_many(
+        ADD,
+        [
+            {
+                "id": lease.conversation_id, "seq": lease.seq, "attempt": lease.attempt,
+                "number": event.number, "kind": event.kind.value, "at": event.at,
+                "data": clean_text(encode_redacted(dict(event.data), codec.dump)),
+            }
+            for event in events
+        ],
+    )  # fmt: skip
+
+
+def of_turn(
+    s: Scope, conversation_id: str, seq: int, after: tuple[int, int], limit: int
+) -> tuple[tuple[int, Event], ...]:
+    rows = s.all(OF_TURN, id=conversation_id, seq=seq, attempt=after[0], after=after[1], limit=limit)
+    return tuple(_event(s, seq, row) for row in rows)
+
+
+def newest(s: Scope, conversation_id: str, seq: int, limit: int) -> tuple[tuple[int, Event], ...]:
+    rows = s.all(NEWEST, id=conversation_id, seq=seq, limit=limit)
+    return tuple(_event(s, seq, row) for row in reversed(rows))
+
+
+def _event(s: Scope, seq: int, row: Row) -> tuple[int, Event]:
+    return _SHAPE.read(s.where, row, _read, "event", _SHAPE.column(row, "number"), "of turn", seq)
+
+
+def _read(row: Row) -> tuple[int, Event]:
+    attempt, number, kind, at, data = row
+    return attempt, Event(number, EventKind(kind), codec.decode_object(data), read_instant(at))
