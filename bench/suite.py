@@ -13,6 +13,7 @@ from bench import (
     cleaning,
     crowd,
     histories,
+    hooks,
     listening,
     listing,
     machine,
@@ -46,6 +47,7 @@ SECTIONS: dict[str, Section] = {
     "listening": listening.measure,
     "turn-syncs": turn_syncs.measure,
     "memory": memory.measure,
+    "hook": hooks.measure,
 }
 
 

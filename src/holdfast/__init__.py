@@ -12,8 +12,8 @@ Names are resolved when they are used, so that importing the package costs next 
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+# not from typing, which would be a tenth of what a hook's process costs; type checkers know the name
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from holdfast import errors
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         get_session,
         list_sessions,
         open,
+        pre_delegate_hook,
         should_resume,
         update_state,
     )
@@ -68,6 +69,7 @@ __all__ = [
     "get_session",
     "list_sessions",
     "open",
+    "pre_delegate_hook",
     "should_resume",
     "update_state",
 ]
@@ -100,6 +102,8 @@ _ELSEWHERE = {
 def __getattr__(name: str) -> object:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     if name == "errors":
         return import_module("holdfast.errors")
     module = import_module(f"holdfast.{_ELSEWHERE.get(name, 'engine.default')}")

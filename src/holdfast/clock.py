@@ -7,19 +7,24 @@ An instant is a whole number of microseconds since 1970, UTC: exact to compare, 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import NewType, Protocol
 
-Instant = NewType("Instant", int)
+# a hook's process comes by here and does without typing
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from typing import NewType
+
+    Instant = NewType("Instant", int)
+else:
+    Instant = int
+
+#: anything that, called, says what time it is
+Clock = Callable[[], Instant]
 
 SECOND = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-class Clock(Protocol):
-    """Anything that, called, says what time it is."""
-
-    def __call__(self) -> Instant: ...
 
 
 def system_clock() -> Instant:

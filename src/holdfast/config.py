@@ -23,6 +23,8 @@ FLAG = "flag"
 
 _PREFIX = "HOLDFAST_"
 _NOT_SETTINGS = ("HOLDFAST_TEST_", "HOLDFAST_LOG")  # other variables of ours, whatever follows
+#: what starts a program or sends something away is a person's own choice, never that of a checkout
+_PERSONAL = frozenset({"notify.command", "notify.webhook"})
 _MAX_SHOWN = 60
 _TRUE = ("true", "on", "yes", "1")
 _FALSE = ("false", "off", "no", "0")
@@ -94,7 +96,7 @@ def load_settings(
     sources = dict.fromkeys((name for name, key in setting_keys().items() if not _is_table(key)), DEFAULT)
     for given in (
         *_from_file(user_file(environ, cwd)),
-        *_from_file(project_file(environ, cwd)),
+        *_from_project(project_file(environ, cwd)),
         *_from_environment(environ),
         *_from_overrides(overrides or {}),
     ):
@@ -113,6 +115,14 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
     base = xdg(environ, "XDG_CACHE_HOME", ".cache")
     if base is None:
         raise ConfigError("HOME", "is not set; set it or XDG_CACHE_HOME")
+    return base / "holdfast"
+
+
+def state_dir(environ: Mapping[str, str]) -> Path:
+    """Where logs are kept."""
+    base = xdg(environ, "XDG_STATE_HOME", ".local/state")
+    if base is None:
+        raise ConfigError("HOME", "is not set; set it or XDG_STATE_HOME")
     return base / "holdfast"
 
 
@@ -164,6 +174,14 @@ def _from_file(path: Path | None) -> Iterator[_Given]:
         key = _known(name, where, setting_keys())
         checked = _checked(key, value, where)
         yield _Given(key, _from_there(path, checked) if name == "url" else checked, where)
+
+
+def _from_project(path: Path | None) -> Iterator[_Given]:
+    for given in _from_file(path):
+        if given.key.name in _PERSONAL:
+            problem = f"{given.key.name}: cannot be set by a project; set it in your own configuration"
+            raise ConfigError(given.where, problem, key=given.key.name)
+        yield given
 
 
 def _from_there(file: Path, url: object) -> object:

@@ -24,7 +24,10 @@ Every error carries its data as attributes and in ``details``, so that nobody ha
 
 from __future__ import annotations
 
-from typing import ClassVar
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from typing import ClassVar
 
 
 class HoldfastError(Exception):

@@ -15,6 +15,7 @@ VERBS = {
     "finalize_session",
     "get_session",
     "list_sessions",
+    "pre_delegate_hook",
     "should_resume",
     "update_state",
 }

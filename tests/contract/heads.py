@@ -32,6 +32,7 @@ TABLES = [
     "pointers",
     "provider_sessions",
     "late_reports",
+    "delegations",
     "approvals",
 ]
 

@@ -9,9 +9,10 @@ from uuid import uuid4
 
 from holdfast.processes.command import Command
 from holdfast.processes.line_splitter import Overlong
-from holdfast.processes.machine import Machine, boot_id
+from holdfast.processes.machine import Machine
+from holdfast.processes.owners import boot_id, process_start
 from holdfast.processes.process import AgentProcess
-from holdfast.processes.table import carries, process_start, processes
+from holdfast.processes.table import carries, processes
 
 MACHINE = Machine("a-machine", boot_id())
 LIMIT_SECONDS = 30.0

@@ -12,8 +12,9 @@ import pytest
 
 from holdfast.domain.turns import ProcessMark
 from holdfast.errors import ConfigError
-from holdfast.processes.machine import Machine, Place, boot_id, machine_id, this_machine
-from holdfast.processes.table import ON_LINUX, has_ended, process_start, processes
+from holdfast.processes.machine import Machine, machine_id, this_machine
+from holdfast.processes.owners import ON_LINUX, Place, boot_id, has_ended, process_start
+from holdfast.processes.table import processes
 from tests.integration.agents import lives, until
 from tests.processes import together
 
@@ -148,7 +149,7 @@ def test_nothing_is_known_of_an_owner_that_is_no_process_of_ours(owner: str) -> 
 def test_a_process_that_is_hidden_from_us_is_not_known_to_be_gone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("holdfast.processes.table._PROC", tmp_path)
+    monkeypatch.setattr("holdfast.processes.owners._PROC", tmp_path)
     assert not has_ended(os.getppid(), 1)
 
 
@@ -174,7 +175,8 @@ def test_there_is_no_start_of_a_process_that_does_not_exist() -> None:
 
 @pytest.mark.skipif(not Path("/bin/ps").exists(), reason="there is no ps on this machine")
 def test_ps_tells_the_same_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("holdfast.processes.table.ON_LINUX", False)
+    for module in ("owners", "table"):
+        monkeypatch.setattr(f"holdfast.processes.{module}.ON_LINUX", False)
     now = time.time()
     with subprocess.Popen(["/bin/sleep", "60"], start_new_session=True) as process:
         began = process_start(process.pid)

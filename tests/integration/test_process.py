@@ -16,8 +16,8 @@ from holdfast.errors import ConfigError, MissingBinary
 from holdfast.processes.command import Command
 from holdfast.processes.line_splitter import MAX_LINE
 from holdfast.processes.output import MAX_STDERR
+from holdfast.processes.owners import ON_LINUX, process_start
 from holdfast.processes.process import AgentProcess, StopCause
-from holdfast.processes.table import ON_LINUX, process_start
 from tests.integration.agents import (
     ESCAPES,
     MACHINE,

@@ -12,7 +12,7 @@ from holdfast.store import sql
 from holdfast.store.migrate import migrations
 
 #: these are about everything in a workspace
-ABOUT_ALL = {"runtimes.RUNTIMES"}
+ABOUT_ALL = {"runtimes.RUNTIMES", "delegations.COUNT", "delegations.FREE_ANYWHERE"}
 
 
 def statements() -> Iterator[tuple[str, str]]:

@@ -51,6 +51,10 @@ def _session(store: Store, session: Session) -> Document:
             approval.id: _approval(approval)
             for approval in store.approvals(session_id=session.id, open_only=False)
         },
+        "delegations": [
+            [held.id, held.project, held.resumed, held.reason, held.outcome]
+            for held in store.delegations(session.id)
+        ],
         "pointers": {pointer.provider: _pointer(pointer) for pointer in store.pointers(session.id)},
         "provider_sessions": {
             used.id: [used.provider, used.forked_from, used.retired, _usage(used.usage)]

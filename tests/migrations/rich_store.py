@@ -2,6 +2,7 @@
 
 from holdfast.clock import after
 from holdfast.domain.approvals import Answer, NewApproval
+from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, NewDelegation
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ApprovalId, ConversationId, ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
@@ -66,6 +67,22 @@ def _delegated(store: Store) -> None:
     store.update_session(DELEGATED, SessionUpdate(phase=Phase.INVESTIGATING))
     store.update_session(DELEGATED, SessionUpdate(phase=Phase.APPROVAL, metadata={"Straße": "Größe ✓"}))
     store.update_session(DELEGATED, SessionUpdate(error="terraform exited with 1"))
+    for number, agent in enumerate(["terraform-architect", "gitops-operator"]):
+        made = SessionId(f"agent-20260107-09010{number}-de1e6a7e")
+        store.delegate(
+            NewDelegation(
+                id=f"toolu_{number}",
+                agent=agent,
+                project="/srv/infra",
+                new_session_id=made,
+                purpose="delegated by a hook",
+                provider="claude",
+                provider_session_id="the-orchestrator",
+            )
+        )
+    store.end_delegation(
+        DelegationEnd(id="toolu_1", outcome=DelegationOutcome.COMPLETED, summary="it is healthy")
+    )
     store.create_session(NewSession(OVER, "gitops-operator", "release"))
     store.finalize_session(OVER, Phase.COMPLETED, "released 1.2.3")
 

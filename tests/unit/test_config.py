@@ -83,11 +83,11 @@ def another_value(key: Key) -> object:
         case float():
             return round(key.default * 1.01, 4)
         case frozenset():
-            return frozenset({"planning", "executing"})
+            return frozenset(sorted(key.default)[1:])
         case dict():
             return {"reviewer": False, "planner": True}
         case _:
-            return "another"
+            return "https://another.example" if key.name == "notify.webhook" else "another"
 
 
 def as_toml(value: object) -> str:
@@ -532,8 +532,19 @@ def test_no_message_shows_a_password(machine: Machine, name: str, url: str) -> N
         assert SECRET not in f"{error} {error.details} {error.__cause__}"
 
 
-def test_settings_do_not_show_the_url_when_printed(machine: Machine) -> None:
+def test_settings_do_not_show_addresses_when_printed(machine: Machine) -> None:
     assert SECRET not in repr(machine.load(HOLDFAST_URL=f"postgresql://ada:{SECRET}@db/x"))
+    assert SECRET not in repr(machine.load(HOLDFAST_NOTIFY__WEBHOOK=f"https://chat.example/{SECRET}"))
+
+
+@pytest.mark.parametrize("rule", ['command = "rm -rf ~"', 'webhook = "https://elsewhere.example"'])
+def test_a_checkout_cannot_choose_what_is_run_or_who_is_told(machine: Machine, rule: str) -> None:
+    machine.project_file.write_text(f"[notify]\n{rule}")
+    error = machine.fail()
+    assert error.where == str(machine.project_file)
+    assert "cannot be set by a project" in error.problem
+    machine.project_file.write_text('[notify]\nevents = ["session_done"]')
+    assert machine.load().policy.notify.events == {"session_done"}
 
 
 def test_no_message_shows_a_password_that_stands_in_the_place_of_something_else(machine: Machine) -> None:

@@ -6,11 +6,13 @@ from typing import Any
 
 import pytest
 
+from holdfast.domain.notices import Occasion
 from holdfast.domain.phases import Phase
 from holdfast.domain.policy import (
     OPEN_PHASES,
     ContinuePolicy,
     InvalidRule,
+    NotifyPolicy,
     Policy,
     QueuePolicy,
     ResumePolicy,
@@ -97,6 +99,21 @@ def test_the_most_specific_rule_about_native_resume_wins(rules: ResumePolicy, ex
 
 
 @pytest.mark.parametrize(
+    ("rules", "expected"),
+    [
+        (NotifyPolicy(), False),
+        (NotifyPolicy(command="true"), True),
+        (NotifyPolicy(webhook="https://chat.example"), True),
+        (NotifyPolicy(command="true", events=frozenset({"session_done"})), False),
+    ],
+)
+def test_a_notice_needs_someone_to_tell_and_an_occasion_that_is_wanted(
+    rules: NotifyPolicy, expected: bool
+) -> None:
+    assert rules.wants(Occasion.TURN_FAILED) is expected
+
+
+@pytest.mark.parametrize(
     ("kind", "values", "keys"),
     [
         (ContinuePolicy, {"resumable_phases": frozenset({"completed"})}, ("resumable_phases",)),
@@ -110,6 +127,12 @@ def test_the_most_specific_rule_about_native_resume_wins(rules: ResumePolicy, ex
         (ResumePolicy, {"context_critical": 1.01}, ("context_critical",)),
         (ResumePolicy, {"context_warn": 0.8}, ("context_warn", "context_refresh")),
         (ResumePolicy, {"context_refresh": 0.96}, ("context_refresh", "context_critical")),
+        (NotifyPolicy, {"events": frozenset({"turn_done"})}, ("events",)),
+        (NotifyPolicy, {"command": " "}, ("command",)),
+        (NotifyPolicy, {"command": "say 'half"}, ("command",)),
+        (NotifyPolicy, {"command": "https://chat.example"}, ("command",)),
+        (NotifyPolicy, {"webhook": "ftp://chat.example"}, ("webhook",)),
+        (NotifyPolicy, {"webhook": "http://[chat.example"}, ("webhook",)),
         (QueuePolicy, {"lease_seconds": 0.0}, ("lease_seconds",)),
         (QueuePolicy, {"heartbeat_seconds": 60.0}, ("heartbeat_seconds", "lease_seconds")),
         (QueuePolicy, {"grace_seconds": -1.0}, ("grace_seconds",)),

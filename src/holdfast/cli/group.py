@@ -57,6 +57,8 @@ SECTIONS: Final = {
         "relocate": "manage:relocate",
         "recover": "machines:recover",
         "rm": "manage:remove",
+        "hooks": "hooks:hooks",
+        "hook": "hook:hook",
         "completion": "completion:completion",
     },
 }

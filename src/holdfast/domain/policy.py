@@ -12,10 +12,12 @@ from itertools import pairwise
 from typing import Literal
 
 from holdfast.domain.ids import is_provider
+from holdfast.domain.notices import Occasion
 from holdfast.domain.phases import Phase
 
 #: The phases a rule may name.
 OPEN_PHASES = tuple(phase.value for phase in Phase if not phase.is_final)
+OCCASIONS = frozenset(occasion.value for occasion in Occasion)
 
 # Bounds that keep every instant and every wait computed from a policy inside 64 bits.
 MAX_COUNT = 1_000_000
@@ -202,6 +204,30 @@ class ApprovalPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class NotifyPolicy:
+    """Who is told of what needs a person, and how."""
+
+    #: a program and its arguments, in quotes as in a shell; it is run without one
+    command: str | None = None
+    #: an address that every notice is posted to
+    webhook: str | None = field(default=None, repr=False)
+    #: which occasions are told
+    events: frozenset[str] = OCCASIONS
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "events", frozenset(self.events))
+        if not self.events <= OCCASIONS:
+            raise InvalidRule(f"may only hold {', '.join(Occasion)}", "events")
+        if self.command is not None and not _has_words(self.command):
+            raise InvalidRule("must be a program and its arguments, with quotes in pairs", "command")
+        if self.webhook is not None and not _is_address(self.webhook):
+            raise InvalidRule("must be an http or https address", "webhook")
+
+    def wants(self, occasion: Occasion) -> bool:
+        return occasion in self.events and (self.command or self.webhook) is not None
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """All rules; each field is a table of the configuration file (``continue_`` is ``[continue]``)."""
 
@@ -212,6 +238,30 @@ class Policy:
     retention: RetentionPolicy = field(default_factory=RetentionPolicy)
     context: ContextPolicy = field(default_factory=ContextPolicy)
     approvals: ApprovalPolicy = field(default_factory=ApprovalPolicy)
+    notify: NotifyPolicy = field(default_factory=NotifyPolicy)
+
+
+# What only those need who want notices is imported there.
+
+
+def _has_words(command: str) -> bool:
+    import shlex
+
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return False
+    return bool(words) and "://" not in words[0]  # an address belongs under ``webhook``
+
+
+def _is_address(text: str) -> bool:
+    from urllib.parse import urlsplit
+
+    try:
+        url = urlsplit(text)
+        return url.scheme in ("http", "https") and bool(url.hostname)
+    except ValueError:
+        return False
 
 
 # The comparisons are written so that NaN fails them.

@@ -9,21 +9,14 @@ in the modules beside: before Python 3.11.5 `re` gets those wrong, and would lea
 from __future__ import annotations
 
 import re
+from collections import namedtuple
 from collections.abc import Iterator
 from functools import cache
-from typing import NamedTuple
 
-
-class Token(NamedTuple):
-    """A token known by its shape.
-
-    ``markers`` are literals, ``|`` between them, of which the text must hold one: ``[ab]`` is either character,
-    a final ``…`` is ten more characters of a token. What group 1 of ``pattern`` matched stays.
-    """
-
-    kind: str
-    markers: str
-    pattern: str
+# A token known by its shape: its kind, its markers, its pattern. Markers are literals, ``|`` between them, of
+# which the text must hold one: ``[ab]`` is either character, a final ``…`` is ten more characters of a token.
+# What group 1 of the pattern matched stays.
+Token = namedtuple("Token", "kind markers pattern")  # noqa: PYI024 - typing would cost a hook too much
 
 
 # A start that follows no letter or digit, unless those are an escape: \n, %3D, the end of a terminal colour.
@@ -126,6 +119,7 @@ TOKENS = (
 # Two without a literal of their own.
 _DISCORD_GATE = r"[\w-]{6}\.[\w-]{27}"  #: after a first dot
 _DISCORD = _START + r"[MNO](?=[A-Za-z_.-]{0,62}\d)[\w-]{23,27}\.[\w-]{6}\.[\w-]{27,}"
+_SHORTEST_DISCORD = 50
 _URL_LOGIN = r"(://[^\s/?#@:\"'<>]*:)(?!\[redacted:)([^\s/?#\"'<>]+)(?=@)"
 
 # Characters of markers, those that are rare in ordinary text first.
@@ -163,6 +157,13 @@ def ascii_re(pattern: str) -> re.Pattern[str]:
 def _redact_password(found: re.Match[str]) -> str:
     stands_for_it = re.fullmatch(r"\*+|\$\{.*|\$\w+|\{.*|%s|x+", found[2])
     return found[0] if stands_for_it else found[1] + mark("url_password")
+
+
+def has_marker(text: str) -> bool:
+    """Less exact than ``may_hold_token``, but there is nothing to compile first."""
+    if any(literal in text for _, literals, _ in _tokens() for literal in literals):
+        return True
+    return "." in text and max(map(len, text.split())) > _SHORTEST_DISCORD
 
 
 def may_hold_token(text: str) -> bool:

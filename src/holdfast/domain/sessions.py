@@ -76,6 +76,7 @@ class NewSession:
     name: str | None = None
     provider: str | None = None
     conversation_id: ConversationId | None = None  #: join this conversation instead of beginning one
+    project: str | None = None  #: the directory of the work, where a hook looks for it
 
 
 @record

@@ -9,8 +9,9 @@ from holdfast.errors import InvalidInput
 MAX_NAME = 200
 MAX_TEXT = 16 * 1024 * 1024
 
-_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]")
-_UNSTORABLE = re.compile("[\x00\ud800-\udfff]")
+# compiled when they are used: nearly every text is ASCII, or printable
+_CONTROL = r"[\x00-\x1f\x7f-\x9f\u2028\u2029]"
+_UNSTORABLE = "[\x00\ud800-\udfff]"
 
 
 def check_text(field: str, text: object, *, limit: int = MAX_TEXT) -> str:
@@ -20,7 +21,7 @@ def check_text(field: str, text: object, *, limit: int = MAX_TEXT) -> str:
     if len(text) > limit:
         raise InvalidInput(field, f"is {len(text)} characters long; the limit is {limit}")
     if not text.isascii() or "\x00" in text:
-        found = _UNSTORABLE.search(text)
+        found = re.search(_UNSTORABLE, text)
         if found:
             what = "a NUL byte" if found.group() == "\x00" else "invalid UTF-8"
             raise InvalidInput(field, f"contains {what} at position {found.start()}")
@@ -32,7 +33,7 @@ def check_name(field: str, text: object) -> str:
     name = check_text(field, text, limit=MAX_NAME)
     if not name.strip():
         raise InvalidInput(field, "must not be empty")
-    found = _CONTROL.search(name)
+    found = None if name.isprintable() else re.search(_CONTROL, name)
     if found:
         raise InvalidInput(field, f"contains a control character at position {found.start()}")
     return name
@@ -42,7 +43,7 @@ def clean_text(text: str) -> str:
     """An agent's text: what no store can keep becomes U+FFFD, so that a turn never fails to end."""
     if text.isascii() and "\x00" not in text:
         return text
-    return _UNSTORABLE.sub("\ufffd", text)
+    return re.sub(_UNSTORABLE, "\ufffd", text)
 
 
 def utf8_size(text: str) -> int:

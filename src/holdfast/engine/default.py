@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from typing import Any
 
 from holdfast.clock import Clock, system_clock
 from holdfast.config import Settings, default_url, load_settings
 from holdfast.config_files import current_directory
 from holdfast.domain.redaction import Json
 from holdfast.engine.holdfast import Holdfast
+from holdfast.engine.spooling import empty_spool
 from holdfast.errors import InvalidInput
+from holdfast.hooks.places import find_project
 from holdfast.store.open import open_store
 
-_open: dict[tuple[str, Settings], Holdfast] = {}
+_open: dict[tuple[str, str, Settings], Holdfast] = {}
 
 
 def open(url: str | None = None, clock: Clock | None = None, *, workspace: str | None = None) -> Holdfast:  # noqa: A001 - read as holdfast.open
@@ -35,19 +38,26 @@ def open_with(settings: Settings, clock: Clock | None = None) -> Holdfast:
         durability=settings.durability,
         policy=settings.policy,
     )
-    return Holdfast(store, settings.policy, clock or system_clock)
+    empty_spool(store, url, settings.workspace, os.environ)
+    opened = Holdfast(store, settings.policy, clock or system_clock)
+    opened.project = _project()
+    return opened
 
 
 def default() -> Holdfast:
     """The default store of this process and these settings; opened once, kept open."""
     settings = load_settings(environ=os.environ, cwd=current_directory(os.environ))
-    key = (settings.url or default_url(os.environ), settings)
+    key = (settings.url or default_url(os.environ), _project(), settings)
     if key not in _open:
         opened = open_with(settings)
         # without a lock, which a fork could leave locked: of two that come first, one is closed again
         if _open.setdefault(key, opened) is not opened:
             opened.close()
     return _open[key]
+
+
+def _project() -> str:
+    return find_project(os.environ, str(current_directory(os.environ)))
 
 
 def create_session(agent_name: str, purpose: str = "", metadata: Mapping[str, Json] | None = None) -> str:
@@ -88,3 +98,8 @@ def cleanup_old_sessions(hours: float | None = None) -> int:
 def list_sessions(active_only: bool = False, agent_name: str | None = None) -> list[dict[str, object]]:
     """See ``Holdfast.list_sessions``."""
     return default().list_sessions(active_only, agent_name)
+
+
+def pre_delegate_hook(context: Mapping[str, Json]) -> dict[str, Any]:
+    """See ``Holdfast.pre_delegate_hook``."""
+    return default().pre_delegate_hook(context)

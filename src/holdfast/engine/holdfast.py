@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Unpack, overload
+from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from holdfast.clock import Clock, system_clock, to_iso
 from holdfast.domain.conversations import Conversation
@@ -13,6 +13,7 @@ from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import check_id, check_provider, check_session_name
 from holdfast.domain.numbers import check_whole
 from holdfast.domain.policy import Policy
+from holdfast.domain.redaction import Json
 from holdfast.domain.sessions import Session, SessionKind
 from holdfast.domain.text import check_text
 from holdfast.domain.turns import Turn, TurnRequest, TurnStatus
@@ -169,6 +170,17 @@ class Holdfast(Conversations):
     def recover(self) -> tuple[Turn, ...]:
         """Take over from workers that went away; see ``Store.recover``."""
         return self._work.recover()
+
+    # --- delegating ---
+
+    def pre_delegate_hook(self, context: Mapping[str, Json]) -> dict[str, Any]:
+        """Is there a session that a delegation would go on with? Never raises for what it is given.
+
+        ``context``: ``agent_name``, and, if known, ``agent_id``, ``task_id``, ``task_description``, ``metadata``.
+        """
+        from holdfast.engine.hooking import answer_pre_delegate
+
+        return answer_pre_delegate(self.store, context)
 
     # --- what others left running is ended before a session is changed ---
 

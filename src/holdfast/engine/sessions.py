@@ -35,6 +35,7 @@ from holdfast.domain.sessions import (
     state_document,
 )
 from holdfast.domain.text import check_name, check_text
+from holdfast.engine.notifying import done_notice, notify
 from holdfast.errors import Conflict, InvalidInput, NotFound, UnreadableSession
 from holdfast.store.contract import Store
 
@@ -48,6 +49,9 @@ _LONGEST_PURPOSE = 10_000
 
 class Sessions:
     """An open store; also a context manager that closes it. Safe to share between threads."""
+
+    #: the directory of the work, where hooks look for the sessions that are begun here; None: unknown
+    project: str | None = None
 
     def __init__(self, store: Store, policy: Policy | None = None, clock: Clock = system_clock) -> None:
         self.store = store
@@ -145,6 +149,7 @@ class Sessions:
             name=name,
             provider=provider,
             conversation_id=None if joins is None else ConversationId(check_id("conversation", joins)),
+            project=self.project if kind is SessionKind.DELEGATED else None,
         )
         return self.store.create_session(new)
 
@@ -183,7 +188,9 @@ class Sessions:
         target = parse_outcome(outcome)
         if summary is not None:
             check_text("summary", summary)
-        return self.store.finalize_session(check_id("session", session_id), target, summary)
+        session = self.store.finalize_session(check_id("session", session_id), target, summary)
+        notify(self.policy.notify, done_notice(session))
+        return session
 
     def may_continue(self, session_id: str) -> MayContinue:
         """Never raises for what the session is: a missing or unreadable one may simply not go on."""

@@ -5,31 +5,17 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import socket
-import subprocess
 from contextlib import suppress
-from enum import StrEnum, auto
 from pathlib import Path
 
 from holdfast.domain.records import record
 from holdfast.domain.turns import ProcessMark
 from holdfast.errors import ConfigError
-from holdfast.processes.table import ON_LINUX, has_ended, process_start
+from holdfast.processes.owners import Place, boot_id, is_gone, make_owner, place_of, process_start
 
 _SYSTEM_ID = Path("/etc/machine-id")
-_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-_PID_NAMESPACE = Path("/proc/self/ns/pid")
 _OWN_ID = "machine-id"
 _ID = re.compile(r"[0-9a-f]{32}")
-_OWNER = re.compile(r"(\d{1,9})/(\d{1,20})/([^/]*)/(.*)", re.ASCII)
-
-
-class Place(StrEnum):
-    """Where a recorded process is, as seen from here."""
-
-    HERE = auto()  #: among the processes that we see, if it lives
-    PAST = auto()  #: of this machine before it was booted: gone
-    ELSEWHERE = auto()  #: on another machine, or not to be seen from here
 
 
 @record
@@ -40,15 +26,7 @@ class Machine:
     boot: str
 
     def place(self, machine: str, boot: str) -> Place:
-        """Containers of one host share its boot and see different processes; machines made from one
-        image may share an id and differ in name. Whatever is not certain is elsewhere."""
-        kernel, pids, host = _parts(boot)
-        own_kernel, own_pids, own_host = _parts(self.boot)
-        if machine != self.id or not kernel or not own_kernel:
-            return Place.ELSEWHERE
-        if kernel == own_kernel:
-            return Place.HERE if pids == own_pids else Place.ELSEWHERE
-        return Place.PAST if host == own_host else Place.ELSEWHERE
+        return place_of(boot, self.boot) if machine == self.id else Place.ELSEWHERE
 
     def mark(self, pgid: int, started_at: int) -> ProcessMark:
         return ProcessMark(self.id, self.boot, pgid, started_at)
@@ -59,16 +37,11 @@ class Machine:
     def this_process(self) -> str:
         """Identifies the calling process for good: the owner of a lease."""
         pid = os.getpid()
-        return f"{pid}/{process_start(pid)}/{self.id}/{self.boot}"
+        return make_owner(pid, process_start(pid), self.id, self.boot)
 
     def is_gone(self, owner: str) -> bool:
         """True only if the process behind an owner provably does not exist any more."""
-        found = _OWNER.fullmatch(owner)
-        if found is None:
-            return False
-        pid, start, machine, boot = found.groups()
-        place = self.place(machine, boot)
-        return place is Place.PAST or (place is Place.HERE and has_ended(int(pid), int(start)))
+        return is_gone(owner, self.id, self.boot)
 
 
 def describe_owner(owner: str) -> str:
@@ -92,27 +65,6 @@ def machine_id(data_dir: Path) -> str:
     with suppress(OSError):
         system_id = _SYSTEM_ID.read_text(errors="replace").strip()
     return hashlib.sha256(f"{system_id}/{_own_id(data_dir)}".encode()).hexdigest()[:32]
-
-
-def boot_id() -> str:
-    """See ``Machine.boot``; a part that the system does not tell is empty."""
-    kernel = pids = ""
-    if ON_LINUX:
-        with suppress(OSError):
-            kernel = _BOOT_ID.read_text().strip()
-        with suppress(OSError):
-            pids = os.readlink(_PID_NAMESPACE)  # noqa: PTH115 - it names no path: pid:[4026531836]
-    else:  # kern.boottime would move when the clock is set
-        asked = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
-        with suppress(OSError):
-            kernel = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
-    return f"{kernel}/{pids}/{socket.gethostname()}"
-
-
-def _parts(boot: str) -> tuple[str, str, str]:
-    kernel, _, rest = boot.partition("/")
-    pids, _, host = rest.partition("/")
-    return kernel, pids, host
 
 
 def _own_id(data_dir: Path) -> str:

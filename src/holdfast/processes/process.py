@@ -33,8 +33,9 @@ from holdfast.processes.command import Command
 from holdfast.processes.line_splitter import Overlong
 from holdfast.processes.machine import Machine
 from holdfast.processes.output import Output
+from holdfast.processes.owners import process_start
 from holdfast.processes.survivors import GENTLY, QUICKLY, Traces, end_all
-from holdfast.processes.table import MARKER, process_start
+from holdfast.processes.table import MARKER
 
 _LOOK_EVERY = 0.1
 #: what the agent has left behind may hold its output open: read on until it is silent for so long ...

@@ -14,8 +14,9 @@ from contextlib import suppress
 
 from holdfast.domain.records import record
 from holdfast.domain.turns import ProcessMark
-from holdfast.processes.machine import Machine, Place
-from holdfast.processes.table import Process, carries, process_start, processes
+from holdfast.processes.machine import Machine
+from holdfast.processes.owners import Place, process_start
+from holdfast.processes.table import Process, carries, processes
 
 _LOOK_EVERY = 0.02
 #: a signal, and the seconds that it is given to work

@@ -1,28 +1,21 @@
-"""Owns what the operating system says about running processes: who there is, since when, in which group.
-
-A process that has ended and was not collected yet counts as gone: in a container without an init it may
-stay listed for ever.
-"""
+"""Owns the list of running processes: who there is, since when, in which group."""
 
 from __future__ import annotations
 
 import calendar
 import os
 import subprocess
-import sys
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from holdfast.domain.records import record
+from holdfast.processes.owners import DEAD, ON_LINUX, read_stat
 
-ON_LINUX = sys.platform == "linux"
 #: every process of an attempt inherits it, also one that has left the process group
 MARKER = "HOLDFAST_ATTEMPT"
 
 _PROC = Path("/proc")
-_STAT_SIZE = 4096
-_DEAD = ("Z", "X")
 _COLUMNS = ("pid", "ppid", "pgid", "state", "lstart")
 
 
@@ -38,34 +31,14 @@ class Process:
     has_ended: bool = False  #: and waits to be collected
 
 
-def process_start(pid: int) -> int | None:
-    """When the process began, in the unit of ``Process.started_at``; None if there is no such process."""
-    found = _find(pid)
-    return None if found is None or found.has_ended else found.started_at
-
-
-def has_ended(pid: int, started_at: int) -> bool:
-    """Is this process provably not running any more? One that is hidden from us may be."""
-    found = _find(pid)
-    if found is not None:
-        return found.has_ended or found.started_at != started_at
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return True
-    except PermissionError:
-        pass
-    return False
-
-
 def processes() -> Iterator[Process]:
     """Every living process that we may see."""
     if ON_LINUX:
         with os.scandir(_PROC) as entries:
             pids = [int(entry.name) for entry in entries if entry.name.isdecimal()]
-        listed: Iterable[Process | None] = map(_read_stat, pids)
+        listed: Iterable[Process | None] = map(_read_process, pids)
     else:
-        listed = _ask_ps("-A")
+        listed = ask_ps("-A")
     return (process for process in listed if process and not process.has_ended)
 
 
@@ -80,26 +53,15 @@ def carries(pid: int, marker: str) -> bool:
     return f"{MARKER}={marker}".encode() in environ.split(b"\0")
 
 
-def _find(pid: int) -> Process | None:
-    return _read_stat(pid) if ON_LINUX else next(_ask_ps("-p", str(pid)), None)
-
-
-def _read_stat(pid: int) -> Process | None:
-    try:
-        # every process of the machine comes by here: a Path and a file object cost more than the reading
-        descriptor = os.open(f"{_PROC}/{pid}/stat", os.O_RDONLY)
-        try:
-            text = os.read(descriptor, _STAT_SIZE).decode(errors="replace")
-        finally:
-            os.close(descriptor)
-    except OSError:
+def _read_process(pid: int) -> Process | None:
+    found = read_stat(pid)
+    if found is None:
         return None
-    # the second field is the program's name in parentheses, which may itself hold both and spaces
-    state, parent, group, session, *rest = text[text.rfind(")") + 1 :].split()
-    return Process(pid, int(parent), int(group), int(session), int(rest[15]), state in _DEAD)
+    state, parent, group, session, started_at = found
+    return Process(pid, parent, group, session, started_at, state in DEAD)
 
 
-def _ask_ps(*which: str) -> Iterator[Process]:
+def ask_ps(*which: str) -> Iterator[Process]:
     """macOS has no /proc; its ``ps`` tells the start to the second."""
     listed = subprocess.run(
         # one option each: a comma behind an equals sign may be taken for part of a heading
@@ -113,4 +75,4 @@ def _ask_ps(*which: str) -> Iterator[Process]:
     for line in listed.stdout.splitlines():
         pid, parent, group, state, *started = line.split()
         seconds = calendar.timegm(time.strptime(" ".join(started), "%a %b %d %H:%M:%S %Y"))
-        yield Process(int(pid), int(parent), int(group), int(group), seconds, state.startswith(_DEAD))
+        yield Process(int(pid), int(parent), int(group), int(group), seconds, state.startswith(DEAD))

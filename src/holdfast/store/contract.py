@@ -16,6 +16,16 @@ from holdfast.clock import Instant
 from holdfast.domain.approvals import Answer, Approval, NewApproval
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import Decision
+from holdfast.domain.delegations import (
+    Delegated,
+    Delegation,
+    DelegationCounts,
+    DelegationEnd,
+    EndedDelegation,
+    FreeSession,
+    NewDelegation,
+    Question,
+)
 from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId
 from holdfast.domain.phases import ApprovalWindow, Phase
@@ -416,6 +426,46 @@ class Store(Protocol):
     def register_runtime(self, runtime: Runtime) -> RuntimeId: ...
 
     def runtimes(self) -> tuple[Runtime, ...]: ...
+
+    # --- delegations ---
+
+    def delegate(self, new: NewDelegation) -> Delegated:
+        """A session for a subagent: the newest of this agent in this project that may go on and that nobody
+        else works in, else a new one. Idempotent by ``new.id``; of two at once, no two get the same session.
+        Taking one counts as activity. With ``new.told`` it is that one, made if need be; if someone else works
+        in it, the delegation is recorded as lost.
+        """
+        ...
+
+    def ask_delegation(self, question: Question) -> Delegated:
+        """What would go on? Takes and changes nothing, but is itself on record. Idempotent by ``question.id``."""
+        ...
+
+    def end_delegation(self, end: DelegationEnd) -> EndedDelegation | None:
+        """The subagent stopped: its session is closed with the outcome, or left to wait if it is in phase approval.
+
+        What has ended, and a session that is closed, stays as it is. ``lost`` ends the delegation alone, so that
+        the session can be taken again. A session that was never delegated is found by its own id. None: unknown.
+        """
+        ...
+
+    def open_delegations(self, agent: str, project: str) -> tuple[Delegation, ...]:
+        """Those that hold an open session of this agent in this project, oldest first."""
+        ...
+
+    def lose_delegations(self, provider_session_id: str) -> int:
+        """All open ones of an orchestrator that is gone are lost; how many."""
+        ...
+
+    def delegations(self, session_id: str) -> tuple[Delegation, ...]:
+        """Of one session, newest first; also those that only asked."""
+        ...
+
+    def free_sessions(self, limit: int = 200) -> tuple[FreeSession, ...]:
+        """Delegated sessions with a project that may go on and that nobody works in, newest first."""
+        ...
+
+    def delegation_counts(self) -> DelegationCounts: ...
 
     # --- the store itself ---
 

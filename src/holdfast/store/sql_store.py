@@ -9,6 +9,7 @@ from holdfast.clock import Instant
 from holdfast.domain.approvals import Answer, Approval, NewApproval
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import Decision
+from holdfast.domain.delegations import Delegation, DelegationCounts, FreeSession
 from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId, Workspace
 from holdfast.domain.numbers import check_whole
@@ -52,6 +53,7 @@ from holdfast.domain.usage import (
 )
 from holdfast.errors import InvalidInput
 from holdfast.store.driver import Driver, Undone
+from holdfast.store.hook_verbs import HookVerbs
 from holdfast.store.sql import (
     accounts,
     approval_rows,
@@ -60,6 +62,7 @@ from holdfast.store.sql import (
     attempts,
     claims,
     cleanup,
+    delegations,
     endings,
     event_rows,
     forks,
@@ -82,7 +85,7 @@ T = TypeVar("T")
 MAX_TRIES = 4
 
 
-class SqlStore:
+class SqlStore(HookVerbs):
     """See ``contract.Store`` for what each verb promises."""
 
     def __init__(self, driver: Driver, workspace: Workspace, policy: Policy) -> None:
@@ -377,6 +380,21 @@ class SqlStore:
     def runtimes(self) -> tuple[Runtime, ...]:
         with self._read() as s:
             return runtimes.all_of(s)
+
+    # --- delegations, besides those of hooks ---
+
+    def delegations(self, session_id: str) -> tuple[Delegation, ...]:
+        with self._read() as s:
+            return delegations.of_session(s, session_id)
+
+    def free_sessions(self, limit: int = 200) -> tuple[FreeSession, ...]:
+        check_whole("limit", limit)
+        with self._read() as s:
+            return delegations.free(s, limit)
+
+    def delegation_counts(self) -> DelegationCounts:
+        with self._read() as s:
+            return delegations.counts(s)
 
     # --- the store itself ---
 

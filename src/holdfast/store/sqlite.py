@@ -15,6 +15,7 @@ from holdfast.errors import InvalidInput, StoreCorrupt, StoreError, StoreUnavail
 from holdfast.store.driver import Params, Row
 from holdfast.store.pool import NOT_ITS_TRANSACTION, Pool
 from holdfast.store.sqlite_connections import Connection, FileConnector, MemoryConnector, prepare_files
+from holdfast.store.sqlite_dialect import SAID
 
 BUSY_SECONDS = 30.0
 #: more than that are closed when they come back
@@ -25,17 +26,6 @@ _LEAST_FREE_BYTES = 64 * 1024
 
 #: of a damaged schema SQLite quotes what it cannot understand, and that may be no text
 _ENGINE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
-
-
-class _Dialect(dict[str, str]):
-    """Each statement as SQLite says it. It locks the whole database for a writer: row locks have nothing to add."""
-
-    def __missing__(self, sql: str) -> str:
-        self[sql] = said = sql.replace(" FOR UPDATE SKIP LOCKED", "").replace(" FOR UPDATE", "")
-        return said
-
-
-_said = _Dialect()
 
 
 class NotText(str):
@@ -131,22 +121,22 @@ class SqliteTransaction:
 
     def one(self, sql: str, params: Params) -> Row | None:
         try:
-            row: Row | None = self._sql.execute(_said[sql], params).fetchone()
+            row: Row | None = self._sql.execute(SAID[sql], params).fetchone()
         except sqlite3.OperationalError as exc:
             row = next(iter(self._damaged(exc, sql, params)), None)
         return row
 
     def all(self, sql: str, params: Params) -> list[Row]:
         try:
-            return self._sql.execute(_said[sql], params).fetchall()
+            return self._sql.execute(SAID[sql], params).fetchall()
         except sqlite3.OperationalError as exc:
             return self._damaged(exc, sql, params)
 
     def run(self, sql: str, params: Params) -> int:
-        return self._sql.execute(_said[sql], params).rowcount
+        return self._sql.execute(SAID[sql], params).rowcount
 
     def run_many(self, sql: str, rows: Sequence[Params]) -> None:
-        self._sql.executemany(_said[sql], rows)
+        self._sql.executemany(SAID[sql], rows)
 
     def _damaged(self, error: sqlite3.OperationalError, sql: str, params: Params) -> list[Row]:
         """The same rows, if all that was wrong is that some text is none."""
@@ -154,7 +144,7 @@ class SqliteTransaction:
             raise error
         self._sql.text_factory = _decode
         try:
-            return self._sql.execute(_said[sql], params).fetchall()
+            return self._sql.execute(SAID[sql], params).fetchall()
         finally:
             self._sql.text_factory = str
 

@@ -10,9 +10,7 @@ from pathlib import Path
 
 from holdfast.errors import StoreUnavailable
 from holdfast.store.gate import Gate, open_gate
-
-#: marks a file as Holdfast's: "Hold"
-APPLICATION_ID = 0x486F6C64
+from holdfast.store.sqlite_dialect import APPLICATION_ID
 
 _SWITCH_LOOK_SECONDS = 0.0005
 

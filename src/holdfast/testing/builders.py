@@ -11,6 +11,7 @@ from typing import Any
 
 from holdfast.domain.approvals import Answer, Approval, NewApproval
 from holdfast.domain.conversations import SeenTurns
+from holdfast.domain.delegations import NewDelegation, Question
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, SessionId
 from holdfast.domain.pointers import Pointer, Rights, TranscriptMark
@@ -70,6 +71,25 @@ def a_claim(**changes: Any) -> ClaimRequest:
 
 def an_event(number: int = 1, **changes: Any) -> Event:
     return replace(Event(number, EventKind.TEXT, {"text": f"step {number}"}, NOON), **changes)
+
+
+def a_delegation(**changes: Any) -> NewDelegation:
+    """Of the agent of ``a_session()``, in the project of ``a_turn()``."""
+    usual = {"agent": "terraform-architect", "project": "/srv/infra", "provider": "claude"}
+    return NewDelegation(
+        **{**usual, "id": f"toolu_{next(_numbers)}", "new_session_id": a_session_id(), **changes}
+    )
+
+
+def a_question(**changes: Any) -> Question:
+    return Question(
+        **{
+            "id": f"asked-{next(_numbers)}",
+            "agent": "terraform-architect",
+            "project": "/srv/infra",
+            **changes,
+        }
+    )
 
 
 def a_process(**changes: Any) -> ProcessMark:

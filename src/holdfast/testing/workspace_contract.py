@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.clock import Instant
 from holdfast.domain.decisions import Fresh, Reason
+from holdfast.domain.delegations import DelegationEnd, DelegationOutcome
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.phases import Phase
@@ -21,8 +22,10 @@ from holdfast.store.contract import Store
 from holdfast.testing.builders import (
     a_claim,
     a_codex_runtime,
+    a_delegation,
     a_pointer,
     a_provider_session_id,
+    a_question,
     a_runtime,
     a_session,
     a_session_id,
@@ -38,12 +41,14 @@ MakeStore = Callable[..., Store]
 
 @dataclass(frozen=True)
 class Theirs:
-    """What another workspace holds: a session that has run, and one whose lease has just expired."""
+    """What another workspace holds: a session that has run, one whose lease has just expired, delegated ones."""
 
     session: Session
     provider_session_id: ProviderSessionId
     lease: Lease
     queued: Session
+    held: Session
+    free: Session
 
     @property
     def id(self) -> str:
@@ -65,7 +70,12 @@ def begin_theirs(store: Store, clock: ManualClock) -> Theirs:
     queued = begin(store)
     enqueue(store, queued, "waiting")
     clock.advance(3600)
-    return Theirs(session, provider_session_id, lease, queued)
+    delegated = a_delegation(provider_session_id="their-orchestrator")
+    store.delegate(delegated)
+    free = begin(store, project=delegated.project)
+    store.update_session(free.id, SessionUpdate(phase=Phase.PLANNING))
+    held = store.get_session(delegated.new_session_id)
+    return Theirs(session, provider_session_id, lease, queued, held, free)
 
 
 FAR = Instant(2**60)
@@ -122,6 +132,15 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "provider_sessions": lambda s, t: s.provider_sessions(t.id),
     "usage": lambda s, _: s.usage(UsageGroup.SESSION),
     "runtimes": lambda s, _: s.runtimes(),
+    "ask_delegation": lambda s, t: s.ask_delegation(a_question(session_id=t.free.id)).session,
+    "end_delegation": lambda s, t: s.end_delegation(
+        DelegationEnd(session_id=t.held.id, outcome=DelegationOutcome.COMPLETED)
+    ),
+    "open_delegations": lambda s, t: s.open_delegations(t.held.agent, "/srv/infra"),
+    "lose_delegations": lambda s, _: s.lose_delegations("their-orchestrator"),
+    "delegations": lambda s, t: s.delegations(t.held.id),
+    "free_sessions": lambda s, _: s.free_sessions(),
+    "delegation_counts": lambda s, _: s.delegation_counts().delegations,
 }
 #: those of them that must say NotFound, rather than answer with nothing
 NAMES_AN_ID = [
@@ -131,7 +150,7 @@ NAMES_AN_ID = [
     "start_turn", "cancel_turn", "explain", "set_pointer", "retire",
 ]  # fmt: skip
 #: verbs that are about no one's data in particular
-WITHOUT_DATA = {"register_runtime", "now", "bytes_used", "where", "close"}
+WITHOUT_DATA = {"delegate", "register_runtime", "now", "bytes_used", "where", "close"}
 
 
 def nothing(answer: object) -> bool:
@@ -201,6 +220,12 @@ class WorkspaceContract:
         pointer = a_pointer(begin(ours).id, provider_session_id=theirs.provider_session_id)
         ours.set_pointer(pointer)
         assert ours.pointer(pointer.session_id, "claude") == pointer
+
+    def test_a_delegation_finds_nothing_in_another_workspace(
+        self, make_store: MakeStore, theirs: Theirs
+    ) -> None:
+        assert not make_store(workspace="ours").delegate(a_delegation(agent=theirs.free.agent)).resumed
+        assert make_store().delegate(a_delegation(agent=theirs.free.agent)).resumed
 
     def test_registering_a_runtime_is_seen_in_its_workspace_alone(
         self, store: Store, make_store: MakeStore

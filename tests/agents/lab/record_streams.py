@@ -148,7 +148,7 @@ def record(program: Program) -> None:
     for case, perform in (CASES | (CASES_OF_CLAUDE if program.name == "claude" else {})).items():
         with tempfile.TemporaryDirectory() as folder, laboratory(program, Path(folder)) as lab:
             run = perform(lab)
-            neutral = _neutralised(lab, Path(folder))
+            neutral = neutralised(lab, Path(folder))
             requests = len(lab.server.requests)
         meta = {
             "version": program.version,
@@ -163,7 +163,7 @@ def record(program: Program) -> None:
         print(f"{program.name} {case}: exit {run.exit_code}, {len(lines)} lines")
 
 
-def _neutralised(lab: Laboratory, root: Path) -> Callable[[str], str]:
+def neutralised(lab: Laboratory, root: Path) -> Callable[[str], str]:
     """Replaces what belongs to this machine and this run: the folders and the server's port."""
     replacements = {
         str(root): "/lab",

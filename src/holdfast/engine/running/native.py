@@ -18,9 +18,10 @@ from holdfast.engine.running.recovery import recover_session
 from holdfast.errors import Busy, MissingBinary, Refused, SessionClosed
 from holdfast.processes.command import Command
 from holdfast.processes.locks import SessionLock
+from holdfast.processes.owners import process_start
 from holdfast.processes.process import environment
 from holdfast.processes.survivors import QUICKLY, Traces, end_all
-from holdfast.processes.table import MARKER, process_start
+from holdfast.processes.table import MARKER
 from holdfast.providers.contract import Order
 from holdfast.store.contract import Store
 

@@ -6,7 +6,8 @@ import logging
 
 from holdfast.domain.turns import EventKind, Lease, Orphan, Turn
 from holdfast.errors import Conflict
-from holdfast.processes.machine import Machine, Place
+from holdfast.processes.machine import Machine
+from holdfast.processes.owners import Place
 from holdfast.processes.survivors import end_survivors
 from holdfast.store.contract import Store
 

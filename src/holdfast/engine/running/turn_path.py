@@ -23,6 +23,7 @@ from holdfast.domain.policy import QueuePolicy
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Claim, Turn, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE, ContextState, context_state, estimate_tokens
+from holdfast.engine.notifying import notify, turn_notice
 from holdfast.engine.result import RunInterrupted, RunResult
 from holdfast.engine.running.compose import Composer
 from holdfast.engine.running.keepalive import KeepAlive
@@ -75,6 +76,8 @@ class TurnPath:
             except BaseException as exc:
                 self._give_up(exc)
                 raise
+            if ran.interruption is None and not self._stops.is_wanted:
+                self._tell(result)
         interruption = ran.interruption or self._stops.postponed()
         if interruption is not None:
             raise RunInterrupted(result) from interruption
@@ -242,6 +245,14 @@ class TurnPath:
             attempts[-1].provider_session_id, ran.work_dir,
             sum((attempt.usage for attempt in attempts), NO_USAGE), self._failure(ran, turn), self._name(), self._notices(ran),
         )  # fmt: skip
+
+    def _tell(self, result: RunResult) -> None:
+        """Somebody who is not there, if it needs a person. The turn is committed, whatever becomes of that."""
+        with suppress(StoreError):
+            session = self._session() if result.failure is not None else None
+            notice = None if session is None else turn_notice(result, session.agent, self._store.now())
+            if notice is not None:
+                notify(self._policy.notify, notice)
 
     def _name(self) -> str | None:
         session = self._session()

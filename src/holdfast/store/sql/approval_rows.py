@@ -46,10 +46,6 @@ UPDATE approvals INDEXED BY approvals_of_sessions SET status = 'voided', void_re
 WHERE workspace = :ws AND session_id = :session_id AND {UNUSED} AND seq IN (
     SELECT t.seq FROM turns t
     WHERE t.workspace = :ws AND t.conversation_id = approvals.conversation_id AND t.ended_at IS NOT NULL)"""
-# the answer to an agent's own question stays what it was: it may have been acted on
-VOID_OF_SESSION = f"""
-UPDATE approvals INDEXED BY approvals_of_sessions SET status = 'voided', void_reason = :reason
-WHERE workspace = :ws AND session_id = :session_id AND {UNUSED} AND (status = 'open' OR seq IS NOT NULL)"""
 HAS_OPEN = """
 SELECT 1 FROM approvals INDEXED BY approvals_of_sessions
 WHERE workspace = :ws AND session_id = :session_id AND status = 'open' LIMIT 1"""
@@ -126,10 +122,6 @@ def void_of_turn(s: Scope, turn: Turn, reason: str) -> int:
 
 def void_of_ended_turns(s: Scope, session_id: str, reason: str) -> int:
     return s.run(VOID_OF_ENDED_TURNS, session_id=session_id, reason=reason)
-
-
-def void_of_session(s: Scope, session_id: str, reason: str) -> None:
-    s.run(VOID_OF_SESSION, session_id=session_id, reason=reason)
 
 
 def has_open(s: Scope, session_id: str) -> bool:

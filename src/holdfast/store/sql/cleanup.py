@@ -8,7 +8,7 @@ from holdfast.clock import Instant
 from holdfast.domain.phases import Phase
 from holdfast.domain.retention import CleanupReport
 from holdfast.errors import Busy, Conflict
-from holdfast.store.sql import history, lifecycle
+from holdfast.store.sql import history, session_statements
 from holdfast.store.sql.scope import Scope
 
 NOTHING_ASKED = """
@@ -136,7 +136,7 @@ class Cleaning:
             if idle is None:
                 return
             (phase,) = idle
-            lifecycle.close(s, session_id, phase, Phase.ABANDONED)
+            session_statements.close(s, session_id, phase, Phase.ABANDONED)
         self._abandoned.append(session_id)
 
 

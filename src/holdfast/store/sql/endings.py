@@ -39,11 +39,10 @@ from holdfast.store.sql import (
     codec,
     history,
     leases,
-    lifecycle,
-    phase_changes,
     pointers,
     provider_sessions,
     provider_settling,
+    session_statements,
     sessions,
     turns,
 )
@@ -246,9 +245,9 @@ def _settle_session(s: Scope, session: Session, end: TurnEnd, used: Usage) -> No
         cached=used.cached_input_tokens, output=used.output_tokens, cost=used.cost_usd,
     )  # fmt: skip
     if phase.is_final and session.finalized_at is None:
-        lifecycle.close(s, session.id, session.phase.value, phase, turns_in=session.conversation_id)
+        session_statements.close(s, session.id, session.phase.value, phase, turns_in=session.conversation_id)
     elif phase is not session.phase:
-        phase_changes.record(s, session.id, session.phase.value, phase)
+        session_statements.record_phase(s, session.id, session.phase.value, phase)
 
 
 def fall_back(s: Scope, lease: Lease, failure: Failure, key: str, usage: UsageReport) -> Claim:

@@ -10,6 +10,7 @@ from holdfast.errors import Conflict, NotFound
 from holdfast.store.sql import history, pointers, sessions
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.session_rows import SHAPE, read_session
+from holdfast.store.sql.session_statements import INSERT_CONVERSATION
 
 FIRST_OPEN = """
 SELECT MIN(seq) FROM turns INDEXED BY open_turns
@@ -32,7 +33,7 @@ def fork(s: Scope, parent_id: str, child_id: SessionId, at: int | None, name: st
     seq = _fork_seq(s, conversation, at)
     child_conversation = conversation_of(child_id)
     s.run(
-        sessions.INSERT_CONVERSATION, id=child_conversation, parent_id=conversation.id, fork_seq=seq,
+        INSERT_CONVERSATION, id=child_conversation, parent_id=conversation.id, fork_seq=seq,
         fork_revision=conversation.revision, revision=conversation.revision,
         generation=conversation.generation, next_seq=seq + 1, now=s.now,
     )  # fmt: skip

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 from holdfast.domain.metadata import Metadata, encode_metadata, merge_metadata
-from holdfast.domain.phases import Phase
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.sessions import Session, SessionError, SessionUpdate
 from holdfast.errors import NotFound, PhaseConflict, SessionClosed
-from holdfast.store.sql import approval_rows, phase_changes, sessions, turns
+from holdfast.store.sql import sessions
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.session_rows import COLUMNS, read_metadata, read_session
+from holdfast.store.sql.session_statements import close, record_phase
 
 LOCK = f"SELECT {COLUMNS}, head_seq FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"
 UPDATE = """
 UPDATE sessions SET phase = :phase, resume_ready = :resume_ready, metadata = COALESCE(:metadata, metadata),
     error_count = :error_count, last_error = :last_error, last_error_at = :last_error_at,
     updated_at = :now
-WHERE workspace = :ws AND id = :id"""
-# apart from UPDATE, because finalized_at is in indexes that an open session need not touch
-CLOSE = """
-UPDATE sessions SET phase = :phase, resume_ready = FALSE, updated_at = :now, finalized_at = :now,
-    summary = :summary
 WHERE workspace = :ws AND id = :id"""
 
 
@@ -50,7 +45,7 @@ def update(s: Scope, session_id: str, change: SessionUpdate, summary: str | None
         turns_in = None if head is None else after.conversation_id
         close(s, after.id, current.phase.value, after.phase, summary=after.summary, turns_in=turns_in)
     elif after.phase is not current.phase:
-        phase_changes.record(s, after.id, current.phase.value, after.phase)
+        record_phase(s, after.id, current.phase.value, after.phase)
     return after
 
 
@@ -70,20 +65,3 @@ def _changed(
         current.created_at, s.now, s.now if phase.is_final else None,
         None if summary is None else redact_text(summary), current.parent_session_id, current.usage,
     )  # fmt: skip
-
-
-def close(
-    s: Scope,
-    session_id: str,
-    from_phase: str,
-    outcome: Phase,
-    *,
-    summary: str | None = None,
-    turns_in: str | None = None,
-) -> None:
-    """For good. ``turns_in``: the conversation with its open turns, of which none stays in the queue."""
-    s.run(CLOSE, id=session_id, phase=outcome.value, summary=summary, now=s.now)
-    phase_changes.record(s, session_id, from_phase, outcome)
-    approval_rows.void_of_session(s, session_id, f"session_{outcome}")
-    if turns_in is not None:
-        turns.cancel_all(s, turns_in, session_id)

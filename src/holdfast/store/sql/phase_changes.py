@@ -8,15 +8,9 @@ from holdfast.errors import UnreadableSession
 from holdfast.store.driver import Row
 from holdfast.store.sql import sessions
 from holdfast.store.sql.scope import Scope
+from holdfast.store.sql.session_statements import PHASES, record_phase
 from holdfast.store.sql.shapes import MISREAD, Shape, problem_of, read_instant
 
-RECORD = """
-INSERT INTO phase_changes (workspace, session_id, number, from_phase, to_phase, at)
-SELECT :ws, :id, COALESCE(MAX(number), 0) + 1, :from_phase, :to_phase, :now
-FROM phase_changes WHERE workspace = :ws AND session_id = :id"""
-OF_SESSION = """
-SELECT from_phase, to_phase, at FROM phase_changes
-WHERE workspace = :ws AND session_id = :id ORDER BY number"""
 BEFORE_APPROVAL = """
 SELECT from_phase FROM phase_changes
 WHERE workspace = :ws AND session_id = :id AND to_phase = 'approval' ORDER BY number DESC LIMIT 1"""
@@ -28,16 +22,12 @@ _SHAPE = Shape("phase_changes", "from_phase, to_phase, at")
 _OPEN = {phase.value: phase for phase in Phase if not phase.is_final}
 
 
-def record(s: Scope, session_id: str, from_phase: str, phase: Phase) -> None:
-    s.run(RECORD, id=session_id, from_phase=from_phase, to_phase=phase.value, now=s.now)
-
-
 def enter(s: Scope, session: Session, phase: Phase) -> None:
     """An open phase; the session must be locked, and counts as active now."""
     ready = sessions.is_ready(s, phase, session.kind)
     s.run(ENTER, id=session.id, phase=phase.value, resume_ready=ready, now=s.now)
     if phase is not session.phase:
-        record(s, session.id, session.phase.value, phase)
+        record_phase(s, session.id, session.phase.value, phase)
 
 
 def before_approval(s: Scope, session: Session) -> Phase:
@@ -47,7 +37,7 @@ def before_approval(s: Scope, session: Session) -> Phase:
 
 def of_session(s: Scope, session_id: str) -> tuple[PhaseChange, ...]:
     try:
-        return tuple(map(_read, s.all(OF_SESSION, id=session_id)))
+        return tuple(map(_read, s.all(PHASES, id=session_id)))
     except MISREAD as exc:
         raise UnreadableSession(s.where, session_id, f"phase_changes: {problem_of(exc)}") from exc
 

@@ -27,24 +27,14 @@ from holdfast.errors import (
 from holdfast.store.driver import Row
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.session_rows import COLUMNS, SHAPE, read_metadata, read_session
+from holdfast.store.sql.session_statements import INSERT_SESSION, begin_conversation
 from holdfast.store.sql.shapes import readable
 
 GET = f"SELECT {COLUMNS} FROM sessions WHERE workspace = :ws AND id = :id"
 LOCK = f"{GET} FOR UPDATE"
 LOCK_PHASE = """
 SELECT phase, finalized_at FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"""
-INSERT_CONVERSATION = """
-INSERT INTO conversations (workspace, id, parent_id, fork_seq, fork_revision, revision, generation,
-    next_seq, created_at)
-VALUES (:ws, :id, :parent_id, :fork_seq, :fork_revision, :revision, :generation, :next_seq, :now)
-ON CONFLICT DO NOTHING"""
 LOCK_CONVERSATION = "SELECT id FROM conversations WHERE workspace = :ws AND id = :id FOR UPDATE"
-INSERT = """
-INSERT INTO sessions (workspace, id, conversation_id, agent, kind, purpose, name, provider, phase,
-    resume_ready, metadata, created_at, updated_at, parent_session_id)
-VALUES (:ws, :id, :conversation_id, :agent, :kind, :purpose, :name, :provider, :phase,
-    :resume_ready, :metadata, :now, :now, :parent_session_id)
-ON CONFLICT DO NOTHING"""
 OPEN_SESSION_OF_AGENT = """
 SELECT id FROM sessions
 WHERE workspace = :ws AND conversation_id = :conversation_id AND agent = :agent AND finalized_at IS NULL"""
@@ -67,10 +57,7 @@ def create(s: Scope, new: NewSession, *, phase: Phase = Phase.INITIALIZING) -> S
     metadata = encode_metadata(new.metadata)
     conversation_id = new.conversation_id or conversation_of(new.id)
     if new.conversation_id is None:
-        s.run(
-            INSERT_CONVERSATION, id=conversation_id, parent_id=None, fork_seq=None, fork_revision=None,
-            revision=0, generation=0, next_seq=1, now=s.now,
-        )  # fmt: skip
+        begin_conversation(s, conversation_id)
     elif s.one(LOCK_CONVERSATION, id=conversation_id) is None:
         raise NotFound("conversation", conversation_id)
     refuse_taken_name(s, new.id, new.name)
@@ -87,9 +74,9 @@ def insert(
 ) -> Session:
     ready, purpose = is_ready(s, phase, new.kind), redact_text(new.purpose)
     written = s.run(
-        INSERT, id=new.id, conversation_id=conversation_id, agent=new.agent, kind=new.kind.value,
+        INSERT_SESSION, id=new.id, conversation_id=conversation_id, agent=new.agent, kind=new.kind.value,
         purpose=purpose, name=new.name, provider=new.provider, phase=phase.value,
-        resume_ready=ready, metadata=metadata, now=s.now, parent_session_id=parent,
+        resume_ready=ready, metadata=metadata, now=s.now, parent_session_id=parent, project=new.project,
     )  # fmt: skip
     if not written:
         return _already_there(s, new, conversation_id)

@@ -1,0 +1,55 @@
+"""Owns the command hook as a person finds it: its help, its self-check, and options before or behind it.
+
+What an agent's program calls, ``holdfast hook EVENT`` alone, is answered before this module is imported.
+"""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from holdfast.cli import output
+from holdfast.cli.command import command, pass_invocation
+from holdfast.cli.invocation import Invocation
+from holdfast.hooks.main import EVENTS
+
+FAILED = 1
+
+
+@command(
+    "hook",
+    """echo '{"agent_name": "terraform-architect", "task_id": "T001"}' | holdfast hook pre-delegate""",
+    """echo '{"agent_id": "agent-20260108-180530-abc12345", "exit_code": 0}' | holdfast hook subagent-stop""",
+    "holdfast hook pre-delegate --test",
+)
+@click.argument("event", type=click.Choice(list(EVENTS)))
+@click.option("--test", is_flag=True, help="Check that hooks work here, on a store of its own.")
+@pass_invocation
+def hook(run: Invocation, event: str, test: bool) -> None:
+    """Answer what an agent's program tells.
+
+    JSON on standard input, JSON or nothing on standard output. The exit code is 0 whatever happens, so that an agent is never stopped by it; what went wrong is in
+    ~/.local/state/holdfast/hooks.log.
+    """
+    if test:
+        click.get_current_context().exit(_self_check())
+    from holdfast.hooks.main import main
+
+    for variable, given in (("HOLDFAST_URL", run.url), ("HOLDFAST_WORKSPACE", run.workspace)):
+        if given is not None:
+            os.environ[variable] = given
+    click.get_current_context().exit(main(event))
+
+
+def _self_check() -> int:
+    from holdfast.engine.hook_check import check_pre_delegate
+
+    code = 0
+    for check in check_pre_delegate():
+        if check.passed:
+            output.say(f"ok      {check.what}: {check.found}")
+        else:
+            output.say(f"FAILED  {check.what}: {check.found}, expected {check.expected}")
+            code = FAILED
+    return code

@@ -1,0 +1,209 @@
+"""Owns the command that makes Claude Code call Holdfast: install, status, uninstall."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import click
+
+from holdfast.cli import output
+from holdfast.cli.command import command, pass_invocation
+from holdfast.cli.invocation import Invocation
+from holdfast.cli.moments import age
+from holdfast.cli.report import Block, Cell, Column, Fields, Table, Tone, cell
+from holdfast.clock import Instant, system_clock, to_iso
+from holdfast.config import state_dir
+from holdfast.config_files import current_directory
+from holdfast.engine.hook_entries import command_entries, http_entries, with_entries, without_entries
+from holdfast.engine.hook_settings import Changed, change_hooks, project_settings, user_settings
+from holdfast.engine.hook_status import Extent, HookStatus, ScopeStatus, hook_status
+from holdfast.errors import HoldfastError, InvalidInput
+
+_PROGRAM = "holdfast"
+_COLUMNS = (
+    Column("SETTINGS", whole=True),
+    Column("HOOKS", whole=True),
+    Column("FILE"),
+    Column("NOTE", wraps=True),
+)
+_TONES = {
+    Extent.INSTALLED: Tone.GOOD,
+    Extent.NOT: Tone.DIM,
+    Extent.PARTLY: Tone.WARN,
+    Extent.UNREADABLE: Tone.BAD,
+}
+
+
+@command(
+    "hooks",
+    "holdfast hooks install && holdfast hooks status",
+    "holdfast hooks install --project",
+    "holdfast hooks install --http http://127.0.0.1:8765",
+    "holdfast hooks uninstall",
+)
+@click.argument("action", type=click.Choice(["install", "status", "uninstall"]))
+@click.option(
+    "--user", "scope", flag_value="user", help="In your own settings, for every project; the default."
+)
+@click.option(
+    "--project",
+    "scope",
+    flag_value="project",
+    help="In this project's settings, for everyone who works on it.",
+)
+@click.option(
+    "--http",
+    metavar="URL",
+    help="Let Claude Code call a running `holdfast serve`, with the token in HOLDFAST_TOKEN.",
+)
+@pass_invocation
+@click.pass_context
+def hooks(ctx: click.Context, run: Invocation, action: str, scope: str | None, http: str | None) -> None:
+    """Make Claude Code call Holdfast: install, status, uninstall.
+
+    Subagents then get durable sessions, and what was begun by hand is known. Only Holdfast's own entries
+    of the settings file are written or removed; what the file was before is kept beside it. `status` ends
+    with 0 if the hooks are called, else with 1. The plugin of the same name does the same as `install`.
+    """
+    if http is not None and action != "install":
+        raise click.UsageError("--http is for install")
+    if action == "status":
+        if scope is not None:
+            raise click.UsageError("status looks at all settings")
+        ctx.exit(_status(run))
+    path = _settings_file(scope or "user")
+    if action == "uninstall":
+        _tell(
+            run,
+            change_hooks(path, without_entries),
+            "the hooks were removed",
+            "there were no hooks of Holdfast",
+        )
+        return
+    programs = _programs()
+    wanted = command_entries(*programs) if http is None else http_entries(_address(http), *programs)
+    _tell(
+        run,
+        change_hooks(path, lambda found: with_entries(found, wanted)),
+        "the hooks were installed",
+        "the hooks are installed",
+    )
+
+
+def _settings_file(scope: str) -> Path:
+    if scope == "user":
+        return user_settings(os.environ)
+    return project_settings(os.environ, current_directory(os.environ))
+
+
+def _programs() -> tuple[str, ...]:
+    """The command as it was called here, then whatever a colleague's PATH has."""
+    called = Path(sys.argv[0])
+    installed = called if called.name == _PROGRAM else Path(sys.executable).with_name(_PROGRAM)
+    return (str(installed.absolute()), _PROGRAM)
+
+
+def _address(given: str) -> str:
+    url = urlsplit(given)
+    if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
+        raise InvalidInput("--http", "must be the address of a server, such as http://127.0.0.1:8765")
+    if url.username is not None:
+        raise InvalidInput("--http", "must not hold a password; the token is taken from HOLDFAST_TOKEN")
+    return given
+
+
+def _tell(run: Invocation, done: Changed, changed: str, unchanged: str) -> None:
+    if run.json:
+        backup = None if done.backup is None else str(done.backup)
+        output.document({"path": str(done.path), "changed": done.is_changed, "backup": backup})
+        return
+    kept = "" if done.backup is None else f" (before: {done.backup.name})"
+    output.say(f"{changed if done.is_changed else unchanged}: {done.path}{kept}")
+
+
+# --- status ---
+
+
+def _status(run: Invocation) -> int:
+    found = hook_status(os.environ, current_directory(os.environ))
+    problem, last = _store_problem(run), _last_call()
+    if run.json:
+        output.document(_document(found, problem, last))
+    else:
+        output.blocks(_blocks(found, problem, last))
+    return 0 if found.installed else 1
+
+
+def _store_problem(run: Invocation) -> str | None:
+    """None if the hooks can write what they learn."""
+    try:
+        run.holdfast.store.now()
+    except HoldfastError as exc:
+        return exc.message
+    return None
+
+
+def _last_call() -> Instant | None:
+    """When a hook last wrote into the log."""
+    try:
+        return Instant((state_dir(os.environ) / "hooks.log").stat().st_mtime_ns // 1000)
+    except (OSError, HoldfastError):
+        return None
+
+
+def _document(found: HookStatus, problem: str | None, last: Instant | None) -> dict[str, object]:
+    return {
+        "installed": found.installed,
+        "hooks_disabled": found.hooks_disabled,
+        "plugin_enabled": found.plugin_enabled,
+        "called_twice": found.called_twice,
+        "store_problem": problem,
+        "last_call_at": None if last is None else to_iso(last),
+        "settings": [_scope_document(scope) for scope in found.scopes],
+    }
+
+
+def _scope_document(scope: ScopeStatus) -> dict[str, object]:
+    return {
+        "scope": scope.scope,
+        "path": str(scope.path),
+        "hooks": scope.extent.value,
+        "missing": list(scope.missing),
+        "broken": list(scope.broken),
+        "http": list(scope.addresses),
+        "problem": scope.problem,
+    }
+
+
+def _blocks(found: HookStatus, problem: str | None, last: Instant | None) -> list[Block]:
+    plugin = "installed" if found.plugin_enabled else "not installed"
+    if found.called_twice:
+        plugin += ": every hook is called twice and recorded once; `holdfast hooks uninstall` ends that"
+    fields = [
+        ("hooks", cell("are called" if found.installed else "are not called", _tone(found.installed))),
+        ("plugin", cell(plugin)),
+        ("store", cell(problem or "can be opened", _tone(problem is None))),
+        (
+            "last call",
+            cell("never, as far as the log goes" if last is None else f"{age(last, system_clock())} ago"),
+        ),
+    ]
+    if found.hooks_disabled:
+        fields.append(("disabled", cell("disableAllHooks is set in Claude Code's settings", Tone.BAD)))
+    return [Fields(tuple(fields)), Table(_COLUMNS, tuple(map(_row, found.scopes)))]
+
+
+def _tone(is_good: bool) -> Tone:
+    return Tone.GOOD if is_good else Tone.BAD
+
+
+def _row(scope: ScopeStatus) -> tuple[Cell, ...]:
+    notes = [scope.problem] if scope.problem else []
+    notes += [f"cannot be started: {program}" for program in scope.broken]
+    notes += [f"not called for {', '.join(scope.missing)}"] if scope.missing else []
+    notes += [f"over {address}" for address in scope.addresses]
+    extent = cell(scope.extent.value, Tone.WARN if scope.broken else _TONES[scope.extent])
+    return (cell(scope.scope, Tone.STRONG), extent, cell(scope.path), cell("; ".join(notes)))

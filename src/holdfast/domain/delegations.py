@@ -1,0 +1,154 @@
+"""Owns delegations: which session a subagent works in, taken by one at a time, and how it came back.
+
+Hook processes read this module: see ``plain_records``.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from holdfast.domain.plain_records import PlainRecord
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from typing import Any
+
+    from holdfast.clock import Instant
+    from holdfast.domain.ids import SessionId
+
+
+class DelegationReason(StrEnum):
+    RESUMABLE = "session_resumable"
+    NOT_RESUMABLE = "session_not_resumable"
+    NONE = "no_existing_session"
+
+
+class DelegationOutcome(StrEnum):
+    COMPLETED = "completed"
+    FAILED = "failed"
+    PAUSED = "paused"  #: in phase approval: the session stays open
+    LOST = "lost"  #: whoever delegated is gone; the session is free again
+    ASKED = "asked"  #: only asked what to do: nothing was taken
+
+
+class NewDelegation(PlainRecord):
+    """Work for an agent: in a session of its own that may go on, else in a new one."""
+
+    id: str  #: the provider's id of the tool call, or minted
+    agent: str
+    project: str
+    new_session_id: SessionId  #: of the session that is made if none may go on
+    purpose: str = ""
+    provider: str | None = None
+    provider_session_id: str | None = None  #: of the one who delegates
+    owner: str | None = None  #: the process that delegates, see ``processes.owners``
+    told: str | None = None  #: the session that the subagent was told already: that one, or none
+
+
+class Question(PlainRecord):
+    """What would a delegation go on with? Nothing is made and nothing is taken."""
+
+    id: str
+    agent: str
+    project: str
+    session_id: str | None = None  #: judge this one; None: the newest that may go on
+    task_id: str | None = None
+
+
+def is_about(metadata: Mapping[str, Any], task_id: str | None) -> bool:
+    """Is a session with this metadata about that task? Unless both say otherwise."""
+    known = metadata.get("task_id")
+    return task_id is None or known is None or str(known) == task_id
+
+
+class DelegatedApproval(PlainRecord):
+    """What the session asked for last, and what became of it."""
+
+    id: str
+    what: str
+    status: str
+    note: str | None
+
+
+class DelegatedSession(PlainRecord):
+    """What a delegation needs to know of a session."""
+
+    id: str
+    phase: str
+    created_at: Instant
+    metadata: Mapping[str, Any]
+    history: Sequence[tuple[str, str, Instant]]  #: from, to, at
+    approval: DelegatedApproval | None = None
+
+
+class FreeSession(PlainRecord):
+    """A session that nobody works in, with what ``may_continue`` looks at."""
+
+    agent: str
+    project: str
+    session: DelegatedSession
+    resume_ready: bool
+    error_count: int
+    updated_at: Instant
+    answered_at: Instant | None  #: of the newest approval, as in ``ApprovalWindow``
+    expires_at: Instant | None
+    is_waiting: bool  #: there is such an approval
+
+
+class Delegated(PlainRecord):
+    """The answer. ``session`` is None only if there is none that was asked for."""
+
+    id: str
+    reason: DelegationReason
+    session: DelegatedSession | None
+
+    @property
+    def resumed(self) -> bool:
+        return self.reason is DelegationReason.RESUMABLE
+
+
+class DelegationEnd(PlainRecord):
+    """A subagent stopped. Found by ``id``, else by its session."""
+
+    id: str | None = None
+    session_id: str | None = None
+    outcome: DelegationOutcome
+    summary: str | None = None
+    transcript_path: str | None = None
+    provider_agent_id: str | None = None
+
+
+class EndedDelegation(PlainRecord):
+    """What a ``DelegationEnd`` came to."""
+
+    id: str | None  #: None: the session was never delegated
+    session_id: str
+    outcome: DelegationOutcome
+    ended_now: bool = False  #: False: it was over before
+    finalized_now: bool = False
+    queued: bool = False  #: True: the store is elsewhere, and will decide what it comes to
+
+
+class Delegation(PlainRecord):
+    id: str
+    session_id: str | None
+    agent: str
+    project: str
+    resumed: bool
+    reason: str
+    provider_session_id: str | None
+    owner: str | None
+    provider_agent_id: str | None
+    transcript_path: str | None
+    at: Instant
+    ended_at: Instant | None
+    outcome: str | None
+
+
+class DelegationCounts(PlainRecord):
+    """For the resume rate."""
+
+    delegations: int
+    resumed: int

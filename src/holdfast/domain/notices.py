@@ -1,0 +1,49 @@
+"""Owns what a person is told who is not there: the occasions, and the one JSON object that tells of one."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from holdfast.clock import Instant, to_iso
+from holdfast.domain.ids import SessionId
+from holdfast.domain.records import record
+from holdfast.domain.redaction import Json, redact_value
+
+_LONGEST_WHAT = 2_000
+
+
+class Occasion(StrEnum):
+    APPROVAL_WANTED = "approval_wanted"  #: an agent waits for a person's answer
+    TURN_FAILED = "turn_failed"  #: for good: it is not tried again by itself
+    LIMIT_REACHED = "limit_reached"  #: a usage limit of the provider
+    SESSION_DONE = "session_done"  #: completed, failed or abandoned
+
+
+@record
+class Notice:
+    occasion: Occasion
+    session_id: SessionId
+    agent: str
+    what: str  #: a sentence: what is asked for, what went wrong, what came of it
+    command: str  #: what a person types to answer, to go on, or to look at it
+    at: Instant
+    turn: int | None = None
+
+
+def notice_document(notice: Notice) -> Json:
+    """Bounded, and without secrets. The same occasion has the same ``id``, however often it is told."""
+    at = to_iso(notice.at)
+    what = notice.what if len(notice.what) <= _LONGEST_WHAT else f"{notice.what[:_LONGEST_WHAT]}…"
+    return redact_value(
+        {
+            "schema_version": 1,
+            "id": f"{notice.session_id}/{notice.turn or 0}/{notice.occasion}/{at}",
+            "event": notice.occasion.value,
+            "session_id": notice.session_id,
+            "turn": notice.turn,
+            "agent": notice.agent,
+            "what": what,
+            "command": notice.command,
+            "at": at,
+        }
+    )

@@ -1,0 +1,101 @@
+"""Owns taking the spool to its store: in order, each record once, and none that is broken in the way of the next."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from holdfast.clock import system_clock
+from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, NewDelegation, Question
+from holdfast.domain.plain_records import PlainRecord
+from holdfast.errors import HoldfastError, StoreError
+from holdfast.hooks.configuration import spool_dir
+from holdfast.hooks.log import HookLog
+from holdfast.hooks.spool import COPY, forget_marks, record_names
+from holdfast.store.contract import Store
+
+_LOCK = "lock"
+_BROKEN = ".broken"
+_Verb = Callable[[Store, Mapping[str, Any]], object]
+
+_VERBS: dict[str, _Verb] = {
+    "delegate": lambda store, fields: store.delegate(NewDelegation(**fields)),
+    "ask_delegation": lambda store, fields: store.ask_delegation(Question(**fields)),
+    "end_delegation": lambda store, fields: store.end_delegation(
+        DelegationEnd(**{**fields, "outcome": DelegationOutcome(fields["outcome"])})
+    ),
+    "lose_delegations": lambda store, fields: store.lose_delegations(fields["provider_session_id"]),
+}
+
+
+def empty_spool(store: Store, url: str, workspace: str, environ: Mapping[str, str]) -> int:
+    """How many records the store has taken. Never raises: what stays is taken by the next one who opens the store."""
+    place = None if url.startswith("sqlite:") else spool_dir(environ, url, workspace)
+    if place is None or not Path(place).is_dir():
+        return 0
+    log = HookLog(environ, "spool")
+    try:
+        with _alone(Path(place)) as is_alone:
+            if not is_alone:
+                return 0
+            taken = _take_records(store, Path(place), log)
+            _renew_copy(store, Path(place))
+            # not before the copy says who works in what
+            forget_marks(place, {str(record.get("key")) for record in taken})
+            return len(taken)
+    except (StoreError, OSError) as exc:
+        log.problem(exc)
+        return 0
+
+
+@contextmanager
+def _alone(place: Path) -> Iterator[bool]:
+    """False if someone else is at it."""
+    descriptor = os.open(place / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
+    finally:
+        os.close(descriptor)
+
+
+def _take_records(store: Store, place: Path, log: HookLog) -> list[dict[str, Any]]:
+    taken: list[dict[str, Any]] = []
+    for name in record_names(str(place)):
+        file = place / name
+        try:
+            record = json.loads(file.read_bytes())
+            _VERBS[record["verb"]](store, record["fields"])
+        except StoreError:
+            raise
+        except (HoldfastError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as exc:
+            log.say("set aside", record=file, error=type(exc).__name__, message=exc)
+            file.rename(file.with_suffix(_BROKEN))
+            continue
+        # the verbs are idempotent: if this process dies in between, the next one says it again
+        file.unlink()
+        taken.append(record)
+    return taken
+
+
+def _renew_copy(store: Store, place: Path) -> None:
+    copy = {"at": system_clock(), "sessions": [_plain(free) for free in store.free_sessions()]}
+    partial = place / f"{COPY}.new"
+    partial.touch(mode=0o600)
+    partial.write_text(json.dumps(copy), "utf-8")
+    partial.replace(place / COPY)
+
+
+def _plain(value: object) -> Any:
+    if isinstance(value, PlainRecord):
+        return {name: _plain(getattr(value, name)) for name in type(value).__annotations__}
+    return list(value) if isinstance(value, tuple) else value

@@ -1,0 +1,142 @@
+"""Owns the store as a hook sees it on SQLite: one connection, the same statements, and nothing else loaded."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+
+from holdfast.clock import system_clock
+from holdfast.errors import SchemaTooNew, StoreUnavailable
+from holdfast.store.gate import open_gate
+from holdfast.store.hook_verbs import HookVerbs
+from holdfast.store.sqlite_dialect import APPLICATION_ID, SAID
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+    from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+
+    from holdfast.hooks.settings import HookSettings
+    from holdfast.store.sql.scope import Scope
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
+else:
+    Scope = object
+
+BUSY_SECONDS = 2.0
+
+
+class _Policy:
+    """As much of the rules as a hook needs."""
+
+    def __init__(self, settings: HookSettings) -> None:
+        self.continue_ = self
+        self.resumable_phases = frozenset(settings.resumable_phases)
+        self.max_idle_seconds = settings.max_idle_seconds
+        self.max_errors = settings.max_errors
+
+
+class LightScope(Scope):
+    """A transaction that writes, in one workspace, from ``with`` to its end; stands in for the store's own ``Scope``."""
+
+    def __init__(self, sql: sqlite3.Connection, settings: HookSettings) -> None:
+        assert settings.path is not None
+        self._sql = sql
+        self.ws: Any = settings.workspace
+        self.policy: Any = _Policy(settings)
+        self.where = settings.path
+        self._gate = open_gate(f"{self.where}-gate")
+
+    def __enter__(self) -> Self:
+        if self._gate is not None:
+            left = self._gate.pass_within(BUSY_SECONDS)
+            self._sql.execute(f"PRAGMA busy_timeout = {int(left * 1000)}")
+        self._sql.execute("BEGIN IMMEDIATE")
+        self.now = system_clock()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._sql.execute("COMMIT")
+            elif self._sql.in_transaction:
+                self._sql.execute("ROLLBACK")
+        finally:
+            if self._gate is not None:
+                self._gate.close()
+
+    def one(self, sql: str, /, **params: object) -> tuple[Any, ...] | None:
+        row: tuple[Any, ...] | None = self._execute(sql, params).fetchone()
+        return row
+
+    def all(self, sql: str, /, **params: object) -> list[tuple[Any, ...]]:
+        return self._execute(sql, params).fetchall()
+
+    def run(self, sql: str, /, **params: object) -> int:
+        return self._execute(sql, params).rowcount
+
+    def _execute(self, sql: str, params: dict[str, object]) -> sqlite3.Cursor:
+        params["ws"] = self.ws
+        return self._sql.execute(SAID[sql], params)
+
+
+class LightStore(HookVerbs):
+    """A store that is missing or old is brought up to date first."""
+
+    def __init__(self, settings: HookSettings) -> None:
+        self._settings = settings
+        self._connection: sqlite3.Connection | None = None
+
+    def _write(self, work: Callable[Concatenate[Scope, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            if self._connection is None:
+                self._connection = self._connect()
+            with LightScope(self._connection, self._settings) as s:
+                return work(s, *args, **kwargs)
+        except sqlite3.Error as exc:
+            raise StoreUnavailable(str(self._settings.path), str(exc)) from exc
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _connect(self) -> sqlite3.Connection:
+        path = self._settings.path
+        if path is None:
+            raise StoreUnavailable("the store", "it is no SQLite file")
+        if not os.path.exists(path):
+            self._bring_up_to_date(path)
+        connection = self._open(path)
+        version = _schema_of(connection)
+        if version > self._settings.schema:
+            raise SchemaTooNew(path, f"its schema is version {version}, made by a newer Holdfast")
+        if version < self._settings.schema:
+            connection.close()
+            self._bring_up_to_date(path)
+            connection = self._open(path)
+        return connection
+
+    def _open(self, path: str) -> sqlite3.Connection:
+        connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
+        connection.execute(f"PRAGMA synchronous = {self._settings.synchronous}")
+        connection.execute("PRAGMA fullfsync = ON")
+        connection.execute("PRAGMA foreign_keys = ON")
+        return connection
+
+    def _bring_up_to_date(self, path: str) -> None:
+        from holdfast.store.open import open_store  # seldom: the first hook on a machine, or after an upgrade
+
+        open_store(f"sqlite:///{path}").close()
+
+
+def _schema_of(connection: sqlite3.Connection) -> int:
+    """0 for whatever is no file of ours: who opens it properly says what is wrong."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    return int(version) if application == APPLICATION_ID else 0

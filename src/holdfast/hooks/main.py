@@ -1,0 +1,126 @@
+"""Owns one run of a hook: standard input to standard output, within a deadline, and whatever happens with exit code 0."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+from holdfast.hooks.log import HookLog
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, NoReturn
+
+#: event -> the module that answers it, imported when it happens
+EVENTS = {
+    "pre-delegate": "pre_delegate",
+    "subagent-stop": "subagent_stop",
+}
+DEADLINE_SECONDS = 4.0
+MOST_INPUT = 10_000_000
+_BLOCK = 1 << 16
+
+
+class DeadlinePassed(BaseException):
+    """Nobody in between may take it for an ordinary error."""
+
+
+class TooMuchInput(Exception):
+    pass
+
+
+def main(event: str) -> int:
+    """Always 0: a hook that records must not stop the agent."""
+    log = HookLog(os.environ, event)
+    try:
+        signal.signal(signal.SIGALRM, _give_up)
+        signal.setitimer(signal.ITIMER_REAL, DEADLINE_SECONDS)
+        answer = respond(event, _read_input(), os.environ, log)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        if answer is not None:
+            _write(json.dumps(answer))
+    except BaseException as exc:  # noqa: BLE001 - whatever it is, the agent goes on
+        log.problem(exc)
+    return 0
+
+
+def respond(event: str, data: bytes, environ: Mapping[str, str], log: HookLog) -> dict[str, Any] | None:
+    """The answer to what was said on standard input; None: nothing is to be said. Raises nothing but interrupts."""
+    module = EVENTS.get(event)
+    if module is None:
+        log.say("unknown event")
+        return None
+    payload = _parse(data, log)
+    try:
+        if payload is not None:
+            return _answer(module, payload, environ, log)
+    except Exception as exc:  # noqa: BLE001 - whatever it is, the agent goes on
+        log.problem(exc)
+    return _answer_failure(event, payload)
+
+
+def _answer(
+    module: str, payload: dict[str, Any], environ: Mapping[str, str], log: HookLog
+) -> dict[str, Any] | None:
+    from holdfast.hooks.calls import HookCall
+    from holdfast.hooks.settings import load_hook_settings
+    from holdfast.hooks.stores import open_hook_store
+
+    settings = load_hook_settings(environ, os.getcwd())
+    store = open_hook_store(settings)
+    try:
+        handler = __import__(f"holdfast.hooks.{module}", fromlist=["answer"])
+        call = HookCall(payload, store, environ, settings.machine, log)
+        answer: dict[str, Any] | None = handler.answer(call)
+        return answer
+    finally:
+        store.close()
+
+
+def _answer_failure(event: str, payload: dict[str, Any] | None) -> dict[str, Any] | None:
+    """Only the standalone form of pre-delegate has something to say then."""
+    if event != "pre-delegate":
+        return None
+    from holdfast.hooks.pre_delegate import ERROR, INVALID_JSON, answer_nothing, is_claudes
+
+    if payload is None:
+        return answer_nothing(INVALID_JSON)
+    return None if is_claudes(payload) else answer_nothing(ERROR, payload)
+
+
+def _parse(data: bytes, log: HookLog) -> dict[str, Any] | None:
+    try:
+        payload = json.loads(data)
+    except (ValueError, RecursionError) as exc:
+        log.problem(exc)
+        return None
+    if not isinstance(payload, dict):
+        log.say("not an object", found=type(payload).__name__)
+        return None
+    return payload
+
+
+def _read_input() -> bytes:
+    """All of it is taken, so that nobody is left writing into a closed pipe; TooMuchInput for more than the limit."""
+    blocks: list[bytes] = []
+    size = 0
+    while block := os.read(0, _BLOCK):
+        size += len(block)
+        if size <= MOST_INPUT:
+            blocks.append(block)
+    if size > MOST_INPUT:
+        raise TooMuchInput(f"{size} bytes on standard input")
+    return b"".join(blocks)
+
+
+def _write(text: str) -> None:
+    data = f"{text}\n".encode()
+    while data:
+        data = data[os.write(1, data) :]
+
+
+def _give_up(*_: object) -> NoReturn:
+    raise DeadlinePassed(f"after {DEADLINE_SECONDS:g} seconds")

@@ -1,0 +1,85 @@
+"""Owns the hook behind a delegation: the session is finalized, or waits on for an approval; never twice."""
+
+from __future__ import annotations
+
+import json
+
+from holdfast.domain.delegations import DelegationEnd, DelegationOutcome
+from holdfast.domain.telling.quoting import shortened
+from holdfast.domain.text import clean_text
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from typing import Any
+
+    from holdfast.domain.delegations import EndedDelegation
+    from holdfast.hooks.calls import HookCall
+
+_LONGEST_SUMMARY = 4000
+_MOST_META = 64 * 1024
+
+
+def answer(call: HookCall) -> dict[str, Any] | None:
+    """Claude Code wants none; the standalone form, ``{agent_id, exit_code}``, says what was done."""
+    if call.text("agent_transcript_path") is None and "hook_event_name" not in call.payload:
+        return _answer_standalone(call)
+    tool_use_id = _tool_use_id(call)
+    if tool_use_id is None:
+        call.log.say("unknown subagent", agent=call.text("agent_id"))
+        return None
+    _end(call, DelegationEnd(
+        id=tool_use_id,
+        outcome=DelegationOutcome.COMPLETED,
+        summary=_summary(call.text("last_assistant_message")),
+        transcript_path=call.text("agent_transcript_path"),
+        provider_agent_id=call.text("agent_id"),
+    ))  # fmt: skip
+    return None
+
+
+def _answer_standalone(call: HookCall) -> dict[str, Any]:
+    session_id, code = call.text("agent_id"), call.payload.get("exit_code", 0)
+    nothing = {"agent_id": session_id, "outcome": None, "finalized": False}
+    if session_id is None:
+        call.log.say("no agent_id")
+        return nothing
+    outcome = DelegationOutcome.COMPLETED if code == 0 else DelegationOutcome.FAILED
+    summary = _summary(call.text("summary") or call.text("last_assistant_message"))
+    ended = _end(call, DelegationEnd(session_id=session_id, outcome=outcome, summary=summary))
+    if ended is None:
+        return nothing
+    return {**nothing, "outcome": ended.outcome.value, "finalized": ended.finalized_now}
+
+
+def _end(call: HookCall, end: DelegationEnd) -> EndedDelegation | None:
+    """Every finalization is a line in the log."""
+    ended = call.store.end_delegation(end)
+    if ended is None:
+        call.log.say("unknown session", id=end.id or end.session_id)
+        return None
+    if ended.queued:
+        call.log.say("queued", session=ended.session_id, id=ended.id, outcome=ended.outcome)
+        return ended
+    what = "finalized" if ended.finalized_now else "ended" if ended.ended_now else "had ended before"
+    call.log.say(what, session=ended.session_id, id=ended.id, outcome=ended.outcome)
+    return ended
+
+
+def _summary(message: str | None) -> str | None:
+    return None if message is None else clean_text(shortened(message.strip(), _LONGEST_SUMMARY))
+
+
+def _tool_use_id(call: HookCall) -> str | None:
+    """Which tool call started the subagent stands in a file beside its transcript."""
+    path = call.text("agent_transcript_path")
+    if path is None:
+        return None
+    try:
+        with open(f"{path.removesuffix('.jsonl')}.meta.json", "rb") as file:
+            found = json.loads(file.read(_MOST_META))
+    except (OSError, ValueError, RecursionError) as exc:
+        call.log.problem(exc)
+        return None
+    told = found.get("toolUseId") if isinstance(found, dict) else None
+    return told if isinstance(told, str) else None

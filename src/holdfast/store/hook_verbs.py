@@ -1,0 +1,47 @@
+"""Owns the verbs that hooks use, each one transaction: the store's on any engine, and a hook's own on SQLite."""
+
+from __future__ import annotations
+
+from holdfast.store.sql import delegations
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Concatenate, ParamSpec, TypeVar
+
+    from holdfast.domain.delegations import (
+        Delegated,
+        Delegation,
+        DelegationEnd,
+        EndedDelegation,
+        NewDelegation,
+        Question,
+    )
+    from holdfast.store.sql.scope import Scope
+
+    P = ParamSpec("P")
+    T = TypeVar("T")
+
+
+class HookVerbs:
+    """See ``contract.Store`` for what each verb promises."""
+
+    def _write(self, work: Callable[Concatenate[Scope, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """A whole transaction."""
+        raise NotImplementedError
+
+    def delegate(self, new: NewDelegation) -> Delegated:
+        return self._write(delegations.delegate, new)
+
+    def ask_delegation(self, question: Question) -> Delegated:
+        return self._write(delegations.ask, question)
+
+    def end_delegation(self, end: DelegationEnd) -> EndedDelegation | None:
+        return self._write(delegations.end, end)
+
+    def open_delegations(self, agent: str, project: str) -> tuple[Delegation, ...]:
+        return self._write(delegations.open_here, agent, project)
+
+    def lose_delegations(self, provider_session_id: str) -> int:
+        return self._write(delegations.lose_all, provider_session_id)

@@ -1,0 +1,70 @@
+"""Owns the statements that make and close a session; hook processes run them too, so little is imported here."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from holdfast.domain.phases import Phase
+    from holdfast.store.sql.scope import Scope
+
+INSERT_CONVERSATION = """
+INSERT INTO conversations (workspace, id, parent_id, fork_seq, fork_revision, revision, generation,
+    next_seq, created_at)
+VALUES (:ws, :id, :parent_id, :fork_seq, :fork_revision, :revision, :generation, :next_seq, :now)
+ON CONFLICT DO NOTHING"""
+# a fork belongs to the project of its parent
+INSERT_SESSION = """
+INSERT INTO sessions (workspace, id, conversation_id, agent, kind, purpose, name, provider, phase,
+    resume_ready, metadata, created_at, updated_at, parent_session_id, project)
+VALUES (:ws, :id, :conversation_id, :agent, :kind, :purpose, :name, :provider, :phase,
+    :resume_ready, :metadata, :now, :now, :parent_session_id, COALESCE(:project,
+        (SELECT p.project FROM sessions p WHERE p.workspace = :ws AND p.id = :parent_session_id)))
+ON CONFLICT DO NOTHING"""
+# apart from other updates, because finalized_at is in indexes that an open session need not touch
+CLOSE = """
+UPDATE sessions SET phase = :phase, resume_ready = FALSE, updated_at = :now, finalized_at = :now,
+    summary = :summary
+WHERE workspace = :ws AND id = :id"""
+RECORD_PHASE = """
+INSERT INTO phase_changes (workspace, session_id, number, from_phase, to_phase, at)
+SELECT :ws, :id, COALESCE(MAX(number), 0) + 1, :from_phase, :to_phase, :now
+FROM phase_changes WHERE workspace = :ws AND session_id = :id"""
+# the answer to an agent's own question stays what it was: it may have been acted on
+VOID_APPROVALS = """
+UPDATE approvals INDEXED BY approvals_of_sessions SET status = 'voided', void_reason = :reason
+WHERE workspace = :ws AND session_id = :id AND used_at IS NULL AND status <> 'voided' AND (status = 'open' OR seq IS NOT NULL)"""
+PHASES = """
+SELECT from_phase, to_phase, at FROM phase_changes
+WHERE workspace = :ws AND session_id = :id ORDER BY number"""
+
+
+def begin_conversation(s: Scope, conversation_id: str) -> None:
+    """An empty one, for a session that joins none; nothing if it exists."""
+    s.run(
+        INSERT_CONVERSATION, id=conversation_id, parent_id=None, fork_seq=None, fork_revision=None,
+        revision=0, generation=0, next_seq=1, now=s.now,
+    )  # fmt: skip
+
+
+def close(
+    s: Scope,
+    session_id: str,
+    from_phase: str,
+    outcome: Phase,
+    *,
+    summary: str | None = None,
+    turns_in: str | None = None,
+) -> None:
+    """For good. ``turns_in``: the conversation with its open turns, of which none stays in the queue."""
+    s.run(CLOSE, id=session_id, phase=outcome.value, summary=summary, now=s.now)
+    record_phase(s, session_id, from_phase, outcome)
+    s.run(VOID_APPROVALS, id=session_id, reason=f"session_{outcome}")
+    if turns_in is not None:
+        from holdfast.store.sql import turns  # a hook seldom has any
+
+        turns.cancel_all(s, turns_in, session_id)
+
+
+def record_phase(s: Scope, session_id: str, from_phase: str, phase: Phase) -> None:
+    s.run(RECORD_PHASE, id=session_id, from_phase=from_phase, to_phase=phase.value, now=s.now)
