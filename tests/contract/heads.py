@@ -34,6 +34,7 @@ TABLES = [
     "late_reports",
     "delegations",
     "approvals",
+    "observed_sessions",
 ]
 
 

@@ -1,4 +1,4 @@
-"""Owns running hooks as an agent's program does: a process each, JSON on standard input."""
+"""Owns running hooks as an agent's program does: a process each, JSON on standard input; or within this one."""
 
 import json
 import os
@@ -11,6 +11,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from holdfast.hooks.log import HookLog
+from holdfast.hooks.main import respond
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 RECORDED = Path(__file__).parents[1] / "contract" / "recorded" / "hooks"
@@ -68,6 +71,26 @@ def run_hook(
 def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "CLAUDE"))}
     return {**kept, **(changes or {})}
+
+
+def recorded(name: str, **changes: Any) -> dict[str, Any]:
+    """What Claude Code really said, with some of it changed."""
+    given: dict[str, Any] = json.loads((RECORDED / f"{name}.json").read_text())
+    return given | changes
+
+
+def call_here(event: str, payload: Mapping[str, Any], **variables: str) -> dict[str, Any] | None:
+    """The answer of a hook in this process: in its directory, and with its environment changed by ``variables``."""
+    environ = {**os.environ, **variables}
+    return respond(event, json.dumps(payload).encode(), environ, HookLog(environ, event))
+
+
+def write_message(transcript: Path, message_id: str, tokens: int) -> None:
+    """The model of an agent was sent so many tokens, and answered with five."""
+    usage = {"input_tokens": tokens, "output_tokens": 5}
+    message = {"id": message_id, "model": "claude-opus-5-5", "usage": usage}
+    with transcript.open("a") as file:
+        file.write(json.dumps({"type": "assistant", "message": message}) + "\n")
 
 
 def a_tool_call(number: int | str = 1, **changes: Any) -> dict[str, Any]:

@@ -12,7 +12,13 @@ from holdfast.store import sql
 from holdfast.store.migrate import migrations
 
 #: these are about everything in a workspace
-ABOUT_ALL = {"runtimes.RUNTIMES", "delegations.COUNT", "delegations.FREE_ANYWHERE"}
+ABOUT_ALL = {
+    "delegations.COUNT",
+    "delegations.FREE_ANYWHERE",
+    "observed.NEWEST",
+    "runtimes.RUNTIMES",
+    "welcomes.OPEN_APPROVALS",
+}
 
 
 def statements() -> Iterator[tuple[str, str]]:

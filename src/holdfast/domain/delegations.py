@@ -88,6 +88,7 @@ class FreeSession(PlainRecord):
 
     agent: str
     project: str
+    purpose: str
     session: DelegatedSession
     resume_ready: bool
     error_count: int

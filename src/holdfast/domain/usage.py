@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from holdfast.domain.policy import ResumePolicy
+from typing import Protocol
 
 from holdfast.domain.numbers import MOST, check_whole
 from holdfast.domain.records import record
@@ -115,6 +112,17 @@ def check_report(report: UsageReport) -> None:
         check_whole("context window", report.context.window)
 
 
+class ContextShares(Protocol):
+    """How full a context may be: ``ResumePolicy``, or what a hook knows of it."""
+
+    @property
+    def context_warn(self) -> float: ...
+    @property
+    def context_refresh(self) -> float: ...
+    @property
+    def context_critical(self) -> float: ...
+
+
 class ContextState(StrEnum):
     OK = "ok"
     WARN = "warn"  #: 70 % by default
@@ -122,7 +130,7 @@ class ContextState(StrEnum):
     CRITICAL = "critical"  #: 95 %: nothing may be sent any more
 
 
-def context_state(use: ContextUse, policy: ResumePolicy, extra_tokens: int = 0) -> ContextState:
+def context_state(use: ContextUse, policy: ContextShares, extra_tokens: int = 0) -> ContextState:
     """``extra_tokens`` is the prompt that is about to be added. A window that is not known is never full."""
     if use.window <= 0:
         return ContextState.OK

@@ -23,6 +23,14 @@ _LOCK = "lock"
 _BROKEN = ".broken"
 _Verb = Callable[[Store, Mapping[str, Any]], object]
 
+
+def _observe(store: Store, fields: Mapping[str, Any]) -> object:
+    from holdfast.domain.sightings import Sighting
+    from holdfast.hooks.watching import watch  # brings what reads transcripts
+
+    return watch(store, Sighting(**fields))
+
+
 _VERBS: dict[str, _Verb] = {
     "delegate": lambda store, fields: store.delegate(NewDelegation(**fields)),
     "ask_delegation": lambda store, fields: store.ask_delegation(Question(**fields)),
@@ -30,6 +38,7 @@ _VERBS: dict[str, _Verb] = {
         DelegationEnd(**{**fields, "outcome": DelegationOutcome(fields["outcome"])})
     ),
     "lose_delegations": lambda store, fields: store.lose_delegations(fields["provider_session_id"]),
+    "observe_session": _observe,
 }
 
 

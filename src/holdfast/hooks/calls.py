@@ -25,6 +25,8 @@ if TYPE_CHECKING:
         Question,
     )
     from holdfast.domain.ids import SessionId
+    from holdfast.domain.sightings import ObservedSession, Sighting
+    from holdfast.domain.telling.welcome import Welcome
     from holdfast.hooks.log import HookLog
 
     class HookStore(Protocol):
@@ -35,6 +37,11 @@ if TYPE_CHECKING:
         def end_delegation(self, end: DelegationEnd) -> EndedDelegation | None: ...
         def open_delegations(self, agent: str, project: str) -> tuple[Delegation, ...]: ...
         def lose_delegations(self, provider_session_id: str) -> int: ...
+        def observe_session(self, seen: Sighting) -> ObservedSession: ...
+        def observed_session(self, provider: str, provider_session_id: str) -> ObservedSession | None: ...
+        def welcome(
+            self, provider: str, provider_session_id: str, project: str, besides: str | None = None
+        ) -> Welcome: ...
 
     Payload = Mapping[str, Any]
 

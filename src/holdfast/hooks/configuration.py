@@ -22,7 +22,7 @@ def read_configuration(environ: Mapping[str, str], cwd: str) -> dict[str, Any]:
     path = sqlite_path(url) if url.startswith("sqlite:") else None
     if url.startswith("sqlite:") and path is None:
         raise ConfigError("url", "a hook cannot share a store that is in memory")
-    rules = settings.policy.continue_
+    rules, shares = settings.policy.continue_, settings.policy.resume
     return {
         "path": None if path is None else str(path),
         "spool": None if path is not None else spool_dir(environ, url, settings.workspace),
@@ -33,6 +33,9 @@ def read_configuration(environ: Mapping[str, str], cwd: str) -> dict[str, Any]:
         "resumable_phases": sorted(rules.resumable_phases),
         "max_idle_seconds": rules.max_idle_seconds,
         "max_errors": rules.max_errors,
+        "context_warn": shares.context_warn,
+        "context_refresh": shares.context_refresh,
+        "context_critical": shares.context_critical,
     }
 
 

@@ -34,6 +34,7 @@ class _Policy:
 
     def __init__(self, settings: HookSettings) -> None:
         self.continue_ = self
+        self.resume = settings
         self.resumable_phases = frozenset(settings.resumable_phases)
         self.max_idle_seconds = settings.max_idle_seconds
         self.max_errors = settings.max_errors
@@ -51,10 +52,14 @@ class LightScope(Scope):
         self._gate = open_gate(f"{self.where}-gate")
 
     def __enter__(self) -> Self:
-        if self._gate is not None:
-            left = self._gate.pass_within(BUSY_SECONDS)
-            self._sql.execute(f"PRAGMA busy_timeout = {int(left * 1000)}")
-        self._sql.execute("BEGIN IMMEDIATE")
+        try:
+            if self._gate is not None:
+                left = self._gate.pass_within(BUSY_SECONDS)
+                self._sql.execute(f"PRAGMA busy_timeout = {int(left * 1000)}")
+            self._sql.execute("BEGIN IMMEDIATE")
+        except BaseException:
+            self._leave_gate()
+            raise
         self.now = system_clock()
         return self
 
@@ -67,8 +72,11 @@ class LightScope(Scope):
             elif self._sql.in_transaction:
                 self._sql.execute("ROLLBACK")
         finally:
-            if self._gate is not None:
-                self._gate.close()
+            self._leave_gate()
+
+    def _leave_gate(self) -> None:
+        if self._gate is not None:
+            self._gate.close()
 
     def one(self, sql: str, /, **params: object) -> tuple[Any, ...] | None:
         row: tuple[Any, ...] | None = self._execute(sql, params).fetchone()

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
 EVENTS = {
     "pre-delegate": "pre_delegate",
     "subagent-stop": "subagent_stop",
+    "session-start": "session_start",
+    "stop": "stop",
+    "pre-compact": "pre_compact",
+    "session-end": "session_end",
 }
 DEADLINE_SECONDS = 4.0
 MOST_INPUT = 10_000_000

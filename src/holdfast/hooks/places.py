@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from holdfast.errors import InvalidInput
+
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -19,9 +21,15 @@ def cache_dir(environ: Mapping[str, str]) -> str | None:
 
 
 def find_project(environ: Mapping[str, str], directory: str) -> str:
-    """What the agent's program calls the project; else the repository around the directory, else the directory."""
+    """What the agent's program calls the project; else the repository around the directory, else the directory.
+
+    InvalidInput for what no directory can be called.
+    """
     told = environ.get("CLAUDE_PROJECT_DIR", "")
-    here = os.path.realpath(told if os.path.isabs(told) else directory)
+    try:
+        here = os.path.realpath(told if os.path.isabs(told) else directory)
+    except ValueError as exc:
+        raise InvalidInput("cwd", f"is no path: {exc}") from exc
     at = here
     while not os.path.lexists(f"{at}/.git"):
         above = os.path.dirname(at)

@@ -37,6 +37,9 @@ class HookSettings(PlainRecord):
     resumable_phases: list[str]
     max_idle_seconds: float | None
     max_errors: int
+    context_warn: float
+    context_refresh: float
+    context_critical: float
 
 
 def load_hook_settings(environ: Mapping[str, str], cwd: str) -> HookSettings:

@@ -21,6 +21,8 @@ from holdfast.domain.delegations import (
 )
 from holdfast.domain.phases import ApprovalWindow, MayContinue, Phase, may_continue
 from holdfast.domain.quick_redaction import redact_seldom
+from holdfast.domain.sightings import ObservedSession
+from holdfast.domain.telling.welcome import Welcome
 from holdfast.errors import StoreUnavailable
 
 TYPE_CHECKING = False
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast.domain.delegations import Delegation, DelegationEnd, NewDelegation, Question
+    from holdfast.domain.sightings import Sighting
     from holdfast.hooks.settings import HookSettings
 
 COPY = "sessions.json"  #: of ``Store.free_sessions``
@@ -79,6 +82,25 @@ class SpoolStore:
         self._say("lose_delegations", {"provider_session_id": provider_session_id})
         return 0
 
+    def observe_session(self, seen: Sighting) -> ObservedSession:
+        self._say("observe_session", vars(seen))
+        return ObservedSession(provider=seen.provider, id=seen.id, started_at=seen.at, last_seen_at=seen.at)
+
+    def observed_session(self, provider: str, provider_session_id: str) -> ObservedSession | None:
+        raise StoreUnavailable("the spool", f"what is known of {provider} {provider_session_id} is elsewhere")
+
+    def welcome(
+        self,
+        provider: str,  # noqa: ARG002 - whose session it is, and who holds it, is known elsewhere
+        provider_session_id: str,  # noqa: ARG002
+        project: str,
+        besides: str | None = None,  # noqa: ARG002
+    ) -> Welcome:
+        """As far as the copy tells."""
+        here = (entry for entry in self._going_on() if entry["project"] == project)
+        paused = ((e["session"]["id"], e["agent"], e["session"]["phase"], e["purpose"]) for e in here)
+        return Welcome(paused=tuple(paused))
+
     def close(self) -> None:
         """What was written is taken to the store by a process of its own."""
         if self._written:
@@ -124,20 +146,24 @@ class SpoolStore:
         return None
 
     def _free(self, agent: str, project: str, session_id: str | None = None) -> Iterator[DelegatedSession]:
+        for entry in self._going_on():
+            wanted = entry["session"]["id"] == session_id if session_id else entry["agent"] == agent
+            if wanted and (session_id is not None or entry["project"] == project):
+                yield _session(entry["session"])
+
+    def _going_on(self) -> Iterator[dict[str, Any]]:
+        """What the copy, if it is not too old, has of sessions that may go on."""
         now = system_clock()
         copy = _read(f"{self._directory}/{COPY}") or {"at": 0, "sessions": []}
         if not 0 <= now - copy["at"] <= COPY_SECONDS * SECOND:
             return
         rules: Any = self._settings
         for entry in copy["sessions"]:
-            wanted = entry["session"]["id"] == session_id if session_id else entry["agent"] == agent
-            if not wanted or (session_id is None and entry["project"] != project):
-                continue
             window = (
                 ApprovalWindow(entry["answered_at"], entry["expires_at"]) if entry["is_waiting"] else None
             )
             if may_continue(_Entry(entry), rules, now, window) is MayContinue.YES:  # type: ignore[arg-type] # duck-typed
-                yield _session(entry["session"])
+                yield entry
 
     def _mark(self, session_id: str, delegation_id: str) -> str | None:
         """A session is taken by the one who can make its mark; None if another delegation of this machine has it."""

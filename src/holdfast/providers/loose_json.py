@@ -1,10 +1,15 @@
-"""Owns reading JSON whose shape another program decides: what is not as expected is empty, never an error."""
+"""Owns reading JSON whose shape another program decides: what is not as expected is empty, never an error.
+
+Hooks import this: it stays light.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-from holdfast.domain.redaction import Json
+    from holdfast.domain.redaction import Json
 
 #: a larger number is no count of tokens, and no database column would take it
 _MOST = 2**53

@@ -40,6 +40,8 @@ from holdfast.domain.sessions import (
     SessionPage,
     SessionUpdate,
 )
+from holdfast.domain.sightings import ObservedSession, Sighting
+from holdfast.domain.telling.welcome import Welcome
 from holdfast.domain.turns import (
     Attempt,
     Claim,
@@ -123,6 +125,7 @@ class Store(Protocol):
     def clean_up(self, cutoff: Instant, *, dry_run: bool = False) -> CleanupReport:
         """Abandon what has been idle since before ``cutoff``, delete what has been final since before it.
 
+        Of what was only watched, everything that was last seen before it is deleted.
         Leased sessions, those with waiting turns, and those with an approval that can still be answered are not idle. What a remaining fork reads through
         to stays. A retired provider session id is remembered for good. Works in batches, each as a whole:
         others may come in between, and are respected; if it raises, the batches before have happened, and
@@ -466,6 +469,31 @@ class Store(Protocol):
         ...
 
     def delegation_counts(self) -> DelegationCounts: ...
+
+    # --- sessions that were only watched ---
+
+    def observe_session(self, seen: Sighting) -> ObservedSession:
+        """Write down what was seen of a provider's session, begun by whomever.
+
+        Idempotent, in any order: the newest event says where it runs and whether it has ended, an event counts
+        once, and a reading of its transcript only if it begins where the one before it ended.
+        """
+        ...
+
+    def observed_session(self, provider: str, provider_session_id: str) -> ObservedSession | None: ...
+
+    def observed_sessions(self, limit: int = 100) -> tuple[ObservedSession, ...]:
+        """The one that was seen last comes first."""
+        ...
+
+    def welcome(
+        self, provider: str, provider_session_id: str, project: str, besides: str | None = None
+    ) -> Welcome:
+        """What an agent is to know when it begins to work in a project, in this session of its provider.
+
+        ``besides``: the session of Holdfast that runs it, which need not be warned of itself.
+        """
+        ...
 
     # --- the store itself ---
 

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
         NewDelegation,
         Question,
     )
+    from holdfast.domain.sightings import ObservedSession, Sighting
+    from holdfast.domain.telling.welcome import Welcome
     from holdfast.store.sql.scope import Scope
 
     P = ParamSpec("P")
@@ -45,3 +47,22 @@ class HookVerbs:
 
     def lose_delegations(self, provider_session_id: str) -> int:
         return self._write(delegations.lose_all, provider_session_id)
+
+    # what only some hooks need is imported by those
+
+    def observe_session(self, seen: Sighting) -> ObservedSession:
+        from holdfast.store.sql import observed
+
+        return self._write(observed.observe, seen)
+
+    def observed_session(self, provider: str, provider_session_id: str) -> ObservedSession | None:
+        from holdfast.store.sql import observed
+
+        return self._write(observed.one, provider, provider_session_id)
+
+    def welcome(
+        self, provider: str, provider_session_id: str, project: str, besides: str | None = None
+    ) -> Welcome:
+        from holdfast.store.sql import welcomes
+
+        return self._write(welcomes.gather, provider, provider_session_id, project, besides)

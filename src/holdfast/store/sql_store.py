@@ -26,6 +26,7 @@ from holdfast.domain.sessions import (
     SessionPage,
     SessionUpdate,
 )
+from holdfast.domain.sightings import ObservedSession
 from holdfast.domain.turns import (
     Attempt,
     Claim,
@@ -69,6 +70,8 @@ from holdfast.store.sql import (
     history,
     leases,
     lifecycle,
+    observed,
+    observed_rows,
     phase_changes,
     pointers,
     provider_sessions,
@@ -161,6 +164,8 @@ class SqlStore(HookVerbs):
             # once only: it remembers itself how far it has come
             with self._writing() as s:
                 cleaning.next_batch(s)
+        if not dry_run:
+            self._write(observed.forget, cutoff)
         return cleaning.report
 
     # --- conversations ---
@@ -395,6 +400,13 @@ class SqlStore(HookVerbs):
     def delegation_counts(self) -> DelegationCounts:
         with self._read() as s:
             return delegations.counts(s)
+
+    # --- sessions that were only watched, besides the verbs of hooks ---
+
+    def observed_sessions(self, limit: int = 100) -> tuple[ObservedSession, ...]:
+        check_whole("limit", limit)
+        with self._read() as s:
+            return observed_rows.newest(s, limit)
 
     # --- the store itself ---
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 
 from holdfast.clock import Instant
+from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import Fresh, Reason
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome
 from holdfast.domain.failures import Failure, FailureClass
@@ -15,6 +16,7 @@ from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.retention import CleanupReport
 from holdfast.domain.sessions import Session, SessionFilter, SessionPage, SessionUpdate
+from holdfast.domain.sightings import Sighting
 from holdfast.domain.turns import Launch, Lease, Orphan, TurnRequest
 from holdfast.domain.usage import NO_USAGE, UsageGroup
 from holdfast.errors import Conflict, LeaseLost, NotFound
@@ -30,6 +32,8 @@ from holdfast.testing.builders import (
     a_session,
     a_session_id,
     a_turn,
+    an_answer,
+    an_approval,
     an_event,
     done,
 )
@@ -41,7 +45,7 @@ MakeStore = Callable[..., Store]
 
 @dataclass(frozen=True)
 class Theirs:
-    """What another workspace holds: a session that has run, one whose lease has just expired, delegated ones."""
+    """What another workspace holds: a session that has run, one whose lease has just expired, delegated ones, a question."""
 
     session: Session
     provider_session_id: ProviderSessionId
@@ -49,6 +53,7 @@ class Theirs:
     queued: Session
     held: Session
     free: Session
+    approval: Approval
 
     @property
     def id(self) -> str:
@@ -67,6 +72,7 @@ def begin_theirs(store: Store, clock: ManualClock) -> Theirs:
     enqueue(store, session, "two")
     lease = claim(store, session, key="their-claim").lease
     store.record_events(lease, [an_event(1)])
+    store.observe_session(Sighting(provider="claude", id=provider_session_id, at=clock()))
     queued = begin(store)
     enqueue(store, queued, "waiting")
     clock.advance(3600)
@@ -75,7 +81,8 @@ def begin_theirs(store: Store, clock: ManualClock) -> Theirs:
     free = begin(store, project=delegated.project)
     store.update_session(free.id, SessionUpdate(phase=Phase.PLANNING))
     held = store.get_session(delegated.new_session_id)
-    return Theirs(session, provider_session_id, lease, queued, held, free)
+    approval = store.request_approval(begin(store).id, an_approval())
+    return Theirs(session, provider_session_id, lease, queued, held, free, approval)
 
 
 FAR = Instant(2**60)
@@ -118,6 +125,12 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "orphans": lambda s, _: s.orphans(),
     "holder": lambda s, t: s.holder(t.id),
     "recover": lambda s, t: s.recover(Orphan(t.lease, None, False)),
+    "request_approval": lambda s, t: s.request_approval(t.approval.session_id, an_approval()),
+    "get_approval": lambda s, t: s.get_approval(t.approval.id),
+    "find_approval": lambda s, t: s.find_approval(t.approval.id),
+    "approvals": lambda s, _: s.approvals(open_only=False),
+    "answer_approval": lambda s, t: s.answer_approval(t.approval.id, an_answer(t.approval)),
+    "approval_window": lambda s, t: s.approval_window(t.approval.session_id),
     "attempts": lambda s, t: s.attempts(t.conversation, 1),
     "newest_attempt": lambda s, t: s.newest_attempt(t.id),
     "events": lambda s, t: s.events(t.conversation, 2),
@@ -141,16 +154,20 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "delegations": lambda s, t: s.delegations(t.held.id),
     "free_sessions": lambda s, _: s.free_sessions(),
     "delegation_counts": lambda s, _: s.delegation_counts().delegations,
+    "observed_session": lambda s, t: s.observed_session("claude", t.provider_session_id),
+    "observed_sessions": lambda s, _: s.observed_sessions(),
+    "welcome": lambda s, t: s.welcome("claude", t.provider_session_id, "/srv/infra").render(),
 }
 #: those of them that must say NotFound, rather than answer with nothing
 NAMES_AN_ID = [
     "create_session", "get_session", "find_session", "update_session", "finalize_session",
     "rename_session", "remove_session", "get_conversation", "history", "edit_turn", "truncate",
     "retry_turn", "new_generation", "fork", "enqueue_turn", "record_turn", "get_turn", "turns",
-    "start_turn", "cancel_turn", "explain", "set_pointer", "retire",
+    "start_turn", "cancel_turn", "explain", "set_pointer", "retire", "request_approval", "get_approval",
+    "find_approval", "answer_approval",
 ]  # fmt: skip
 #: verbs that are about no one's data in particular
-WITHOUT_DATA = {"delegate", "register_runtime", "now", "bytes_used", "where", "close"}
+WITHOUT_DATA = {"delegate", "register_runtime", "observe_session", "now", "bytes_used", "where", "close"}
 
 
 def nothing(answer: object) -> bool:
@@ -220,6 +237,14 @@ class WorkspaceContract:
         pointer = a_pointer(begin(ours).id, provider_session_id=theirs.provider_session_id)
         ours.set_pointer(pointer)
         assert ours.pointer(pointer.session_id, "claude") == pointer
+
+    def test_what_was_watched_is_seen_in_its_workspace_alone(
+        self, store: Store, make_store: MakeStore, theirs: Theirs
+    ) -> None:
+        ours, before = make_store(workspace="ours"), store.observed_sessions()
+        ours.observe_session(Sighting(provider="claude", id=theirs.provider_session_id, at=store.now()))
+        assert store.observed_sessions() == before
+        assert len(ours.observed_sessions()) == 1
 
     def test_a_delegation_finds_nothing_in_another_workspace(
         self, make_store: MakeStore, theirs: Theirs

@@ -13,7 +13,7 @@ from holdfast.domain.decisions import NotObservable
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
-from holdfast.providers.claude.stream import SYNTHETIC
+from holdfast.providers.claude.transcript import SYNTHETIC
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.providers.loose_json import as_list, as_object, as_text, joined_text
 from holdfast.providers.session_files import is_prefix_intact, mark_file, parse_line, read_lines

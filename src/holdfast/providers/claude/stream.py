@@ -9,12 +9,11 @@ from holdfast.domain.decisions import Fresh
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.redaction import Json
 from holdfast.domain.usage import ContextUse, Usage, UsageReport
+from holdfast.providers.claude.transcript import SYNTHETIC
 from holdfast.providers.contract import Order
 from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
 from holdfast.providers.loose_json import as_amount, as_count, as_list, as_object, as_text, joined_text
 
-#: the model name of messages that the CLI wrote in the agent's place
-SYNTHETIC: Final = "<synthetic>"
 _SYSTEM_PROMPT: Final = ("--system-prompt", "--append-system-prompt")
 _SNAPSHOT: Final = "--system-prompt-snapshot"
 

@@ -77,8 +77,15 @@ WHERE workspace = :ws AND agent = :agent AND project = :project AND finalized_at
     (SELECT 1 FROM delegations d WHERE d.workspace = sessions.workspace AND d.session_id = sessions.id
         AND d.ended_at IS NULL)
 ORDER BY created_at DESC, id DESC LIMIT :limit"""
+FREE_HERE = f"""
+SELECT {SESSION}, agent, purpose FROM sessions INDEXED BY delegable_sessions
+WHERE workspace = :ws AND project = :project AND finalized_at IS NULL
+    AND kind = 'delegated' AND resume_ready = TRUE AND NOT EXISTS
+    (SELECT 1 FROM delegations d WHERE d.workspace = sessions.workspace AND d.session_id = sessions.id
+        AND d.ended_at IS NULL)
+ORDER BY created_at DESC, id DESC LIMIT :limit"""
 FREE_ANYWHERE = f"""
-SELECT {SESSION}, agent, project FROM sessions
+SELECT {SESSION}, agent, project, purpose FROM sessions
 WHERE workspace = :ws AND finalized_at IS NULL AND project IS NOT NULL AND kind = 'delegated'
     AND resume_ready = TRUE AND NOT EXISTS
     (SELECT 1 FROM delegations d WHERE d.workspace = sessions.workspace AND d.session_id = sessions.id
@@ -161,7 +168,7 @@ def free(s: Scope, limit: int) -> tuple[FreeSession, ...]:
 
 
 def _read_free(s: Scope, row: Row) -> FreeSession | None:
-    *of_session, agent, project = row
+    *of_session, agent, project, purpose = row
     found = _going_on(s, _readable(tuple(of_session)))
     if found is None:
         return None
@@ -169,6 +176,7 @@ def _read_free(s: Scope, row: Row) -> FreeSession | None:
     return FreeSession(
         agent=agent,
         project=project,
+        purpose=purpose,
         session=_told(s, found),
         resume_ready=found.resume_ready,
         error_count=found.error_count,
@@ -227,6 +235,14 @@ def lose_all(s: Scope, provider_session_id: str) -> int:
 
 def open_here(s: Scope, agent: str, project: str) -> tuple[Delegation, ...]:
     return tuple(map(_read, s.all(OPEN_HERE, agent=agent, project=project)))
+
+
+def paused_here(s: Scope, project: str, limit: int) -> tuple[tuple[str, str, str, str], ...]:
+    """Sessions that a delegation would take up, whatever their agent, newest first: id, agent, phase, purpose."""
+    looked_at = s.all(FREE_HERE, project=project, limit=_MOST_LOOKED_AT)
+    judged = ((_going_on(s, _readable(tuple(row))), agent, purpose) for *row, agent, purpose in looked_at)
+    told = [(found.id, agent, found.phase.value, purpose) for found, agent, purpose in judged if found]
+    return tuple(told[:limit])
 
 
 def of_session(s: Scope, session_id: str) -> tuple[Delegation, ...]:

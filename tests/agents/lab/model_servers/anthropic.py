@@ -58,7 +58,7 @@ class AnthropicMessages(Protocol):
         yield _event("message_stop")
 
     def whole(self, parts: list[Part], body: Json, number: int) -> Json:
-        blocks = [_content(part, number) for part in parts]
+        blocks = [_content(part, _call_id(number, index)) for index, part in enumerate(parts)]
         return _message(body, number, blocks, stop=_stop_reason(parts))
 
     def failure(self, status: int, message: str) -> Json:
@@ -88,24 +88,28 @@ def _block(index: int, part: Part, number: int) -> Iterator[bytes]:
                 delta = {"type": "text_delta", "text": piece}
                 yield _event("content_block_delta", index=index, delta=delta)
         case Call(_, arguments):
-            block = _content(part, number) | {"input": {}}
+            block = _content(part, _call_id(number, index)) | {"input": {}}
             yield _event("content_block_start", index=index, content_block=block)
             delta = {"type": "input_json_delta", "partial_json": compact(arguments)}
             yield _event("content_block_delta", index=index, delta=delta)
     yield _event("content_block_stop", index=index)
 
 
-def _content(part: Part, number: int) -> Json:
+def _content(part: Part, call_id: str) -> Json:
     match part:
         case Text(pieces):
             return {"type": "text", "text": "".join(pieces)}
         case Call(name, arguments):
             return {
                 "type": "tool_use",
-                "id": f"toolu_lab{number:06}",
+                "id": call_id,
                 "name": name,
                 "input": dict(arguments),
             }
+
+
+def _call_id(number: int, index: int) -> str:
+    return f"toolu_lab{number:06}" + ("" if index == 0 else chr(ord("a") + index))
 
 
 def _message(body: Json, number: int, content: list[Json], stop: str | None) -> Json:

@@ -48,6 +48,16 @@ class CallTool:
 
 
 @dataclass(frozen=True)
+class Together:
+    """Several answers in one message."""
+
+    answers: tuple[Say | CallTool, ...]
+
+    def parts(self) -> list[Part]:
+        return [part for answer in self.answers for part in answer.parts()]
+
+
+@dataclass(frozen=True)
 class SlowText:
     """One piece after the other, with a pause before each but the first."""
 
@@ -118,5 +128,5 @@ class Fail:
     body: Mapping[str, Any] | None = None
 
 
-Answer = Say | CallTool | SlowText | CutStream | Hang
+Answer = Say | CallTool | Together | SlowText | CutStream | Hang
 Reply = Answer | EmptyStream | Fail

@@ -24,5 +24,5 @@ CREATE INDEX open_delegations_by_provider_session ON delegations (workspace, pro
 
 -- where the work is; what hooks delegate again is looked for there
 ALTER TABLE sessions ADD COLUMN project TEXT;
-CREATE INDEX delegable_sessions ON sessions (workspace, agent, project, created_at)
+CREATE INDEX delegable_sessions ON sessions (workspace, project, agent, created_at)
     WHERE finalized_at IS NULL;
