@@ -22,7 +22,8 @@ DEFAULT = "default"
 FLAG = "flag"
 
 _PREFIX = "HOLDFAST_"
-_NOT_SETTINGS = ("HOLDFAST_TEST_", "HOLDFAST_LOG")  # other variables of ours, whatever follows
+#: other variables of ours, whatever follows
+_NOT_SETTINGS = ("HOLDFAST_TEST_", "HOLDFAST_LOG", "HOLDFAST_SESSION")
 #: what starts a program or sends something away is a person's own choice, never that of a checkout
 _PERSONAL = frozenset({"notify.command", "notify.webhook"})
 _MAX_SHOWN = 60

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 import holdfast as library
+from holdfast.domain.policy import NotifyPolicy
 from holdfast.engine.hooking import answer_hook
 from tests.acceptance.command import create, holdfast, ok
 from tests.acceptance.face import Face
@@ -54,11 +55,11 @@ def test_the_approval_workflow_in_python() -> None:
 @pytest.mark.usefixtures("each_engine")
 def test_a_server_answers_like_the_command(tmp_path: Path) -> None:
     with library.open() as opened:
-        answer = answer_hook(opened.store, "pre-delegate", a_tool_call())
+        answer = answer_hook(opened.store, NotifyPolicy(), "pre-delegate", a_tool_call())
         assert answer is not None
         session = session_of(answer["hookSpecificOutput"]["updatedInput"]["prompt"])
         assert opened.session(session).agent == AGENT
-        assert answer_hook(opened.store, "subagent-stop", a_stop(tmp_path, "toolu_1")) is None
+        assert answer_hook(opened.store, NotifyPolicy(), "subagent-stop", a_stop(tmp_path, "toolu_1")) is None
         assert opened.session(session).phase == "completed"
 
 

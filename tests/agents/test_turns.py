@@ -117,6 +117,15 @@ def test_the_rights_of_the_first_launch_hold_on_resume_and_more_are_refused(driv
     assert (wider.exit_code, wider.decision, wider.reason) == (4, "refuse", "rights_wider")
 
 
+@only("codex", "opencode", "gemini")
+def test_an_agent_that_cannot_wait_for_approvals_says_so(driver: Driver) -> None:
+    refused = driver.run("apply it", "--approve-tools", "shell")
+
+    assert refused.exit_code == 2
+    assert "not supported by this provider" in refused["error"]["message"]
+    assert driver.lab.server.requests == []
+
+
 def test_an_agents_own_option_that_would_choose_another_session_is_refused(driver: Driver) -> None:
     owned = min(driver.traits.continuing)
 

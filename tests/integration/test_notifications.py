@@ -21,7 +21,8 @@ from holdfast.domain.ids import SessionId
 from holdfast.domain.notices import Notice, Occasion, notice_document
 from holdfast.domain.policy import NotifyPolicy, Policy
 from holdfast.domain.turns import TurnStatus
-from holdfast.engine.notifying import notify, turn_notice
+from holdfast.engine.running.turn_notices import turn_notice
+from holdfast.notifying.sending import notify
 from tests.integration.workshop import Workshop, eventually
 
 FAILS = "FAIL 401 who are you"

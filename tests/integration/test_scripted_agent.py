@@ -1,5 +1,6 @@
 """The scripted agent as a process: what it says, remembers, refuses and how it dies."""
 
+import json
 import os
 import signal
 import subprocess
@@ -232,3 +233,46 @@ def test_it_loads_nothing_of_holdfast_but_itself() -> None:
     loaded = {name for name in done.stdout.split() if name.startswith("holdfast")}
 
     assert {name for name in loaded if not name.startswith(MODULE)} == {"holdfast", "holdfast.providers"}
+
+
+TOUCH = 'SAY before\nTOOL shell {"command": "touch made"}\nSAY after'
+
+
+def hook(agent: Agent, decision: str) -> str:
+    """A gate that always says this."""
+    answer = {"hookSpecificOutput": {"permissionDecision": decision, "permissionDecisionReason": "because"}}
+    agent.home.mkdir(exist_ok=True)
+    (agent.home / decision).write_text(json.dumps(answer))
+    return f"cat '{agent.home / decision}'"
+
+
+def test_a_call_that_is_deferred_is_made_by_a_later_run_without_a_prompt(agent: Agent) -> None:
+    first = agent.ask(TOUCH, "--session-id", "s", "--gate", hook(agent, "defer"))
+    assert (first.code, first.answer, first.of("end")) == (0, "before", [])
+    (call,) = first.of("deferred")
+    again = agent.ask("", "--resume", "s", "--gate", hook(agent, "defer"))
+    assert (again.code, again.of("deferred")) == (0, [call])
+    assert not (agent.work_dir / "made").exists()
+    made = agent.ask("", "--resume", "s", "--gate", hook(agent, "allow"))
+    assert (made.code, made.answer, made.of("tool_result")[0]["id"]) == (0, "after", call["id"])
+    assert (agent.work_dir / "made").exists()
+    assert agent.turns("s") == [(TOUCH, "before\nafter", True)]
+
+
+def test_without_a_prompt_there_must_be_a_call_that_waits(agent: Agent) -> None:
+    agent.ask("SAY hello", "--session-id", "s")
+    assert agent.ask("", "--resume", "s").code == 1
+
+
+def test_a_prompt_leaves_the_call_that_waits_behind(agent: Agent) -> None:
+    agent.ask(TOUCH, "--session-id", "s", "--gate", hook(agent, "defer"))
+    assert agent.ask("SAY next", "--resume", "s").answer == "next"
+    assert agent.ask("", "--resume", "s", "--gate", hook(agent, "allow")).code == 1
+    assert not (agent.work_dir / "made").exists()
+
+
+@pytest.mark.parametrize("gate", ["exit 2", "exit 1", "no-such-program"])
+def test_a_gate_that_fails_forbids_the_call(agent: Agent, gate: str) -> None:
+    ran = agent.ask(TOUCH, "--gate", gate)
+    assert ran.of("tool_result")[0]["is_error"]
+    assert not (agent.work_dir / "made").exists()

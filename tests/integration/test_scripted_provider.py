@@ -37,7 +37,12 @@ def test_the_installed_program_says_that_it_can_do_everything_but_fork_an_earlie
 
     assert probe.distribution == "holdfast-scripted-agent"
     assert probe.capabilities == Capabilities(
-        can_resume=True, can_fork=True, chooses_id=True, append_only_transcript=True, reports_context=True
+        can_resume=True,
+        can_fork=True,
+        chooses_id=True,
+        append_only_transcript=True,
+        reports_context=True,
+        can_defer=True,
     )
 
 

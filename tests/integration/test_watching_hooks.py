@@ -14,6 +14,7 @@ from holdfast import Holdfast
 from holdfast.domain.delegations import NewDelegation
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import Pointer
+from holdfast.domain.policy import NotifyPolicy
 from holdfast.domain.sessions import Session, SessionUpdate
 from holdfast.domain.sightings import ObservedSession
 from holdfast.domain.telling.welcome import MOST_BYTES
@@ -339,7 +340,7 @@ def test_only_an_error_of_ours_keeps_an_event_from_being_written_down(
     """The hook's process would hide any other."""
     event, payload = given
     try:
-        answer = answer_hook(store, event, payload)
+        answer = answer_hook(store, NotifyPolicy(), event, payload)
     except HoldfastError:
         return
     json.dumps(answer)

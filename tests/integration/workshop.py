@@ -44,6 +44,7 @@ class Workshop:
     cache: Path  #: what the agent's binary says about itself is asked once for all tests
     policy: Policy = field(default_factory=Policy)
     changes: dict[str, str] = field(default_factory=dict)  #: of the environment that agents get
+    database: str | None = None  #: its URL; a SQLite file if there is none
     _open: list[Holdfast] = field(default_factory=list)
 
     @property
@@ -56,7 +57,7 @@ class Workshop:
 
     @property
     def url(self) -> str:
-        return f"sqlite:///{self.root / 'holdfast.db'}"
+        return self.database or f"sqlite:///{self.root / 'holdfast.db'}"
 
     @property
     def environ(self) -> dict[str, str]:

@@ -50,6 +50,7 @@ RIGHTS: Table = {
     "allowed_tools": word_sets,
     "extra_dirs": word_sets,
     "extra_args": st.lists(words, max_size=2).map(tuple),
+    "approve_tools": word_sets,
 }
 CAPABILITIES: Table = {field.name: booleans for field in fields(Capabilities)}
 PROVIDER_SESSION: Table = {

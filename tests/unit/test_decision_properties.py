@@ -93,6 +93,7 @@ def test_a_session_that_goes_on_contradicts_nothing_that_was_seen(situation: Sit
     if not request.allow_wider_rights and isinstance(request.rights, Rights):
         assert pointer.rights is not None
         assert request.rights.allowed_tools <= pointer.rights.allowed_tools
+        assert request.rights.approve_tools >= pointer.rights.approve_tools
 
 
 @given(situations, changed(some_facts()), changed(a_request()), changed(ResumePolicy()))

@@ -162,6 +162,12 @@ def test_what_surrounds_a_secret_is_preserved(sample: Sample, before: str, after
     assert redact_text(f"{before}\n\n{sample.text}\n\n{after}") == f"{before}\n\n{sample.redacted}\n\n{after}"
 
 
+def test_an_option_in_a_secrets_list_hides_nothing() -> None:
+    assert redact_value({"password": ["--", "swordfish"]}) == {
+        "password": ["[redacted:password]", "[redacted:password]"]
+    }
+
+
 @settings(deadline=None)
 @given(JSON_VALUES)
 def test_a_value_is_not_changed_in_place_and_stays_itself_when_clean(value: Json) -> None:

@@ -1,5 +1,7 @@
 """A resumed session gets the rights that were recorded, or fewer, unless more are allowed explicitly."""
 
+from dataclasses import replace
+
 import pytest
 
 from holdfast.domain.decisions import Reason, Resume
@@ -7,7 +9,11 @@ from holdfast.domain.pointers import NO_RIGHTS, Rights
 from tests.unit.builders import WIDER, Situation, a_pointer, a_request, said
 
 RECORDED = Rights(
-    "plan", frozenset({"Read", "Grep"}), frozenset({"/srv/modules"}), ("--verbose", "--sandbox")
+    "plan",
+    frozenset({"Read", "Grep"}),
+    frozenset({"/srv/modules"}),
+    ("--verbose", "--sandbox"),
+    frozenset({"Bash(rm*)", "Bash(git push*)"}),
 )
 
 
@@ -15,9 +21,10 @@ RECORDED = Rights(
     "asked",
     [
         RECORDED,
-        Rights("plan", frozenset({"Read"}), frozenset(), ("--verbose", "--sandbox")),
+        Rights("plan", frozenset({"Read"}), frozenset(), ("--verbose", "--sandbox"), RECORDED.approve_tools),
+        replace(RECORDED, approve_tools=RECORDED.approve_tools | {"Write"}),
     ],
-    ids=["equal", "fewer-tools-and-directories"],
+    ids=["equal", "fewer-tools-and-directories", "more-that-waits"],
 )
 def test_the_recorded_rights_or_fewer_are_resumed(asked: Rights) -> None:
     situation = Situation(a_pointer(rights=RECORDED), a_request(rights=asked))
@@ -28,14 +35,16 @@ def test_the_recorded_rights_or_fewer_are_resumed(asked: Rights) -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        Rights("bypassPermissions"),
-        Rights(None),
-        Rights("plan", allowed_tools=frozenset({"Read", "Bash"})),
-        Rights("plan", allowed_tools=frozenset({"Read(*)"})),
-        Rights("plan", extra_dirs=frozenset({"/srv/modules/net"})),
-        Rights("plan", extra_args=("--verbose",)),
-        Rights("plan", extra_args=("--sandbox", "--verbose")),
-        Rights("plan", extra_args=("--verbose", "--sandbox", "--yolo")),
+        replace(RECORDED, permission_mode="bypassPermissions"),
+        replace(RECORDED, permission_mode=None),
+        replace(RECORDED, allowed_tools=frozenset({"Read", "Bash"})),
+        replace(RECORDED, allowed_tools=frozenset({"Read(*)"})),
+        replace(RECORDED, extra_dirs=frozenset({"/srv/modules/net"})),
+        replace(RECORDED, extra_args=("--verbose",)),
+        replace(RECORDED, extra_args=("--sandbox", "--verbose")),
+        replace(RECORDED, extra_args=("--verbose", "--sandbox", "--yolo")),
+        replace(RECORDED, approve_tools=frozenset({"Bash(rm*)"})),
+        replace(RECORDED, approve_tools=frozenset({"Bash"})),
     ],
     ids=[
         "another-mode",
@@ -46,6 +55,8 @@ def test_the_recorded_rights_or_fewer_are_resumed(asked: Rights) -> None:
         "only-some-arguments",
         "arguments-in-another-order",
         "one-argument-more",
+        "one-pattern-less-that-waits",
+        "another-pattern-that-waits",
     ],
 )
 def test_whatever_is_not_literally_there_is_refused(asked: Rights) -> None:

@@ -23,10 +23,11 @@ _KEYS = {
     "permission_mode": "permission_mode",
     "allowed_tools": "allowed_tools",
     "extra_dirs": "extra_dirs",
+    "approve_tools": "approve_tools",
     "fresh": "fresh",
     "provider_session_id": "provider_session_id",
 }
-_LISTS = ("allowed_tools", "extra_dirs")
+_LISTS = ("allowed_tools", "extra_dirs", "approve_tools")
 _NUMBERS = ("timeout",)
 _FLAGS = ("fresh",)
 

@@ -69,6 +69,7 @@ def _abilities(can: Capabilities) -> str:
         "choose its id": can.chooses_id,
         "prove its record": can.append_only_transcript,
         "tell its context": can.reports_context,
+        "wait for approval": can.can_defer,
     }
     return ", ".join(word for word, able in words.items() if able) or "only start"
 

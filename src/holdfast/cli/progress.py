@@ -17,7 +17,18 @@ from holdfast.cli.harmless import one_line, visible
 from holdfast.cli.verdicts import this_turn
 from holdfast.domain.decisions import Decision, Fork, Fresh, Refuse, Resume, Wait, decision_document
 from holdfast.engine.result import RunInterrupted, RunResult, result_document
-from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
+from holdfast.providers.happenings import (
+    Called,
+    Deferred,
+    Ended,
+    Happening,
+    Named,
+    Noted,
+    Returned,
+    Said,
+    Spent,
+    Ungated,
+)
 
 if TYPE_CHECKING:
     from holdfast.cli.live import StatusLine
@@ -146,7 +157,10 @@ class _People:
             what = kind if kind == result.status else f"{result.status}: {kind}"
             tell(f"{what}: {result.failure.message}")
         tell(_summary(result, time.monotonic() - self._began))
-        if not self._goes_on:
+        if result.approval is not None:
+            tell(f"waits for approval: {result.approval.what}")
+            tell(f"to say no: holdfast deny {result.approval.id} --note WHY")
+        if not self._goes_on or result.approval is not None:
             tell(f"go on with: {result.continue_with}")
 
     def close(self) -> None:
@@ -207,6 +221,10 @@ def _event_document(seen: Decision | Happening) -> dict[str, object]:
             return {"type": "notice", "text": text}
         case Ended(ok, _, error, status, code):
             return {"type": "end", "ok": ok, "error": error, "status": status, "code": code}
+        case Deferred(call_id, tool, arguments):
+            return {"type": "deferred", "id": call_id, "tool": tool, "arguments": dict(arguments)}
+        case Ungated():
+            return {"type": "ungated"}
         case _:
             return {"type": "decision", "decision": decision_document(seen)}
 

@@ -54,6 +54,8 @@ def chat(run: Invocation, /, session: str | None, forks: bool, json_stream: bool
             result = exc.result
         session_id = result.session_id
         given["fresh"] = False  # that was for the first turn
+        if result.approval is not None:
+            break  # nothing else of it runs before someone has answered
     if result is not None:
         tell(f"paused; go on with: holdfast chat {result.called}")
         finish(result)

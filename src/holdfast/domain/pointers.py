@@ -17,15 +17,17 @@ class Rights:
     allowed_tools: frozenset[str] = frozenset()
     extra_dirs: frozenset[str] = frozenset()
     extra_args: tuple[str, ...] = ()
+    approve_tools: frozenset[str] = frozenset()  #: patterns of calls that wait for a person
 
     def within(self, recorded: Rights) -> bool:
-        """Equal, or literally a subset: nothing here was not there."""
+        """Equal, or literally a subset: nothing here was not there, and whatever waited for a person still does."""
         return (
             self.permission_mode == recorded.permission_mode
             and self.allowed_tools <= recorded.allowed_tools
             and self.extra_dirs <= recorded.extra_dirs
             # an argument may restrict as well as widen: only the same ones are known to be safe
             and self.extra_args == recorded.extra_args
+            and self.approve_tools >= recorded.approve_tools
         )
 
 

@@ -114,6 +114,8 @@ class _Node:
             if slot == "value":  # {"name": "API_KEY", "value": ...}
                 slot = self.source.get("name", slot)
             return slot if isinstance(slot, str) else ""
+        if self.name and secret_kind(self.name) is not None:
+            return self.name  # whatever stands in a secret's list is secret
         before, item = self.source[slot - 1] if slot else "", self.source[slot]
         is_option = isinstance(before, str) and before.startswith("--") and not str(item).startswith("-")
         return before if is_option else self.name  # ["--password", ...]

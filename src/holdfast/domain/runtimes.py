@@ -20,6 +20,7 @@ class Capabilities:
     chooses_id: bool = False  #: the caller may choose the provider session id
     append_only_transcript: bool = False  #: so that an altered prefix proves an edit
     reports_context: bool = False  #: says how full the context window is
+    can_defer: bool = False  #: ends with a tool call pending, which a later run carries out
 
 
 @record

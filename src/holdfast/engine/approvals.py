@@ -13,6 +13,8 @@ from holdfast.domain.redaction import Json
 from holdfast.domain.text import check_name, check_text
 from holdfast.engine.sessions import Sessions
 from holdfast.errors import InvalidInput
+from holdfast.notifying.occasions import approval_notice
+from holdfast.notifying.sending import notify
 
 _LONGEST = 10_000
 _MOST_SECONDS = 100 * 365 * 24 * 3600
@@ -48,7 +50,9 @@ class Approvals(Sessions):
             frozenset(check_name("answerer", name) for name in answerers),
             session.agent,
         )
-        return self.store.request_approval(session.id, new)
+        asked = self.store.request_approval(session.id, new)
+        notify(self.policy.notify, approval_notice(asked, session.agent))
+        return asked
 
     def approvals(self, session_id: str | None = None, *, open_only: bool = True) -> tuple[Approval, ...]:
         """Oldest first. Open ones are those without an answer, expired ones included."""

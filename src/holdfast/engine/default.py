@@ -38,7 +38,7 @@ def open_with(settings: Settings, clock: Clock | None = None) -> Holdfast:
         durability=settings.durability,
         policy=settings.policy,
     )
-    empty_spool(store, url, settings.workspace, os.environ)
+    empty_spool(store, settings, os.environ)
     opened = Holdfast(store, settings.policy, clock or system_clock)
     opened.project = _project()
     return opened

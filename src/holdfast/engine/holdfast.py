@@ -104,7 +104,7 @@ class Holdfast(Conversations):
         stopped = self.stopped_turn(session.id)
         if stopped is None:
             raise InvalidInput("prompt", f"no turn of {session.id} was stopped: say what to do next")
-        if stopped.status is not TurnStatus.QUEUED:
+        if stopped.status not in (TurnStatus.QUEUED, TurnStatus.WAITING):
             chosen = provider or stopped.provider
             return self._work.run(session.id, chosen, CONTINUE, self._work.prepare(chosen, keywords))
         if provider not in (None, stopped.provider):

@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
 from holdfast.config import data_dir
+from holdfast.domain.policy import NotifyPolicy
 from holdfast.hooks import pre_delegate
 from holdfast.hooks.calls import HookCall
 from holdfast.hooks.log import HookLog
 from holdfast.hooks.main import EVENTS
+from holdfast.notifying.occasions import done_notice
+from holdfast.notifying.sending import notify
 from holdfast.processes.machine import machine_id
 from holdfast.store.contract import Store
 
 
-def answer_hook(store: Store, event: str, payload: Mapping[str, Any]) -> dict[str, Any] | None:
+def answer_hook(
+    store: Store, policy: NotifyPolicy, event: str, payload: Mapping[str, Any]
+) -> dict[str, Any] | None:
     """As ``holdfast hook EVENT`` would answer it; KeyError for an event that there is not."""
     handler = import_module(f"holdfast.hooks.{EVENTS[event]}")
-    answer: dict[str, Any] | None = handler.answer(_call(store, event, payload))
+
+    def tell(session_id: str) -> None:
+        notify(policy, done_notice(store.get_session(session_id)))
+
+    answer: dict[str, Any] | None = handler.answer(_call(store, event, payload, tell))
     return answer
 
 
@@ -30,6 +39,9 @@ def answer_pre_delegate(store: Store, context: object) -> dict[str, Any]:
     return pre_delegate.answer_question(_call(store, "pre-delegate", context))
 
 
-def _call(store: Store, event: str, payload: Mapping[str, Any]) -> HookCall:
+def _call(
+    store: Store, event: str, payload: Mapping[str, Any], when_done: Callable[[str], None] | None = None
+) -> HookCall:
     environ = os.environ
-    return HookCall(payload, store, environ, machine_id(data_dir(environ)), HookLog(environ, event))
+    machine, log = machine_id(data_dir(environ)), HookLog(environ, event)
+    return HookCall(payload, store, environ, machine, log, when_done)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 
+from holdfast.clock import to_iso
+from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import Decision, decision_document
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId, SessionId
@@ -28,6 +30,7 @@ class RunResult:
     failure: Failure | None = None
     session_name: str | None = None
     notices: tuple[str, ...] = ()  #: worth a person's attention: not saved, context nearly full …
+    approval: Approval | None = None  #: what a turn that waits is waiting for
 
     @property
     def ok(self) -> bool:
@@ -35,22 +38,27 @@ class RunResult:
 
     @property
     def status(self) -> str:
-        """``done``, ``failed``, ``cancelled``, or ``interrupted`` for a failure that says nothing about the work."""
+        """``done``, ``failed``, ``cancelled``, ``waiting`` for a person, or ``interrupted`` for a failure that says
+        nothing about the work."""
         if self.failure is not None and self.failure.failure_class is FailureClass.INTERRUPTED:
             return INTERRUPTED
         return self.turn_status.value
 
     @property
     def exit_code(self) -> int:
-        """What a command ends with: 0 done, 1 failed, 4 refused by a guard or busy."""
+        """What a command ends with: 0 done, 1 failed, 4 refused by a guard or busy, 5 waits for a person."""
         if self.ok:
             return 0
+        if self.turn_status is TurnStatus.WAITING:
+            return 5
         kind = None if self.failure is None else self.failure.failure_class
         return 4 if kind in (FailureClass.REFUSED, FailureClass.LOCKED) else 1
 
     @property
     def continue_with(self) -> str:
         """The command that goes on from here."""
+        if self.approval is not None:
+            return f"holdfast approve {self.approval.id}"
         stopped = self.status == INTERRUPTED or self.turn_status is TurnStatus.QUEUED
         return f"holdfast resume {self.called}" + ("" if stopped else ' "..."')
 
@@ -89,5 +97,17 @@ def result_document(result: RunResult) -> dict[str, object]:
         if failure is None
         else {"class": failure.failure_class.value, "message": failure.message},
         "notices": list(result.notices),
+        "approval": None if result.approval is None else _approval(result.approval),
         "continue_with": result.continue_with,
+    }
+
+
+def _approval(approval: Approval) -> dict[str, object]:
+    return {
+        "id": approval.id,
+        "what": approval.what,
+        "tool": approval.tool,
+        "arguments": dict(approval.arguments),
+        "arguments_hash": approval.arguments_hash,
+        "expires_at": None if approval.expires_at is None else to_iso(approval.expires_at),
     }

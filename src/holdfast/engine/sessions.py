@@ -35,8 +35,9 @@ from holdfast.domain.sessions import (
     state_document,
 )
 from holdfast.domain.text import check_name, check_text
-from holdfast.engine.notifying import done_notice, notify
 from holdfast.errors import Conflict, InvalidInput, NotFound, UnreadableSession
+from holdfast.notifying.occasions import done_notice
+from holdfast.notifying.sending import notify
 from holdfast.store.contract import Store
 
 log = logging.getLogger("holdfast")

@@ -11,20 +11,30 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.clock import system_clock
+from holdfast.config import Settings, default_url
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, NewDelegation, Question
 from holdfast.domain.plain_records import PlainRecord
+from holdfast.domain.policy import NotifyPolicy
 from holdfast.errors import HoldfastError, StoreError
 from holdfast.hooks.configuration import spool_dir
 from holdfast.hooks.log import HookLog
 from holdfast.hooks.spool import COPY, forget_marks, record_names
+from holdfast.notifying.occasions import done_notice
+from holdfast.notifying.sending import notify
 from holdfast.store.contract import Store
 
 _LOCK = "lock"
 _BROKEN = ".broken"
-_Verb = Callable[[Store, Mapping[str, Any]], object]
+_Verb = Callable[[Store, NotifyPolicy, Mapping[str, Any]], object]
 
 
-def _observe(store: Store, fields: Mapping[str, Any]) -> object:
+def _end_delegation(store: Store, policy: NotifyPolicy, fields: Mapping[str, Any]) -> None:
+    ended = store.end_delegation(DelegationEnd(**{**fields, "outcome": DelegationOutcome(fields["outcome"])}))
+    if ended is not None and ended.finalized_now:
+        notify(policy, done_notice(store.get_session(ended.session_id)))
+
+
+def _observe(store: Store, _: NotifyPolicy, fields: Mapping[str, Any]) -> object:
     from holdfast.domain.sightings import Sighting
     from holdfast.hooks.watching import watch  # brings what reads transcripts
 
@@ -32,19 +42,18 @@ def _observe(store: Store, fields: Mapping[str, Any]) -> object:
 
 
 _VERBS: dict[str, _Verb] = {
-    "delegate": lambda store, fields: store.delegate(NewDelegation(**fields)),
-    "ask_delegation": lambda store, fields: store.ask_delegation(Question(**fields)),
-    "end_delegation": lambda store, fields: store.end_delegation(
-        DelegationEnd(**{**fields, "outcome": DelegationOutcome(fields["outcome"])})
-    ),
-    "lose_delegations": lambda store, fields: store.lose_delegations(fields["provider_session_id"]),
+    "delegate": lambda store, _, fields: store.delegate(NewDelegation(**fields)),
+    "ask_delegation": lambda store, _, fields: store.ask_delegation(Question(**fields)),
+    "end_delegation": _end_delegation,
+    "lose_delegations": lambda store, _, fields: store.lose_delegations(fields["provider_session_id"]),
     "observe_session": _observe,
 }
 
 
-def empty_spool(store: Store, url: str, workspace: str, environ: Mapping[str, str]) -> int:
+def empty_spool(store: Store, settings: Settings, environ: Mapping[str, str]) -> int:
     """How many records the store has taken. Never raises: what stays is taken by the next one who opens the store."""
-    place = None if url.startswith("sqlite:") else spool_dir(environ, url, workspace)
+    url = settings.url or default_url(environ)
+    place = None if url.startswith("sqlite:") else spool_dir(environ, url, settings.workspace)
     if place is None or not Path(place).is_dir():
         return 0
     log = HookLog(environ, "spool")
@@ -52,7 +61,7 @@ def empty_spool(store: Store, url: str, workspace: str, environ: Mapping[str, st
         with _alone(Path(place)) as is_alone:
             if not is_alone:
                 return 0
-            taken = _take_records(store, Path(place), log)
+            taken = _take_records(store, settings.policy.notify, Path(place), log)
             _renew_copy(store, Path(place))
             # not before the copy says who works in what
             forget_marks(place, {str(record.get("key")) for record in taken})
@@ -77,13 +86,13 @@ def _alone(place: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
-def _take_records(store: Store, place: Path, log: HookLog) -> list[dict[str, Any]]:
+def _take_records(store: Store, policy: NotifyPolicy, place: Path, log: HookLog) -> list[dict[str, Any]]:
     taken: list[dict[str, Any]] = []
     for name in record_names(str(place)):
         file = place / name
         try:
             record = json.loads(file.read_bytes())
-            _VERBS[record["verb"]](store, record["fields"])
+            _VERBS[record["verb"]](store, policy, record["fields"])
         except StoreError:
             raise
         except (HoldfastError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as exc:

@@ -13,7 +13,7 @@ from holdfast.processes.owners import boot_id, is_gone, make_owner, process_star
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any, Protocol
 
     from holdfast.domain.delegations import (
@@ -50,8 +50,16 @@ class HookCall:
     """One call of a hook."""
 
     def __init__(
-        self, payload: Payload, store: HookStore, environ: Mapping[str, str], machine: str, log: HookLog
+        self,
+        payload: Payload,
+        store: HookStore,
+        environ: Mapping[str, str],
+        machine: str,
+        log: HookLog,
+        when_done: Callable[[str], None] | None = None,
     ) -> None:
+        """``when_done`` is told each session that a hook finalizes."""
+        self.when_done = when_done
         self.payload = payload
         self.store = store
         self.environ = environ

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.config import Settings, data_dir, default_url, load_settings
+from holdfast.domain.notices import Occasion
 from holdfast.errors import ConfigError
 from holdfast.hooks.places import state_dir
 from holdfast.processes.machine import machine_id
@@ -36,6 +37,7 @@ def read_configuration(environ: Mapping[str, str], cwd: str) -> dict[str, Any]:
         "context_warn": shares.context_warn,
         "context_refresh": shares.context_refresh,
         "context_critical": shares.context_critical,
+        "tells_when_done": settings.policy.notify.wants(Occasion.SESSION_DONE),
     }
 
 

@@ -73,15 +73,22 @@ def _answer(
     from holdfast.hooks.settings import load_hook_settings
     from holdfast.hooks.stores import open_hook_store
 
-    settings = load_hook_settings(environ, os.getcwd())
+    cwd = os.getcwd()
+    settings = load_hook_settings(environ, cwd)
+    done: list[str] = []
     store = open_hook_store(settings)
     try:
         handler = __import__(f"holdfast.hooks.{module}", fromlist=["answer"])
-        call = HookCall(payload, store, environ, settings.machine, log)
+        call = HookCall(payload, store, environ, settings.machine, log, done.append)
         answer: dict[str, Any] | None = handler.answer(call)
-        return answer
     finally:
         store.close()
+    if done and settings.tells_when_done:
+        from holdfast.hooks.done import tell_done  # brings the whole store
+
+        for session_id in done:
+            tell_done(environ, cwd, session_id)
+    return answer
 
 
 def _answer_failure(event: str, payload: dict[str, Any] | None) -> dict[str, Any] | None:

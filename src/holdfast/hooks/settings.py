@@ -40,6 +40,7 @@ class HookSettings(PlainRecord):
     context_warn: float
     context_refresh: float
     context_critical: float
+    tells_when_done: bool  #: somebody wants to be told of finalized sessions
 
 
 def load_hook_settings(environ: Mapping[str, str], cwd: str) -> HookSettings:

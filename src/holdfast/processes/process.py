@@ -51,6 +51,7 @@ class StopCause(StrEnum):
     TIMEOUT = "timeout"  #: of the whole turn
     LEASE_LOST = "lease_lost"
     EXIT = "exit"  #: Holdfast itself ends
+    UNGATED = "ungated"  #: it would call tools without asking
 
 
 @record

@@ -23,17 +23,28 @@ from holdfast.providers.happenings import Happening
 
 
 @record
+class ToolGate:
+    """Who is asked before each tool call, as Claude Code asks its PreToolUse hooks. It fails closed."""
+
+    command: str  #: for a shell
+    seconds: int  #: it has answered long before this
+    arm: str  #: for a shell, to be run when the agent's session starts ...
+    armed: Path  #: ... which leaves this file: the agent does run its hooks
+
+
+@record
 class Order:
     """One launch, fully decided: the decision alone says which session it goes to."""
 
     binary: str
     home: str
     work_dir: str
-    prompt: str  #: as it is sent, context included
+    prompt: str | None  #: as it is sent, context included; None: go on with the call that was deferred
     decision: Resume | Fork | Fresh
     new_id: ProviderSessionId | None  #: for a new or forked session, where the provider lets us choose
     model: str | None
     rights: Rights
+    gate: ToolGate | None = None  #: where calls wait for a person
 
     @property
     def expected_id(self) -> ProviderSessionId | None:

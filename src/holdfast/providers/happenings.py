@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.records import record
 from holdfast.domain.redaction import Json
 from holdfast.domain.usage import UsageReport
+
+#: arguments of a tool that say what it is about
+_TELLING = ("command", "file_path", "notebook_path", "path", "url")
+_LONGEST_WORDS = 300
 
 
 @record
@@ -63,4 +68,26 @@ class Ended:
     code: str = ""  #: the provider's own name for it
 
 
-Happening = Named | Said | Called | Returned | Spent | Noted | Ended
+@record
+class Deferred:
+    """A terminal event, too: the agent ended well, and this call of it waits for a person."""
+
+    call_id: str
+    tool: str
+    arguments: Mapping[str, Json]
+
+    @property
+    def words(self) -> str:
+        """The call as a person reads it, in one line."""
+        about = next((value for name in _TELLING if (value := self.arguments.get(name))), None)
+        text = about if isinstance(about, str) else json.dumps(dict(self.arguments), ensure_ascii=False)
+        line = " ".join(f"{self.tool}: {text}".split())
+        return line if len(line) <= _LONGEST_WORDS else f"{line[:_LONGEST_WORDS]}…"
+
+
+@record
+class Ungated:
+    """The agent does not ask the gate it was given: it must be ended before it calls a tool."""
+
+
+Happening = Named | Said | Called | Returned | Spent | Noted | Ended | Deferred | Ungated

@@ -11,26 +11,37 @@ from holdfast.domain.records import record
 from holdfast.processes.process import Exit, StopCause
 from holdfast.providers.contract import Order, Provider
 from holdfast.providers.failure_rules import Evidence, FailureRules
+from holdfast.providers.happenings import Deferred
 from holdfast.providers.report import Report
 
 MAX_MESSAGE = 4000
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
+_UNGATED = (
+    "the agent does not run the hook that makes tool calls wait for approval: hooks are switched off, perhaps by "
+    "managed settings; it was ended as soon as it had begun"
+)
 _STOPPED = {
     StopCause.CANCELLED: (FailureClass.CANCELLED, "cancelled"),
     StopCause.TIMEOUT: (FailureClass.INTERRUPTED, "the time limit of the turn was reached"),
     StopCause.LEASE_LOST: (FailureClass.INTERRUPTED, "the lease on the turn was lost"),
     StopCause.EXIT: (FailureClass.INTERRUPTED, "holdfast itself was stopped"),
+    StopCause.UNGATED: (FailureClass.CONFIG, _UNGATED),
 }
 
 
 @record
 class Ending:
-    """``failure`` None: the turn was answered."""
+    """``failure`` None: the turn was answered, unless a call of it was deferred."""
 
     failure: Failure | None = None
+    deferred: Deferred | None = None
     refused: bool = False  #: positive evidence that the session was refused, before anything was done
     reset_at: Instant | None = None
+
+    @property
+    def is_answered(self) -> bool:
+        return self.failure is None and self.deferred is None
 
 
 def judge(order: Order, report: Report, exit_: Exit, provider: Provider) -> Ending:
@@ -43,7 +54,7 @@ def judge(order: Order, report: Report, exit_: Exit, provider: Provider) -> Endi
         return Ending(Failure(FailureClass.GONE, other), refused=not report.tools)
     # one that had answered and was ended because it did not leave has answered
     if answered and (exit_.code == 0 or exit_.stopped is not None):
-        return Ending()
+        return Ending(deferred=report.deferred)
     return _classify(order, report, exit_, provider.rules)
 
 
@@ -86,7 +97,7 @@ def _classify(order: Order, report: Report, exit_: Exit, rules: FailureRules) ->
     if ended is None and exit_.code == 0 and found.failure_class is FailureClass.UNKNOWN:
         return Ending(Failure(FailureClass.INTERRUPTED, _without_end(exit_)))
     refused = resumed and found.failure_class is FailureClass.GONE and not report.tools
-    return Ending(Failure(found.failure_class, message), refused, found.reset_at)
+    return Ending(Failure(found.failure_class, message), refused=refused, reset_at=found.reset_at)
 
 
 def _has_begun(report: Report, exit_: Exit) -> bool:

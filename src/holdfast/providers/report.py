@@ -6,7 +6,18 @@ from dataclasses import dataclass, field
 
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.usage import UsageReport
-from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
+from holdfast.providers.happenings import (
+    Called,
+    Deferred,
+    Ended,
+    Happening,
+    Named,
+    Noted,
+    Returned,
+    Said,
+    Spent,
+    Ungated,
+)
 
 #: an answer longer than this is cut, visibly; far below what the store refuses
 MAX_RESPONSE = 1024 * 1024
@@ -17,6 +28,8 @@ _CUT = "\n[cut: the answer was longer]"
 class Report:
     session_id: ProviderSessionId | None = None
     ended: Ended | None = None
+    deferred: Deferred | None = None  #: how it ended, if that was a call that waits
+    ungated: bool = False
     tools: int = 0  #: calls that began
     in_flight: dict[str, str] = field(default_factory=dict)  #: call id -> tool, not answered yet
     usage: UsageReport = field(default_factory=UsageReport)
@@ -40,6 +53,12 @@ class Report:
                 self.usage = usage
             case Ended():
                 self._end(happening)
+                self.deferred = None
+            case Deferred():
+                self._end(Ended(ok=True))
+                self.deferred = happening
+            case Ungated():
+                self.ungated = True
             case Noted():
                 pass
 

@@ -19,7 +19,7 @@ from holdfast.errors import InvalidInput
 from holdfast.processes.command import Command
 from holdfast.providers.contract import ArchivedTurn, Order, Probe
 from holdfast.providers.failure_rules import FailureRules, load_rules
-from holdfast.providers.happenings import Called, Ended, Happening, Named, Returned, Said, Spent
+from holdfast.providers.happenings import Called, Deferred, Ended, Happening, Named, Returned, Said, Spent
 from holdfast.providers.loose_json import as_amount, as_count, as_object, as_text
 from holdfast.providers.owned import check_arguments
 from holdfast.providers.scripted_agent.memory import agent_home, session_path
@@ -41,6 +41,7 @@ class Scripted:
         "--permission-mode": "use holdfast run --permission-mode MODE",
         "--allow-tool": "use holdfast run --allow-tool TOOL",
         "--interactive": "use holdfast open ID",
+        "--gate": "use holdfast run --approve-tools PATTERN",
     }
 
     @property
@@ -67,6 +68,7 @@ class Scripted:
                 chooses_id="--session-id" in usage,
                 append_only_transcript=True,
                 reports_context=True,
+                can_defer="--gate" in usage,
             ),
         )
 
@@ -102,7 +104,8 @@ def _arguments(order: Order) -> tuple[str, ...]:
     mode = ("--permission-mode", rights.permission_mode) if rights.permission_mode else ()
     tools = (f"--allow-tool={tool}" for tool in sorted(rights.allowed_tools))
     folders = (f"--add-dir={folder}" for folder in sorted(rights.extra_dirs))
-    return (order.binary, *_session(order), *model, *mode, *tools, *folders, *rights.extra_args)
+    gate = (f"--gate={order.gate.command}",) if order.gate is not None else ()
+    return (order.binary, *_session(order), *model, *mode, *tools, *folders, *gate, *rights.extra_args)
 
 
 def _session(order: Order) -> tuple[str, ...]:
@@ -132,6 +135,8 @@ class ScriptedStream:
                 "is_error": bool(is_error),
             }:
                 yield Returned(call_id, output, is_error)
+            case {"type": "deferred", "id": str(call_id), "name": str(tool), "input": dict(arguments)}:
+                yield Deferred(call_id, tool, arguments)
             case {"type": "usage"}:
                 yield Spent(_usage(line))
             case {"type": "end", "ok": bool(ok)}:

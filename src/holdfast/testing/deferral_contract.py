@@ -27,7 +27,7 @@ from holdfast.testing.builders import (
     done,
 )
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.steps import begin, claim, defer, enqueue, refused, snapshot
+from holdfast.testing.steps import begin, claim, defer, enqueue, join, refused, snapshot
 
 
 def running(store: Store, session: Session, **changes: Any) -> Claim:
@@ -262,3 +262,18 @@ class ActOnAnswerContract:
         store.launch(claimed.lease, Launch(claimed.decision))
         with refused(store, Conflict):
             store.fall_back(claimed.lease, Failure(FailureClass.GONE, "no such session"), "fresh")
+
+    def test_what_others_said_meanwhile_is_told_with_the_next_request(self, store: Store) -> None:
+        session = begin(store)
+        other = join(store, session, "reviewer")
+        at_work = running(store, other)
+        answered(store, session)
+        store.finish_turn(at_work.lease, done())
+        claimed = claim(store, session)
+        assert isinstance(claimed.decision, Resume)
+        store.launch(claimed.lease, Launch(claimed.decision))
+        store.finish_turn(claimed.lease, done(provider_session_id=claimed.decision.provider_session_id))
+        enqueue(store, session, "go on")
+        after_it = claim(store, session).decision
+        assert isinstance(after_it, Resume)
+        assert after_it.catch_up == ((1, 1),)

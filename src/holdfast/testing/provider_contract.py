@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -16,9 +17,20 @@ from holdfast.domain.redaction import Json
 from holdfast.domain.usage import Usage, UsageReport
 from holdfast.errors import InvalidInput
 from holdfast.processes.command import Command
-from holdfast.providers.contract import Order, Provider
+from holdfast.providers.contract import Order, Provider, ToolGate
 from holdfast.providers.failure_rules import Evidence
-from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
+from holdfast.providers.happenings import (
+    Called,
+    Deferred,
+    Ended,
+    Happening,
+    Named,
+    Noted,
+    Returned,
+    Said,
+    Spent,
+    Ungated,
+)
 from holdfast.providers.report import Report
 
 PROMPT = "what is the answer?\n--really"
@@ -101,6 +113,18 @@ class CommandContract(_OfOneProvider):
             command = provider.interactive(order)
             assert command.stdin is None
             assert mentions(command, PROMPT) == 0
+
+    def test_a_provider_that_can_defer_names_its_gate_with_every_launch_and_goes_on_without_a_prompt(
+        self, provider: Provider, orders: list[Order], probe_outputs: tuple[str, ...]
+    ) -> None:
+        if not provider.read_probe(probe_outputs).capabilities.can_defer:
+            return
+        gate = ToolGate("gate-7 || exit 2", 600, "arm-7", Path("/nowhere/armed"))
+        for order in orders:
+            gated = replace(order, gate=gate)
+            for command in (provider.command(gated), provider.interactive(gated)):
+                assert mentions(command, gate.command) == 1
+        assert provider.command(replace(an_order(RESUME), prompt=None, gate=gate)).stdin is None
 
     def test_the_model_is_sent_whatever_the_decision(self, provider: Provider, orders: list[Order]) -> None:
         for order in orders:
@@ -293,6 +317,8 @@ def _is_sound(happening: object) -> bool:
             Said(str())
             | Noted(str())
             | Called(str(), str(), Mapping())
+            | Deferred(str(), str(), Mapping())
+            | Ungated()
             | Returned(str(), str(), bool())
             | Ended(bool(), str() | None, str(), int() | None, str())
         ):

@@ -1,3 +1,4 @@
+import json
 from pathlib import Path
 from uuid import UUID
 
@@ -7,10 +8,11 @@ from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
 from holdfast.providers.claude.provider import Claude
-from holdfast.providers.contract import Provider
+from holdfast.providers.contract import Provider, ToolGate
 from tests.unit.providers.builders import FORK, FRESH, NEW, OLD, RESUME, an_order
 
 CLAUDE: Provider = Claude()
+GATE = ToolGate("gate /run || exit 2", 600, "gate /run --arm", Path("/run/armed"))
 HEADLESS = ("/bin/agent", "-p", "--output-format", "stream-json", "--verbose")
 HELP = """
   --add-dir <directories...>            Additional directories to allow tool
@@ -94,7 +96,43 @@ def test_the_probe_tells_version_product_and_capabilities() -> None:
         chooses_id=True,
         append_only_transcript=True,
         reports_context=True,
+        can_defer=True,
     )
+
+
+@pytest.mark.parametrize(
+    ("printed", "can"),
+    [
+        ("2.1.89 (Claude Code)", True),
+        ("2.1.88 (Claude Code)", False),
+        ("2.0.325 (Claude Code)", False),
+        ("3.0.0 (Claude Code)", True),
+        ("2.1 (Claude Code)", False),
+        ("9.9.9 (OpenClaude)", False),
+    ],
+)
+def test_only_versions_that_know_how_to_defer_a_call_are_trusted_to(printed: str, can: bool) -> None:
+    assert CLAUDE.read_probe((printed, HELP)).capabilities.can_defer is can
+
+
+def test_its_gate_is_asked_before_every_call_and_no_settings_of_others_switch_it_off() -> None:
+    command = CLAUDE.command(an_order(gate=GATE, prompt=None, decision=RESUME))
+    (settings,) = (json.loads(a.partition("=")[2]) for a in command.argv if a.startswith("--settings="))
+    assert settings["disableAllHooks"] is False
+    (before_calls,) = settings["hooks"]["PreToolUse"]
+    assert before_calls["matcher"] == "*"
+    assert before_calls["hooks"] == [{"type": "command", "command": GATE.command, "timeout": GATE.seconds}]
+    assert settings["hooks"]["SessionStart"][0]["hooks"] == [{"type": "command", "command": GATE.arm}]
+    assert {"CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_SAFE_MODE"} <= set(command.without)
+    assert command.stdin is None
+    assert not any("--settings" in argument for argument in CLAUDE.command(an_order()).argv)
+
+
+@pytest.mark.parametrize("argument", ["--bare", "--safe-mode", "--settings", "--settings={}"])
+def test_an_option_with_which_no_call_would_wait_is_refused_where_calls_wait(argument: str) -> None:
+    CLAUDE.check(Rights(extra_args=(argument,)))
+    with pytest.raises(InvalidInput, match=argument.partition("=")[0]):
+        CLAUDE.check(Rights(extra_args=(argument,), approve_tools=frozenset({"Bash"})))
 
 
 @pytest.mark.parametrize("printed", ["0.9.1 (OpenClaude)", "openclaude 0.9.1", "OpenClaude v0.9.1\n"])

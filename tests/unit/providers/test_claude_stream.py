@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -5,7 +6,19 @@ import pytest
 from holdfast.domain.pointers import Rights
 from holdfast.domain.usage import ContextUse, Usage
 from holdfast.providers.claude.stream import ClaudeStream
-from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
+from holdfast.providers.contract import ToolGate
+from holdfast.providers.happenings import (
+    Called,
+    Deferred,
+    Ended,
+    Happening,
+    Named,
+    Noted,
+    Returned,
+    Said,
+    Spent,
+    Ungated,
+)
 from tests.unit.providers.builders import (
     FORK,
     FRESH,
@@ -238,3 +251,30 @@ def test_an_empty_result_repeats_nothing() -> None:
         assistant(text("Let me see.")), {"type": "result", "is_error": False, "result": ""}
     )
     assert report_of(happenings).response == "Let me see."
+
+
+DEFERRED = {
+    "type": "result", "is_error": False, "result": "", "stop_reason": "tool_deferred",
+    "deferred_tool_use": {"id": "toolu_01", "name": "Bash", "input": {"command": "terraform apply"}},
+}  # fmt: skip
+
+
+def test_a_deferred_call_ends_the_run() -> None:
+    assert read_lines(DEFERRED) == [Deferred("toolu_01", "Bash", {"command": "terraform apply"})]
+
+
+def test_a_call_that_was_deferred_again_before_the_prompt_ran_is_not_how_it_ended() -> None:
+    report = report_of(read_lines(DEFERRED, {"type": "result", "is_error": False, "result": "done"}))
+    assert report.deferred is None
+    assert report.response == "done"
+
+
+@pytest.mark.parametrize("first", [{"type": "system", "subtype": "init"}, {"type": "command_lifecycle"}])
+def test_an_agent_that_has_not_run_its_hooks_by_its_first_line_is_ungated(
+    first: dict[str, Any], tmp_path: Path
+) -> None:
+    gate = ToolGate("gate", 1, "arm", tmp_path / "armed")
+    assert list(ClaudeStream(an_order(gate=gate)).read(first)) == [Ungated()]
+    assert list(ClaudeStream(an_order()).read(first)) == []
+    gate.armed.touch()
+    assert list(ClaudeStream(an_order(gate=gate)).read(first)) == []

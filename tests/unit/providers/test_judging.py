@@ -5,9 +5,10 @@ import pytest
 from holdfast.domain.decisions import Fork, Fresh, Reason, Resume
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.redaction import Json
 from holdfast.processes.process import Exit, StopCause
 from holdfast.providers.codex.provider import Codex
-from holdfast.providers.happenings import Called, Ended, Happening, Named, Returned, Said
+from holdfast.providers.happenings import Called, Deferred, Ended, Happening, Named, Returned, Said, Ungated
 from holdfast.providers.judging import Ending, judge
 from holdfast.providers.report import MAX_RESPONSE, Report
 from holdfast.providers.scripted import Scripted
@@ -46,6 +47,7 @@ def kind(ending: Ending) -> FailureClass | None:
         ((Said("half"),), an_exit(stopped=StopCause.TIMEOUT), FailureClass.INTERRUPTED),
         ((Said("half"),), an_exit(stopped=StopCause.EXIT), FailureClass.INTERRUPTED),
         ((Said("half"),), an_exit(stopped=StopCause.LEASE_LOST), FailureClass.INTERRUPTED),
+        ((Ungated(),), an_exit(stopped=StopCause.UNGATED), FailureClass.CONFIG),
         ((Said("half"),), an_exit(None, number=9), FailureClass.INTERRUPTED),
         ((Said("half"),), an_exit(0), FailureClass.INTERRUPTED),
         ((Said("half"),), an_exit(0, stderr="a warning"), FailureClass.INTERRUPTED),
@@ -142,3 +144,23 @@ def test_only_who_began_and_stopped_without_a_word_was_stopped(
 
     assert failure is not None
     assert failure.failure_class is expected
+
+
+def test_a_call_that_was_deferred_is_neither_an_answer_nor_a_failure() -> None:
+    call = Deferred("toolu_01", "Bash", {"command": "terraform apply"})
+    ending = verdict(RESUME, Called("toolu_01", "Bash", call.arguments), call)
+    assert (ending.deferred, ending.failure, ending.is_answered) == (call, None, False)
+    assert kind(verdict(RESUME, call, ended=an_exit(1))) is FailureClass.UNKNOWN
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "words"),
+    [
+        ("Bash", {"description": "Apply", "command": "terraform\n  apply"}, "Bash: terraform apply"),
+        ("Write", {"file_path": "/a", "content": "x"}, "Write: /a"),
+        ("mcp__db__drop", {"table": "ü"}, 'mcp__db__drop: {"table": "ü"}'),
+        ("Bash", {"command": "x" * 1000}, "Bash: " + "x" * 294 + "…"),
+    ],
+)
+def test_a_deferred_call_can_be_read_by_a_person(tool: str, arguments: dict[str, Json], words: str) -> None:
+    assert Deferred("toolu_01", tool, arguments).words == words

@@ -17,7 +17,7 @@ from holdfast.domain.turns import Launch, Lease
 from holdfast.engine.running.keepalive import KeepAlive
 from holdfast.engine.running.recorder import Recorder
 from holdfast.engine.running.recovery import marker
-from holdfast.engine.running.setting import Setting
+from holdfast.engine.running.setting import SESSION_VARIABLE, Setting
 from holdfast.engine.running.stops import Stops
 from holdfast.errors import ConfigError, MissingBinary
 from holdfast.processes.line_splitter import Overlong
@@ -101,7 +101,7 @@ class Launcher:
             session_id = ran.report.session_id or order.expected_id
             mark = None if session_id is None else self._agent.saved(session_id, order.work_dir)
             # an answer that left no trace in the session it was given in was not saved
-            ran.mark = None if mark == before and ran.ending.failure is None else mark
+            ran.mark = None if mark == before and ran.ending.is_answered else mark
         return ran
 
     def _saved_before(self, order: Order) -> TranscriptMark | None:
@@ -113,8 +113,9 @@ class Launcher:
         agent = self._agent
         command = agent.provider.command(order)
         inherited = () if lock is None else (lock.fileno(),)
+        environ = {**agent.environ, SESSION_VARIABLE: self._lease.session_id}
         with AgentProcess.start(
-            command, order.work_dir, agent.environ, marker(self._lease), agent.machine, inherited
+            command, order.work_dir, environ, marker(self._lease), agent.machine, inherited
         ) as process:
             self._store.launch(
                 self._lease,
@@ -154,6 +155,8 @@ class Launcher:
                 run.report.add(happening)
                 self._recorder.add(happening)
                 self._observe(happening)
+            if run.report.ungated:
+                process.stop(StopCause.UNGATED)
             self._recorder.tick()
             if self._recorder.is_fenced:
                 process.stop(StopCause.LEASE_LOST)

@@ -40,6 +40,7 @@ class Asked:
     prompt_tokens: int  #: of all that is sent
     work_dir: str
     provider_session_id: ProviderSessionId | None = None
+    holds_call: bool = False  #: the provider's session ends with a call that waits, before any answer
 
 
 def decide_here(
@@ -65,7 +66,7 @@ def decide_here(
         provider_session=NOT_OBSERVABLE,
         seq=asked.seq,
         same_directory=_same_directory(pointer, asked.work_dir),
-        transcript=_transcript(pointer, agent, asked.ours),
+        transcript=_transcript(pointer, agent, asked),
         lock_free=lock_free,
     )
     request = ResumeRequest(
@@ -111,18 +112,18 @@ def _same_directory(pointer: Pointer | None, work_dir: str) -> bool | None:
         return False
 
 
-def _transcript(pointer: Pointer | None, agent: Agent, ours: Collection[str]) -> TranscriptFacts | None:
+def _transcript(pointer: Pointer | None, agent: Agent, asked: Asked) -> TranscriptFacts | None:
     if pointer is None:
         return None
     session_id, mark = pointer.provider_session_id, pointer.transcript
     path = agent.archive.find(session_id, pointer.work_dir)
     if path is None:
         return None
-    complete = any(turn.complete for turn in agent.archive.turns(path, session_id))
+    complete = asked.holds_call or any(turn.complete for turn in agent.archive.turns(path, session_id))
     if mark is None:
         return TranscriptFacts(int(complete), foreign_turns=NOT_OBSERVABLE)
     since = islice(agent.archive.turns(path, session_id, after=mark), _MOST_FOREIGN)
-    new = [made_outside(turn, ours) for turn in since]
+    new = [made_outside(turn, asked.ours) for turn in since]
     return TranscriptFacts(
         complete_turns=int(complete),
         prefix_intact=agent.archive.is_intact(mark, session_id),

@@ -12,9 +12,11 @@ from holdfast.domain.ids import SessionId
 from holdfast.domain.pointers import NO_RIGHTS, Pointer
 from holdfast.domain.policy import ResumePolicy
 from holdfast.engine.running.agents import Agent
+from holdfast.engine.running.gates import calls_of, opened_gate
 from holdfast.engine.running.look import Asked, decide_here, unsettled_prompts
 from holdfast.engine.running.outside import adopt_locked, adopt_outside_turns
 from holdfast.engine.running.recovery import recover_session
+from holdfast.engine.running.setting import SESSION_VARIABLE
 from holdfast.errors import Busy, MissingBinary, Refused, SessionClosed
 from holdfast.processes.command import Command
 from holdfast.processes.locks import SessionLock
@@ -46,27 +48,27 @@ def open_native(store: Store, agent: Agent, policy: ResumePolicy, session_id: Se
         evidence = next((v.evidence for v in decision.verdicts if v.reason is decision.reason), "")
         hint = f"holdfast resume {session_id} PROMPT starts fresh, with the context"
         raise Refused(decision.reason.value, f"it cannot be opened: {decision.reason} ({evidence}); {hint}")
-    order = Order(
-        agent.binary, agent.runtime.home, pointer.work_dir, "", decision, None, pointer.model,
-        pointer.rights or NO_RIGHTS,
-    )  # fmt: skip
-    command = agent.provider.interactive(order)
-    with agent.lock(decision.provider_session_id) as lock:
+    rights = pointer.rights or NO_RIGHTS
+    waited = calls_of(store, session_id) if agent.runtime.capabilities.can_defer else frozenset()
+    with agent.lock(decision.provider_session_id) as lock, opened_gate(rights, waited, attended=True) as gate:
         if not lock.try_acquire():
             raise Busy(f"the {agent.provider.name} session of {session_id}")
-        exit_code = _run(agent, command, order.work_dir, lock)
+        order = Order(
+            agent.binary, agent.runtime.home, pointer.work_dir, "", decision, None, pointer.model, rights,
+            gate,
+        )  # fmt: skip
+        command = agent.provider.interactive(order)
+        exit_code = _run(agent, session_id, command, order.work_dir, lock)
         adopt_locked(store, agent, policy, pointer)
     return exit_code
 
 
-def _run(agent: Agent, command: Command, work_dir: str, lock: SessionLock) -> int:
+def _run(agent: Agent, session_id: SessionId, command: Command, work_dir: str, lock: SessionLock) -> int:
     """Nothing of the program is left when it has ended: whatever it started has inherited the lock."""
     marker = f"open.{os.urandom(16).hex()}"
+    variables = {**environment(command, agent.environ), SESSION_VARIABLE: session_id, MARKER: marker}
     try:
-        child = subprocess.Popen(
-            command.argv, cwd=work_dir, env={**environment(command, agent.environ), MARKER: marker},
-            pass_fds=(lock.fileno(),),
-        )  # fmt: skip
+        child = subprocess.Popen(command.argv, cwd=work_dir, env=variables, pass_fds=(lock.fileno(),))
     except FileNotFoundError as exc:
         raise MissingBinary(agent.provider.name, agent.binary) from exc
     started_at = process_start(child.pid) or 0  # 0: it has ended already

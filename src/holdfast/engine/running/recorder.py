@@ -14,7 +14,18 @@ from holdfast.domain.redaction import Json
 from holdfast.domain.turns import Event, EventKind, Lease
 from holdfast.domain.usage import UsageReport
 from holdfast.errors import Conflict, LeaseLost, StoreUnavailable
-from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
+from holdfast.providers.happenings import (
+    Called,
+    Deferred,
+    Ended,
+    Happening,
+    Named,
+    Noted,
+    Returned,
+    Said,
+    Spent,
+    Ungated,
+)
 from holdfast.store.contract import Store
 
 log = logging.getLogger("holdfast")
@@ -158,7 +169,9 @@ def _size(data: Mapping[str, Json]) -> int:
     return sum(len(value if isinstance(value, str) else json.dumps(value)) for value in data.values())
 
 
-def _event(happening: Called | Returned | Spent | Noted | Ended) -> tuple[EventKind, dict[str, Json]]:
+def _event(
+    happening: Called | Returned | Spent | Noted | Ended | Deferred | Ungated,
+) -> tuple[EventKind, dict[str, Json]]:
     match happening:
         case Called(call_id, tool, arguments):
             shown = {name: _bounded(value) for name, value in arguments.items()}
@@ -169,6 +182,10 @@ def _event(happening: Called | Returned | Spent | Noted | Ended) -> tuple[EventK
             return EventKind.USAGE, _usage(usage)
         case Noted(text):
             return EventKind.NOTICE, {"text": _short(text)}
+        case Deferred(call_id, tool, _):
+            return EventKind.NOTICE, {"text": f"{tool} waits for approval", "call_id": call_id}
+        case Ungated():
+            return EventKind.NOTICE, {"text": "the agent does not ask before its tool calls"}
         case Ended(ok, _, error, status, code):
             return EventKind.NOTICE, {
                 "text": "the agent ended its turn" if ok else _short(error) or "the agent reported a failure",

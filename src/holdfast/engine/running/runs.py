@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import sleep
 
+from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import ProviderSessionId, SessionId
-from holdfast.domain.pointers import Rights
+from holdfast.domain.pointers import NO_RIGHTS, Rights
 from holdfast.domain.policy import Policy
 from holdfast.domain.text import check_name, check_text
-from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Refusal, TurnRequest, TurnStatus
+from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Refusal, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE
 from holdfast.engine.keywords import Observer
 from holdfast.engine.result import RunResult
@@ -20,7 +21,8 @@ from holdfast.engine.running.outside import adopt_outside_turns
 from holdfast.engine.running.recovery import recover_session
 from holdfast.engine.running.setting import Setting, ignore
 from holdfast.engine.running.turn_path import TurnPath, lock_delays
-from holdfast.errors import Busy, Conflict, InvalidInput
+from holdfast.errors import Busy, Conflict, HoldfastError, InvalidInput, Refused
+from holdfast.hooks.tool_patterns import read_pattern
 from holdfast.processes.machine import describe_owner
 from holdfast.providers.happenings import Noted
 from holdfast.store.contract import Store
@@ -46,6 +48,8 @@ class RunOptions:
         if self.rights is not None:
             _check_rights(self.rights)
             agent.provider.check(self.rights)
+            if self.rights.approve_tools and not agent.runtime.capabilities.can_defer:
+                raise InvalidInput("approve_tools", f"not supported by this provider ({agent.provider.name})")
         if self.work_dir is not None:
             existing_directory(self.work_dir)
 
@@ -69,6 +73,7 @@ def run_turn(
     result, too: it is part of the record.
     """
     request = _as_before(store, agent, session_id, options.request())
+    request = _still_asking(store, agent, session_id, request)
     _require_directory(store, agent, session_id, request)
     taken = recover_session(store, agent.machine, session_id)
     if taken is not None:
@@ -88,12 +93,16 @@ def run_turn(
 def run_waiting(
     store: Store, agent: Agent, policy: Policy, session_id: SessionId, options: RunOptions
 ) -> RunResult:
-    """The turn at the head of a session's queue, now, on this machine. Busy if it cannot run yet."""
+    """The turn at the head of a session's queue, now, on this machine.
+
+    Busy if it cannot run yet. NeedsApproval if it waits for one. Refused if a guard said no: it has ended then.
+    """
     recover_session(store, agent.machine, session_id)
     adopt_outside_turns(store, agent, policy.resume, session_id)
+    queued = _queued(store, session_id)
     claimed = store.claim_turn(_claim_request(agent, policy, session_id))
     if claimed is None:
-        raise Busy(f"the next turn of {session_id}")
+        raise _not_claimed(store, queued[0]) if queued else Busy(f"the next turn of {session_id}")
     timeout = options.timeout_seconds or policy.run.timeout_seconds
     return TurnPath(Setting(store, agent, policy, timeout, options.observer), claimed).walk()
 
@@ -120,6 +129,11 @@ def _check_rights(rights: Rights) -> None:
             check_text(field, value)
     for directory in rights.extra_dirs:
         existing_directory(directory, "extra_dirs")
+    for pattern in rights.approve_tools:
+        try:
+            read_pattern(check_text("approve_tools", pattern))
+        except ValueError as exc:
+            raise InvalidInput("approve_tools", str(exc)) from None
 
 
 def _as_before(store: Store, agent: Agent, session_id: SessionId, request: TurnRequest) -> TurnRequest:
@@ -134,6 +148,24 @@ def _as_before(store: Store, agent: Agent, session_id: SessionId, request: TurnR
     if newest.provider != agent.provider.name:
         return request
     return replace(request, model=request.model or newest.model, rights=request.rights or newest.rights)
+
+
+def _still_asking(store: Store, agent: Agent, session_id: SessionId, request: TurnRequest) -> TurnRequest:
+    """What waited for a person with another provider waits with this one, too."""
+    newest = store.newest_attempt(session_id)
+    if newest is None or newest.provider == agent.provider.name or newest.rights is None:
+        return request
+    pointer = store.pointer(session_id, agent.provider.name)
+    rights = request.rights or (pointer.rights if pointer is not None else None) or NO_RIGHTS
+    patterns = newest.rights.approve_tools
+    if request.allow_wider_rights or patterns <= rights.approve_tools:
+        return request
+    if not agent.runtime.capabilities.can_defer:
+        raise InvalidInput(
+            "approve_tools",
+            f"not supported by this provider ({agent.provider.name}); --allow-wider-rights goes on without",
+        )
+    return replace(request, rights=replace(rights, approve_tools=rights.approve_tools | patterns))
 
 
 def _require_directory(store: Store, agent: Agent, session_id: SessionId, request: TurnRequest) -> None:
@@ -153,7 +185,7 @@ def _start(
         try:
             return store.start_turn(session_id, new, request)
         except Busy as exc:
-            if exc.holder is None and store.holder(session_id) is None and _waits(store, session_id):
+            if exc.holder is None and store.holder(session_id) is None and _queued(store, session_id):
                 raise Conflict(
                     f"a turn of {session_id} waits to be run: holdfast resume {session_id}"
                 ) from exc
@@ -175,9 +207,23 @@ def _claim_request(agent: Agent, policy: Policy, session_id: SessionId) -> Claim
     return ClaimRequest(agent.runtime, owner, key, policy.queue.lease_seconds, session_id)
 
 
-def _waits(store: Store, session_id: SessionId) -> bool:
-    """There is a turn that nobody runs: waiting for it would be in vain."""
+def _queued(store: Store, session_id: SessionId) -> list[Turn]:
     newest = store.get_conversation(store.get_session(session_id).conversation_id).next_seq
-    return any(
-        turn.status is TurnStatus.QUEUED for turn in store.turns(session_id, after=max(0, newest - 50))
+    recent = store.turns(session_id, after=max(0, newest - 50))
+    return [turn for turn in recent if turn.status is TurnStatus.QUEUED]
+
+
+def _not_claimed(store: Store, queued: Turn) -> HoldfastError:
+    failure = store.get_turn(queued.conversation_id, queued.seq).failure
+    if failure is None or failure.failure_class is not FailureClass.REFUSED:
+        return Busy(f"turn {queued.seq} of {queued.session_id}")
+    known = store.approvals(session_id=queued.session_id, open_only=False)
+    void = next((approval for approval in reversed(known) if approval.seq == queued.seq), None)
+    told = f"turn {queued.seq} of {queued.session_id} was refused: {failure.message}"
+    if void is None:
+        return Refused("refused_by_guard", told)
+    return Refused(
+        void.void_reason or "approval_voided",
+        f"{told}; approval {void.id} is void, and the call was not made",
+        approval_id=void.id,
     )

@@ -14,6 +14,9 @@ from holdfast.store.contract import Store
 
 log = logging.getLogger("holdfast")
 
+#: tells an agent, and all that it starts, which session it works for
+SESSION_VARIABLE = "HOLDFAST_SESSION"
+
 
 def ignore(_: Decision | Happening) -> None:
     """The observer of a run that nobody watches."""

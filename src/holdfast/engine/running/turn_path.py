@@ -9,29 +9,34 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from holdfast.clock import Instant, after
-from holdfast.domain.decisions import Fork, Fresh, Refuse, Resume, Wait
+from holdfast.domain.approvals import NewApproval
+from holdfast.domain.decisions import Decision, Fork, Fresh, Refuse, Resume, Wait
 from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import NO_RIGHTS, Rights
 from holdfast.domain.policy import QueuePolicy
+from holdfast.domain.resume import only_natively
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Claim, Turn, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE, ContextState, context_state, estimate_tokens
-from holdfast.engine.notifying import notify, turn_notice
 from holdfast.engine.result import RunInterrupted, RunResult
 from holdfast.engine.running.compose import Composer
+from holdfast.engine.running.gates import calls_of, opened_gate
 from holdfast.engine.running.keepalive import KeepAlive
 from holdfast.engine.running.launching import Launcher, Place, Ran
 from holdfast.engine.running.look import Asked, decide_here, unsettled_prompts
 from holdfast.engine.running.outside import adopt_locked
 from holdfast.engine.running.setting import Audience, Setting
 from holdfast.engine.running.stops import Stops
+from holdfast.engine.running.turn_notices import turn_notice
+from holdfast.engine.running.waiting import ask_for, awaited, is_void, refuse_elsewhere
 from holdfast.errors import (
     ConfigError,
     HoldfastError,
@@ -41,13 +46,16 @@ from holdfast.errors import (
     StoreError,
     StoreUnavailable,
 )
+from holdfast.notifying.sending import notify
 from holdfast.processes.locks import SessionLock
-from holdfast.providers.contract import Order
+from holdfast.providers.contract import Order, ToolGate
+from holdfast.providers.happenings import Deferred
 from holdfast.providers.judging import Ending
 
 T = TypeVar("T")
 
 _LOOK_EVERY = 0.1
+_CANNOT_DEFER = "this version of the agent cannot wait for the approval of its tool calls, as its rights say"
 
 
 class TurnPath:
@@ -94,8 +102,13 @@ class TurnPath:
         while True:
             ran = self._try_once(launcher, work_dir)
             delay = next(delays, None)
-            if not _is_locked(ran) or delay is None or self._must_end_within(delay):
+            if not self._may_try_again(ran) or delay is None or self._must_end_within(delay):
                 return ran
+
+    def _may_try_again(self, ran: Ran) -> bool:
+        """Once an agent was launched with an answer, nobody can tell that it did not act on it."""
+        acted = self._claim.approval is not None and not isinstance(ran.decision, Wait)
+        return _is_locked(ran) and not acted
 
     def _work_dir(self) -> str:
         """The one that was asked for, else where it ran before."""
@@ -103,10 +116,15 @@ class TurnPath:
         return self._claim.turn.request.work_dir or recorded or str(Path.cwd())
 
     def _try_once(self, launcher: Launcher, work_dir: str) -> Ran:
+        elsewhere = self._refused_elsewhere(work_dir)
+        if elsewhere is not None:
+            return self._not_launched(elsewhere, work_dir)
         if not Path(work_dir).is_dir():
             missing = Failure(FailureClass.CONFIG, f"the work directory {work_dir} does not exist")
             return Ran(self._claim.decision, Ending(missing), work_dir)
-        composed = self._composer.compose(self._claim, self._claim.decision, work_dir)
+        if self._rights().approve_tools and not self._agent.runtime.capabilities.can_defer:
+            return Ran(self._claim.decision, Ending(Failure(FailureClass.CONFIG, _CANNOT_DEFER)), work_dir)
+        composed = self._compose(self._claim.decision, work_dir)
         with ExitStack() as held:
             lock = self._lock(held)
             is_free = lock is None or lock.try_acquire()
@@ -117,21 +135,44 @@ class TurnPath:
             turn = self._claim.turn
             ours = unsettled_prompts(self._store, turn.session_id)
             asked = Asked(
-                turn.seq, ours, estimate_tokens(composed), work_dir, turn.request.provider_session_id
-            )
+                turn.seq, ours, estimate_tokens(composed or ""), work_dir, turn.request.provider_session_id,
+                holds_call=self._claim.approval is not None,
+            )  # fmt: skip
             decision = decide_here(
                 self._claim.decision, self._claim.pointer, asked, self._agent, self._policy.resume,
                 lock_free=is_free,
             )  # fmt: skip
+            if self._claim.approval is not None:
+                decision = only_natively(decision, _session_of(self._claim.decision))
             match decision:
                 case Wait() | Refuse():
-                    self._setting.observer(decision)
-                    return Ran(decision, Ending(_not_launched(decision)), work_dir)
+                    return self._not_launched(decision, work_dir)
                 case Resume() | Fork() | Fresh():
                     if type(decision) is not type(self._claim.decision):
-                        composed = self._composer.compose(self._claim, decision, work_dir)
+                        composed = self._compose(decision, work_dir)
                         lock = None
-                    return launcher.launch(self._order(decision, composed, work_dir), lock)
+                    gate = held.enter_context(self._gate())
+                    return launcher.launch(self._order(decision, composed, work_dir, gate), lock)
+
+    def _refused_elsewhere(self, work_dir: str) -> Refuse | None:
+        if self._claim.approval is None:
+            return None
+        return refuse_elsewhere(self._store, self._claim.turn, work_dir)
+
+    def _not_launched(self, decision: Wait | Refuse, work_dir: str) -> Ran:
+        self._setting.observer(decision)
+        return Ran(decision, Ending(_why_not(decision)), work_dir)
+
+    def _compose(self, decision: Decision, work_dir: str) -> str | None:
+        """None: the call that waits is answered, and nothing is said to the agent."""
+        if self._claim.approval is not None:
+            return None
+        return self._composer.compose(self._claim, decision, work_dir)
+
+    def _gate(self) -> AbstractContextManager[ToolGate | None]:
+        can_defer = self._agent.runtime.capabilities.can_defer
+        waited = calls_of(self._store, self._claim.turn.session_id) if can_defer else frozenset()
+        return opened_gate(self._rights(), waited, self._claim.approval)
 
     def _lock(self, held: ExitStack) -> SessionLock | None:
         """Forking only reads; a session that does not exist yet is nobody else's."""
@@ -139,7 +180,9 @@ class TurnPath:
         named = decision.provider_session_id if isinstance(decision, Resume | Fresh) else None
         return None if named is None else held.enter_context(self._agent.lock(named))
 
-    def _order(self, decision: Resume | Fork | Fresh, prompt: str, work_dir: str) -> Order:
+    def _order(
+        self, decision: Resume | Fork | Fresh, prompt: str | None, work_dir: str, gate: ToolGate | None
+    ) -> Order:
         new_id = None
         if not isinstance(decision, Resume):
             asked = decision.provider_session_id if isinstance(decision, Fresh) else None
@@ -150,7 +193,7 @@ class TurnPath:
             model = self._before.model
         return Order(
             self._agent.binary, self._agent.runtime.home, work_dir, prompt, decision, new_id, model,
-            self._rights(),
+            self._rights(), gate,
         )  # fmt: skip
 
     def _rights(self) -> Rights:
@@ -171,8 +214,8 @@ class TurnPath:
     # --- what follows ---
 
     def _may_fall_back(self, ran: Ran) -> bool:
-        """Not for a session that was asked for by name: it is never replaced by another."""
-        named = self._claim.turn.request.provider_session_id is not None
+        """Not for a session that was asked for by name, or that holds a call: it is never replaced by another."""
+        named = self._claim.turn.request.provider_session_id is not None or self._claim.approval is not None
         return not named and ran.interruption is None and not self._must_end()
 
     def _fall_back(self, ran: Ran) -> Ran:
@@ -188,8 +231,11 @@ class TurnPath:
         if isinstance(ran.decision, Wait):
             later = self._later(self._policy.queue.lock_delay_seconds)
             return self._result(ran, self._once_reachable(lambda: self._store.put_back(lease, later)))
+        if ran.ending.deferred is not None and ran.mark is None:
+            failure = Failure(FailureClass.UNKNOWN, "the agent did not save the call that was to wait")
+        approval = None if failure is not None else self._asked_for(ran.ending.deferred)
         end = TurnEnd(
-            _status(failure),
+            TurnStatus.WAITING if approval is not None else _status(failure),
             response=report.response,
             failure=failure,
             provider_session_id=report.session_id,
@@ -198,8 +244,16 @@ class TurnPath:
             usage=report.usage,
             retry_at=self._retry_at(ran.ending),
             phase=self._phase(),
+            approval=approval,
         )
         return self._result(ran, self._once_reachable(lambda: self._store.finish_turn(lease, end)))
+
+    def _asked_for(self, call: Deferred | None) -> NewApproval | None:
+        if call is None:
+            return None
+        session = self._session()
+        by = self._agent.provider.name if session is None else session.agent
+        return ask_for(call, by, self._store, self._policy.approvals)
 
     def _phase(self) -> Phase | None:
         """A conversation that has begun is no longer being prepared; delegated work says its phase itself."""
@@ -244,12 +298,15 @@ class TurnPath:
             turn.session_id, turn.seq, turn.status, turn.response, ran.decision, turn.provider,
             attempts[-1].provider_session_id, ran.work_dir,
             sum((attempt.usage for attempt in attempts), NO_USAGE), self._failure(ran, turn), self._name(), self._notices(ran),
+            awaited(self._store, turn),
         )  # fmt: skip
 
     def _tell(self, result: RunResult) -> None:
         """Somebody who is not there, if it needs a person. The turn is committed, whatever becomes of that."""
         with suppress(StoreError):
-            session = self._session() if result.failure is not None else None
+            if result.failure is None and result.approval is None:
+                return
+            session = self._session()
             notice = None if session is None else turn_notice(result, session.agent, self._store.now())
             if notice is not None:
                 notify(self._policy.notify, notice)
@@ -272,7 +329,10 @@ class TurnPath:
 
     def _notices(self, ran: Ran) -> tuple[str, ...]:
         notices = []
-        if ran.ending.failure is None and ran.mark is None:
+        answered = self._claim.approval
+        if answered is not None and is_void(self._store, answered):
+            notices.append(f"approval {answered.id} is void, and the call was not made")
+        if ran.ending.is_answered and ran.mark is None:
             notices.append("the agent did not save its session: the next turn starts fresh, with the context")
         if ran.left_behind:
             notices.append("a process that the agent started could not be ended")
@@ -301,6 +361,10 @@ def lock_delays(policy: QueuePolicy) -> tuple[float, ...]:
     return tuple(policy.lock_delay_seconds * policy.lock_backoff**n for n in range(policy.lock_tries - 1))
 
 
+def _session_of(decision: Decision) -> ProviderSessionId | None:
+    return decision.provider_session_id if isinstance(decision, Resume) else None
+
+
 def _is_locked(ran: Ran) -> bool:
     """Held by someone else, and nothing was done yet."""
     failure = ran.ending.failure
@@ -308,7 +372,7 @@ def _is_locked(ran: Ran) -> bool:
     return locked and not ran.report.tools and ran.report.response is None
 
 
-def _not_launched(decision: Wait | Refuse) -> Failure:
+def _why_not(decision: Wait | Refuse) -> Failure:
     evidence = next((v.evidence for v in decision.verdicts if v.reason is decision.reason), "")
     kind = FailureClass.LOCKED if isinstance(decision, Wait) else FailureClass.REFUSED
     return Failure(kind, f"{decision.reason}: {evidence}")

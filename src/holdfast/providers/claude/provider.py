@@ -13,6 +13,7 @@ from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import Capabilities
 from holdfast.processes.command import Command
 from holdfast.providers.claude.archive import ClaudeArchive
+from holdfast.providers.claude.hook_settings import HOOKS_OFF, check_hooks, hook_settings, knows_defer
 from holdfast.providers.claude.stream import ClaudeStream
 from holdfast.providers.contract import Archive, Order, Probe, Stream
 from holdfast.providers.failure_rules import FailureRules, load_rules
@@ -96,6 +97,7 @@ class Claude:
                 chooses_id=offers(help_text, "--session-id"),
                 append_only_transcript=True,
                 reports_context=True,
+                can_defer=knows_defer(distribution, version),
             ),
         )
 
@@ -104,6 +106,8 @@ class Claude:
 
     def check(self, rights: Rights) -> None:
         check_arguments(self.owned_arguments, rights.extra_args)
+        if rights.approve_tools:
+            check_hooks(rights.extra_args)
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId:
         return ProviderSessionId(str(uuid.uuid4()))
@@ -111,10 +115,10 @@ class Claude:
     def command(self, order: Order) -> Command:
         headless = ("-p", "--output-format", "stream-json", "--verbose")
         argv = (order.binary, *headless, *_session(order), *_options(order))
-        return Command(argv, stdin=order.prompt, without=_OF_THE_CALLER)
+        return Command(argv, stdin=order.prompt, without=_without(order))
 
     def interactive(self, order: Order) -> Command:
-        return Command((order.binary, *_session(order), *_options(order)), without=_OF_THE_CALLER)
+        return Command((order.binary, *_session(order), *_options(order)), without=_without(order))
 
     def stream(self, order: Order) -> Stream:
         return ClaudeStream(order)
@@ -143,4 +147,9 @@ def _options(order: Order) -> tuple[str, ...]:
         *(f"--allowedTools={tool}" for tool in sorted(rights.allowed_tools)),
         *(f"--add-dir={directory}" for directory in sorted(rights.extra_dirs)),
         *rights.extra_args,
+        *((f"--settings={hook_settings(order.gate)}",) if order.gate is not None else ()),
     )
+
+
+def _without(order: Order) -> tuple[str, ...]:
+    return _OF_THE_CALLER if order.gate is None else (*_OF_THE_CALLER, *HOOKS_OFF)

@@ -11,7 +11,18 @@ from holdfast.domain.redaction import Json
 from holdfast.domain.usage import ContextUse, Usage, UsageReport
 from holdfast.providers.claude.transcript import SYNTHETIC
 from holdfast.providers.contract import Order
-from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
+from holdfast.providers.happenings import (
+    Called,
+    Deferred,
+    Ended,
+    Happening,
+    Named,
+    Noted,
+    Returned,
+    Said,
+    Spent,
+    Ungated,
+)
 from holdfast.providers.loose_json import as_amount, as_count, as_list, as_object, as_text, joined_text
 
 _SYSTEM_PROMPT: Final = ("--system-prompt", "--append-system-prompt")
@@ -30,12 +41,16 @@ class ClaudeStream:
         self._refusal: str | None = None  #: the CLI's name for the error it wrote last
         self._resets_at = 0
         self._denied: set[str] = set()
+        self._is_gated = order.gate is None  #: or its hooks have shown that they run
 
     def read(self, line: Mapping[str, Json]) -> Iterator[Happening]:
         yield from self._named(as_text(line.get("session_id")))
         if line.get("isReplay") is True:
             return
         match line.get("type"):
+            # the first of these comes when the session's hooks have run, and before the model is asked
+            case "command_lifecycle":
+                yield from self._gated()
             case "system":
                 yield from self._system(line)
             case "assistant":
@@ -59,6 +74,8 @@ class ClaudeStream:
 
     def _system(self, line: Mapping[str, Json]) -> Iterator[Happening]:
         match line.get("subtype"):
+            case "init":
+                yield from self._gated()
             case "api_retry":
                 why = as_text(line.get("error")) or "error"
                 status = as_count(line.get("error_status"))
@@ -73,6 +90,13 @@ class ClaudeStream:
                 metadata = as_object(line.get("compact_metadata"))
                 before, after = as_count(metadata.get("pre_tokens")), as_count(metadata.get("post_tokens"))
                 yield Noted(f"Claude compacted its context from {before} to {after} tokens")
+
+    def _gated(self) -> Iterator[Happening]:
+        if not self._is_gated:
+            assert self._order.gate is not None
+            self._is_gated = True
+            if not self._order.gate.armed.exists():
+                yield Ungated()
 
     def _assistant(self, line: Mapping[str, Json]) -> Iterator[Happening]:
         message = as_object(line.get("message"))
@@ -119,10 +143,12 @@ class ClaudeStream:
             yield Spent(self._usage(models, as_amount(line.get("total_cost_usd"))))
         self._message = None
         # subtype says "success" for a failed call to the model too
-        if line.get("is_error") is False:
-            yield Ended(ok=True, response=as_text(line.get("result")) or None)
-        else:
+        if line.get("is_error") is not False:
             yield self._failure(line)
+        elif call_id := as_text((call := as_object(line.get("deferred_tool_use"))).get("id")):
+            yield Deferred(call_id, as_text(call.get("name")), as_object(call.get("input")))
+        else:
+            yield Ended(ok=True, response=as_text(line.get("result")) or None)
 
     def _failure(self, line: Mapping[str, Json]) -> Ended:
         errors = [as_text(error) for error in as_list(line.get("errors"))]

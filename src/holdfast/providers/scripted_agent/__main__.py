@@ -11,7 +11,8 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from holdfast.providers.scripted_agent.directives import explain_directives, read_steps
+from holdfast.providers.scripted_agent.deferral import pending_call
+from holdfast.providers.scripted_agent.directives import explain_directives, pending_steps, read_steps
 from holdfast.providers.scripted_agent.memory import (
     Session,
     agent_home,
@@ -53,10 +54,17 @@ def main() -> int:
 
 def _work(args: argparse.Namespace, emit: Callable[[Event], None]) -> None:
     folders = tuple(Path(folder).resolve() for folder in (".", *args.add_dir))
-    profile = Profile(args.model, args.permission_mode, tuple(args.allow_tool), folders)
+    profile = Profile(args.model, args.permission_mode, tuple(args.allow_tool), folders, args.gate)
     session = _open(args, agent_home(os.environ))
     for prompt in _prompts(args):
-        Turn(session, prompt, profile, emit).run(read_steps(prompt))
+        pending = None if prompt else pending_call(session)
+        if pending is not None:
+            asked = next(entry["text"] for entry in session.entries if entry.get("id") == pending.key)
+            Turn(session, asked, profile, emit).go_on(pending, pending_steps(pending))
+        elif prompt:
+            Turn(session, prompt, profile, emit).run(read_steps(prompt))
+        else:
+            raise Stop(1, "Error: a prompt must be given, unless the session ended with a call that waits")
 
 
 def _open(args: argparse.Namespace, home: Path) -> Session:
@@ -88,9 +96,9 @@ def _find(home: Path, session_id: str) -> bytes:
 def _prompts(args: argparse.Namespace) -> Iterator[str]:
     if not args.interactive:
         prompt = sys.stdin.buffer.read().decode("utf-8", "replace") if args.prompt is None else args.prompt
-        if not prompt.strip():
+        if not prompt.strip() and not args.resume:
             raise Stop(1, "Error: a prompt must be given, as an argument or on standard input")
-        yield prompt
+        yield prompt.strip() and prompt
         return
     if args.prompt is not None:
         yield args.prompt
@@ -146,6 +154,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--permission-mode", choices=PERMISSION_MODES, default="default", help="plan lets no tool run")
     add("--allow-tool", metavar="T", action="append", default=[], help="only such tools run (repeatable)")
     add("--add-dir", metavar="D", action="append", default=[], help="files may be written there (repeatable)")
+    add("--gate", metavar="COMMAND", help="a hook that is asked before each tool call, and may defer it")
     add("--no-lock", action="store_true", help="let others write to the session at the same time")
     add("--interactive", action="store_true", help="one prompt a line, answered in plain text, until quit")
     add("prompt", nargs="?", help="standard input if it is not given")

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
+from holdfast.providers.scripted_agent.deferral import Pending, ToolCall
 from holdfast.providers.scripted_agent.memory import agent_home
 from holdfast.providers.scripted_agent.turn import Profile, Step, Stop, Turn, failure, split_prompt
 
@@ -36,6 +37,14 @@ def read_steps(prompt: str) -> list[Step]:
         if directive is not None and bool(rest) == (" " in directive.usage):
             steps.append(Step(name, line, partial(directive.act, rest)))
     return steps
+
+
+def pending_steps(pending: Pending) -> list[Step]:
+    """The call that waited, then whatever was to follow it."""
+    return [
+        Step("TOOL", pending.call.name, partial(_carry_out, pending.call)),
+        *read_steps("\n".join(pending.rest)),
+    ]
 
 
 def explain_directives() -> str:
@@ -77,10 +86,15 @@ def _tool(rest: str, turn: Turn) -> None:
     if not isinstance(arguments, dict):
         raise ValueError("a tool's input is an object")
     turn.calls += 1
-    call_id = f"call-{turn.number}-{turn.calls}"
-    turn.emit({"type": "tool_call", "id": call_id, "name": name, "input": arguments})
-    output, is_error = _use(name, arguments, turn.profile)
-    turn.emit({"type": "tool_result", "id": call_id, "output": output, "is_error": is_error})
+    call = ToolCall(f"call-{turn.number}-{turn.calls}", name, arguments)
+    turn.announce(call)
+    _carry_out(call, turn)
+
+
+def _carry_out(call: ToolCall, turn: Turn) -> None:
+    refused = turn.refusal(call)
+    output, is_error = _use(call.name, call.input, turn.profile) if refused is None else (refused, True)
+    turn.emit({"type": "tool_result", "id": call.id, "output": output, "is_error": is_error})
 
 
 def _use(name: str, arguments: Mapping[str, str], profile: Profile) -> tuple[str, bool]:

@@ -29,7 +29,7 @@ class Session:
 
     def __init__(self, session_id: str, path: Path, inherited: bytes = b"") -> None:
         self.id = session_id
-        self._path = path
+        self.path = path
         self._inherited = inherited
         self.entries = list(_entries(inherited or read_content(path)))
 
@@ -46,9 +46,9 @@ class Session:
         if save:
             known, self._inherited = self._inherited, b""
             # a line that a crash cut off stays what it is: damaged, and alone
-            gap = b"" if (known or read_content(self._path) or b"\n").endswith(b"\n") else b"\n"
-            self._path.parent.mkdir(parents=True, exist_ok=True)
-            with self._path.open("ab") as file:
+            gap = b"" if (known or read_content(self.path) or b"\n").endswith(b"\n") else b"\n"
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with self.path.open("ab") as file:
                 file.write(known + gap + json.dumps(entry).encode() + b"\n")
 
 

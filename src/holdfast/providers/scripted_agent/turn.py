@@ -8,6 +8,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from holdfast.providers.scripted_agent.deferral import (
+    Deferral,
+    Pending,
+    ToolCall,
+    announce,
+    refusal,
+    remember,
+)
 from holdfast.providers.scripted_agent.memory import Session
 
 WINDOW = 200_000
@@ -43,6 +51,7 @@ class Profile(NamedTuple):
     permission_mode: str
     allowed_tools: tuple[str, ...]  #: none named, all allowed
     folders: tuple[Path, ...]  #: where files may be written; the first is the work dir
+    gate: str | None = None  #: asked before each tool call
 
     def forbids(self, tool: str) -> bool:
         return self.permission_mode == "plan" or bool(self.allowed_tools and tool not in self.allowed_tools)
@@ -72,22 +81,50 @@ class Turn:
         self.window: tuple[int, int] | None = None
         self.has_end = True
         self._prompt = prompt
+        self._key = str(uuid.uuid4())
+        self._remembered = session.size
+        self._earlier: list[str] = []  #: said before the turn was deferred
         self._said: list[str] = []
 
     def run(self, steps: Sequence[Step]) -> None:
         names = {step.name for step in steps}
-        key, save = str(uuid.uuid4()), "NO_SAVE" not in names
-        remembered = self.session.size
+        save = "NO_SAVE" not in names
         self._name(str(uuid.uuid4()) if "OTHER_ID" in names else self.session.id)
         # before anything is done: a turn that dies half-way is remembered as asked
-        self.session.add({"type": "user", "id": key, "text": self._prompt}, save=save)
+        self.session.add({"type": "user", "id": self._key, "text": self._prompt}, save=save)
+        self._finish(steps, save=save)
+
+    def go_on(self, pending: Pending, steps: Sequence[Step]) -> None:
+        """With a turn that was deferred; what it said then is part of its answer, and is not said again."""
+        self.number, self.calls = pending.number, pending.calls
+        self._key, self._earlier = pending.key, pending.said
+        self._name(self.session.id)
+        self._finish(steps, save=True)
+
+    def refusal(self, call: ToolCall) -> str | None:
+        """Why the call must not run. Deferral if a person is to say so."""
+        return None if self.profile.gate is None else refusal(self.profile.gate, self.session, call)
+
+    def announce(self, call: ToolCall) -> None:
+        if self.profile.gate is not None:
+            announce(self.session, call)
+        self.emit({"type": "tool_call", **call._asdict()})
+
+    def _finish(self, steps: Sequence[Step], *, save: bool) -> None:
         try:
             self._take(steps)
         except KeyboardInterrupt:
-            self.session.add(self._answer(key, complete=False), save=save)
+            self.session.add(self._answer(self._key, complete=False), save=save)
             raise
-        self.session.add(self._answer(key, complete=True), save=save)
-        self._report(remembered)
+        except Deferral as deferral:
+            call, rest = deferral.call, deferral.rest
+            said = [*self._earlier, *self._said]
+            remember(self.session, Pending(self._key, self.number, self.calls, call, rest, said))
+            self._report(self._remembered)
+            self.emit({"type": "deferred", **call._asdict()})
+            return
+        self.session.add(self._answer(self._key, complete=True), save=save)
+        self._report(self._remembered)
         if self.has_end:
             self.emit({"type": "end", "ok": True, "error": "", "status": None, "code": ""})
 
@@ -107,9 +144,12 @@ class Turn:
         self.emit({"type": "session", "session_id": session_id, **profile})
 
     def _take(self, steps: Sequence[Step]) -> None:
-        for step in steps:
+        for number, step in enumerate(steps, start=1):
             try:
                 step.act(self)
+            except Deferral as deferral:
+                deferral.rest = [later.line for later in steps[number:]]
+                raise
             except (ValueError, LookupError) as problem:
                 raise failure(f"cannot do {step.line[:200]!r}: {problem}", "bad_directive") from None
         if not self._said:
@@ -117,7 +157,7 @@ class Turn:
             self.say(f"turn {self.number} of this session: I was told: {last}")
 
     def _answer(self, key: str, *, complete: bool) -> Event:
-        text = "".join(self._said)
+        text = "\n".join(filter(None, ("".join(self._earlier), "".join(self._said))))
         return {
             "type": "assistant",
             "id": str(uuid.uuid4()),

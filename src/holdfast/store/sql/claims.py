@@ -339,6 +339,8 @@ def judge(
         holds_call, _ = attempts.deferred_in(s, turn.conversation_id, turn.seq)
         decision = only_natively(decision, holds_call)
     covers = SeenTurns.up_to(turn.seq, without=turns.open_before(s, conversation.id, turn.seq))
+    if approval is not None and pointer is not None and pointer.seen is not None:
+        covers = pointer.seen  # nothing is said to an agent that goes on with its call
     return Judged(decision, pointer, covers, approval)
 
 

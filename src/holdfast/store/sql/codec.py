@@ -29,6 +29,7 @@ _CAPABILITIES = (
     "chooses_id",
     "append_only_transcript",
     "reports_context",
+    "can_defer",
 )
 
 
@@ -56,6 +57,7 @@ def encode_rights(rights: Rights | None) -> str | None:
             "tools": sorted(rights.allowed_tools),
             "dirs": sorted(rights.extra_dirs),
             "args": list(rights.extra_args),
+            "approve": sorted(rights.approve_tools),
         }
     )
 
@@ -71,6 +73,7 @@ def decode_rights(text: str | None) -> Rights | None:
         frozenset(_texts(value["tools"])),
         frozenset(_texts(value["dirs"])),
         tuple(_texts(value["args"])),
+        frozenset(_texts(value.get("approve", []))),  # absent from what older versions wrote
     )
 
 

@@ -1,4 +1,4 @@
-"""Owns telling a person who is not there: a notice is handed to a process of its own, and nobody waits for it."""
+"""Owns sending a notice: it is handed to a process of its own, and nobody waits for it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,9 @@ import os
 import shlex
 import sys
 
-from holdfast.clock import Instant
 from holdfast.config import state_dir
-from holdfast.domain.failures import FailureClass
-from holdfast.domain.notices import Notice, Occasion, notice_document
+from holdfast.domain.notices import Notice, notice_document
 from holdfast.domain.policy import NotifyPolicy
-from holdfast.domain.sessions import Session
-from holdfast.domain.turns import TurnStatus
-from holdfast.engine.result import RunResult
 from holdfast.errors import HoldfastError
 
 log = logging.getLogger("holdfast")
@@ -31,7 +26,7 @@ def notify(policy: NotifyPolicy, notice: Notice) -> None:
     # only those who want notices pay for it, and hooks finalize sessions too
     import subprocess
 
-    from holdfast.engine import delivery
+    from holdfast.notifying import delivery
     from holdfast.processes.table import MARKER
 
     # a run that this one is a part of must not take it for a process that its agent left behind
@@ -50,28 +45,6 @@ def notify(policy: NotifyPolicy, notice: Notice) -> None:
         )
     except (OSError, subprocess.SubprocessError, HoldfastError) as exc:
         log.warning("nobody was told of %s: %s", notice.occasion, exc)
-
-
-def turn_notice(result: RunResult, agent: str, at: Instant) -> Notice | None:
-    """Of a turn that needs a person: it failed for good, or its provider allows no more for now."""
-    failure = result.failure
-    if failure is None:
-        return None
-    if failure.failure_class is FailureClass.LIMIT:
-        occasion = Occasion.LIMIT_REACHED
-    elif result.turn_status is TurnStatus.FAILED:
-        occasion = Occasion.TURN_FAILED
-    else:
-        return None
-    what = f"{failure.failure_class}: {failure.message}"
-    return Notice(occasion, result.session_id, agent, what, result.continue_with, at, result.turn)
-
-
-def done_notice(session: Session) -> Notice:
-    what = f"{session.phase}: {session.summary}" if session.summary else str(session.phase)
-    at = session.finalized_at or session.updated_at
-    command = f"holdfast show {session.id}"
-    return Notice(Occasion.SESSION_DONE, session.id, session.agent, what, command, at)
 
 
 def _job(policy: NotifyPolicy, notice: Notice) -> str:
