@@ -89,7 +89,7 @@ $(STAMP): pyproject.toml uv.lock
 	else \
 	  $(call make_venv,$(VENV)); \
 	  $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	    --editable '.[postgres]' --group dev; \
+	    --editable '.[postgres,server]' --group dev; \
 	fi
 	@touch $@
 

@@ -38,6 +38,7 @@ class Settings:
     """What a command or a library call works with; valid once it exists."""
 
     url: str | None = field(default=None, repr=False)  #: the store; None: ``default_url``
+    token: str | None = field(default=None, repr=False)  #: lets us in to a Holdfast server
     workspace: str = "default"
     durability: Literal["full", "normal"] = "full"  #: SQLite: sync at each commit, or at checkpoints only
     policy: Policy = field(default_factory=Policy)

@@ -14,6 +14,7 @@ from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
 from holdfast.testing.clock import ManualClock
 from tests.contract.heads import watch
+from tests.contract.served import Served, behind_http, serving
 
 MEMORY = "sqlite:///:memory:"
 
@@ -31,9 +32,16 @@ def clock() -> ManualClock:
     return ManualClock()
 
 
-@pytest.fixture(params=["sqlite-memory", "sqlite-file", "postgres"])
+@pytest.fixture(scope="session")
+def served() -> Iterator[Served]:
+    """A server on this machine; each test puts its own store behind it."""
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite-memory", "sqlite-file", "postgres", "http"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if request.param == "sqlite-memory":
+    if request.param in ("sqlite-memory", "http"):
         return MEMORY
     if request.param == "sqlite-file":
         return f"sqlite:///{tmp_path}/holdfast.db"
@@ -41,22 +49,30 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def make_store(url: str, clock: ManualClock) -> Iterator[MakeStore]:
+def make_store(url: str, clock: ManualClock, over_http: Served | None) -> Iterator[MakeStore]:
     """Another handle on the same data: for another workspace, or with another policy."""
     opened: list[Store] = []
 
     def make(workspace: str = "default", policy: Policy | None = None) -> Store:
         if url == MEMORY and opened:
             # a database in memory is its driver's alone: share it
-            made: Store = SqlStore(driver_of(opened[0]), Workspace(workspace), policy or Policy())
+            made: Store = SqlStore(driver_of(opened[-1]), Workspace(workspace), policy or Policy())
         else:
             made = open_store(url, workspace=workspace, clock=clock, durability="normal", policy=policy)
         opened.append(made)
-        return made
+        if over_http is not None:
+            opened.append(over_http.store_for(made))
+        return opened[-1]
 
     yield make
     for store in reversed(opened):
         store.close()
+
+
+@pytest.fixture
+def over_http(request: pytest.FixtureRequest) -> Served | None:
+    is_http = "http" in request.node.callspec.id
+    return request.getfixturevalue("served") if is_http else None
 
 
 @pytest.fixture
@@ -83,5 +99,6 @@ def damage(store: Store) -> Damage:
 
 
 def driver_of(store: Store) -> Driver:
-    assert isinstance(store, SqlStore)
-    return store._driver
+    behind = behind_http(store)
+    assert isinstance(behind, SqlStore)
+    return behind._driver

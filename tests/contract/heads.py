@@ -7,6 +7,7 @@ from typing import Any
 from holdfast.store.contract import Store
 from holdfast.store.driver import Driver, Row, Transaction
 from holdfast.store.sql_store import SqlStore
+from tests.contract.served import behind_http
 
 SESSIONS = """
 SELECT workspace, id, conversation_id, fence, lease_owner, lease_expires_at, head_seq, head_provider,
@@ -55,8 +56,9 @@ class WatchedDriver:
 
 
 def watch(store: Store) -> None:
-    assert isinstance(store, SqlStore)
-    store._driver = WatchedDriver(store._driver)
+    behind = behind_http(store)
+    assert isinstance(behind, SqlStore)
+    behind._driver = WatchedDriver(behind._driver)
 
 
 def check_heads(driver: Driver) -> None:
@@ -110,8 +112,9 @@ def _check(session: Row, turns: list[Row], attempts: list[Row], now: int) -> Non
 
 def dump(store: Store, without: str = "") -> dict[str, list[str]]:
     """Every row of every table, except those of one."""
-    assert isinstance(store, SqlStore)
-    with store._driver.read() as tx:
+    behind = behind_http(store)
+    assert isinstance(behind, SqlStore)
+    with behind._driver.read() as tx:
         return {
             table: sorted(map(repr, tx.all(f"SELECT * FROM {table}", {})))
             for table in TABLES

@@ -52,6 +52,11 @@ SECTIONS: Final = {
         "retry": "history:retry",
         "new": "history:new",
     },
+    "Fleet": {
+        "enqueue": "fleet:enqueue",
+        "worker": "fleet:worker",
+        "serve": "serve:serve",
+    },
     "Manage": {
         "cancel": "manage:cancel",
         "rename": "manage:rename",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from holdfast.clock import SECOND, Instant
+from holdfast.domain.plain_records import PlainRecord
 from holdfast.errors import InvalidInput
 
 TYPE_CHECKING = False  # without typing: the hooks import this module
@@ -63,14 +64,11 @@ class MayContinue(StrEnum):
     EXPIRED = "approval_expired"  #: nobody answered in time what it waits for
 
 
-class ApprovalWindow:
+class ApprovalWindow(PlainRecord):
     """An approval that is open, or was answered at ``answered_at`` and not yet acted on."""
 
-    __slots__ = ("answered_at", "expires_at")
-
-    def __init__(self, answered_at: Instant | None = None, expires_at: Instant | None = None) -> None:
-        self.answered_at = answered_at
-        self.expires_at = expires_at
+    answered_at: Instant | None = None
+    expires_at: Instant | None = None
 
     def has_expired(self, now: Instant) -> bool:
         """At ``expires_at`` itself it is too late."""

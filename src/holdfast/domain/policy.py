@@ -127,6 +127,10 @@ class QueuePolicy:
     lock_backoff: float = 1.5
     #: the same error this many times in a session: it waits for a person
     same_error_limit: int = 3
+    #: how often an idle worker looks for a turn, and a running one whether somebody wants it to stop
+    poll_seconds: float = 1.0
+    #: how often a worker looks for turns whose worker is gone
+    recover_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         _above_zero("lease_seconds", self.lease_seconds, MAX_SECONDS)
@@ -141,6 +145,8 @@ class QueuePolicy:
         if self.lock_delay_seconds * self.lock_backoff**self.lock_tries > MAX_SECONDS:
             raise InvalidRule("make the wait too long", "lock_delay_seconds", "lock_backoff", "lock_tries")
         _between("same_error_limit", self.same_error_limit, 1, MAX_COUNT)
+        _above_zero("poll_seconds", self.poll_seconds, MAX_SECONDS)
+        _above_zero("recover_seconds", self.recover_seconds, MAX_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,7 @@ def open_with(settings: Settings, clock: Clock | None = None) -> Holdfast:
         clock=clock,
         durability=settings.durability,
         policy=settings.policy,
+        token=settings.token,
     )
     empty_spool(store, settings, os.environ)
     opened = Holdfast(store, settings.policy, clock or system_clock)

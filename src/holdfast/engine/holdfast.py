@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 from holdfast.clock import Clock, system_clock, to_iso
 from holdfast.domain.conversations import Conversation
 from holdfast.domain.failures import FailureClass
-from holdfast.domain.ids import check_id, check_provider, check_session_name
+from holdfast.domain.ids import check_id, check_provider, check_session_name, check_workspace
 from holdfast.domain.numbers import check_whole
 from holdfast.domain.policy import Policy
 from holdfast.domain.redaction import Json
@@ -20,7 +20,7 @@ from holdfast.domain.turns import Turn, TurnRequest, TurnStatus
 from holdfast.engine.conversations import Conversations
 from holdfast.engine.explain import Explanation
 from holdfast.engine.keywords import RunKeywords
-from holdfast.errors import Busy, InvalidInput
+from holdfast.errors import Busy, HoldfastError, InvalidInput
 from holdfast.store.contract import Store
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.engine.running.agents import Agents
     from holdfast.engine.waiting import Waited
     from holdfast.engine.work import Work
+    from holdfast.engine.worker import Worker, WorkerOptions
 
 #: what a turn asks for that goes on with one that was stopped
 CONTINUE = "continue"
@@ -50,6 +51,11 @@ class Holdfast(Conversations):
         """``environ`` is the one that agents are run with; None: this process's."""
         super().__init__(store, policy, clock)
         self._environ = environ
+
+    def within(self, workspace: str) -> Holdfast:
+        """The same store for another workspace; it is closed with this one."""
+        store = self.store.within(check_workspace(workspace))
+        return Holdfast(store, self.policy, self._clock, self._environ)
 
     @cached_property
     def _work(self) -> Work:
@@ -79,11 +85,29 @@ class Holdfast(Conversations):
         # where it is begun is checked before anything is recorded
         placed: RunKeywords = {**self._with_task_id(keywords), "cwd": keywords.get("cwd") or "."}
         options = self._work.prepare(chosen, placed)
+        session = self.begin(prompt, agent=agent, provider=chosen, name=name)
+        return self._work.run(session.id, chosen, prompt, options)
+
+    def begin(
+        self, prompt: str, *, agent: str | None = None, provider: str | None = None, name: str | None = None
+    ) -> Session:
+        """A session for what a prompt asks for, with no turn yet: ``enqueue`` gives it one."""
+        _check_prompt(prompt)
+        chosen = check_provider(provider or self.policy.run.provider)
         purpose = prompt.strip()[:_PURPOSE]
-        session = self.create(
+        return self.create(
             agent or chosen, purpose, kind=SessionKind.CONVERSATION, name=name, provider=chosen
         )
-        return self._work.run(session.id, chosen, prompt, options)
+
+    def worker(self, providers: Sequence[str], options: WorkerOptions) -> Worker:
+        """For these providers, or for every one that is installed here."""
+        from holdfast.engine.worker import Worker
+
+        if providers:
+            found = [self.agents.get(check_provider(name)) for name in providers]
+        else:
+            found = [agent for agent in self.agents.all().values() if not isinstance(agent, HoldfastError)]
+        return Worker(self.store, self.agents.machine, found, self.policy, options)
 
     def resume(
         self,

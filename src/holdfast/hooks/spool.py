@@ -160,7 +160,9 @@ class SpoolStore:
         rules: Any = self._settings
         for entry in copy["sessions"]:
             window = (
-                ApprovalWindow(entry["answered_at"], entry["expires_at"]) if entry["is_waiting"] else None
+                ApprovalWindow(answered_at=entry["answered_at"], expires_at=entry["expires_at"])
+                if entry["is_waiting"]
+                else None
             )
             if may_continue(_Entry(entry), rules, now, window) is MayContinue.YES:  # type: ignore[arg-type] # duck-typed
                 yield entry

@@ -52,6 +52,7 @@ class StopCause(StrEnum):
     LEASE_LOST = "lease_lost"
     EXIT = "exit"  #: Holdfast itself ends
     UNGATED = "ungated"  #: it would call tools without asking
+    HANDED_BACK = "handed_back"  #: the worker ends, and another one is to go on
 
 
 @record

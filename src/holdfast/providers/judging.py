@@ -27,6 +27,7 @@ _STOPPED = {
     StopCause.LEASE_LOST: (FailureClass.INTERRUPTED, "the lease on the turn was lost"),
     StopCause.EXIT: (FailureClass.INTERRUPTED, "holdfast itself was stopped"),
     StopCause.UNGATED: (FailureClass.CONFIG, _UNGATED),
+    StopCause.HANDED_BACK: (FailureClass.INTERRUPTED, "the worker was stopped"),
 }
 
 

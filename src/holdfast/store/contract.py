@@ -27,7 +27,7 @@ from holdfast.domain.delegations import (
     Question,
 )
 from holdfast.domain.failures import Failure
-from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId
+from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId, Workspace
 from holdfast.domain.phases import ApprovalWindow, Phase
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals, TranscriptMark
 from holdfast.domain.retention import CleanupReport
@@ -506,6 +506,10 @@ class Store(Protocol):
     @property
     def where(self) -> str:
         """The file or the address, without any password."""
+        ...
+
+    def within(self, workspace: Workspace) -> Store:
+        """The same store for another workspace; it is closed with this one."""
         ...
 
     def close(self) -> None:

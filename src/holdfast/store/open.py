@@ -14,6 +14,7 @@ from holdfast.store.contract import Store
 Durability = Literal["full", "normal"]
 
 _POSTGRES = ("postgresql://", "postgres://")
+_HTTP = ("http://", "https://")
 
 
 def open_store(
@@ -23,12 +24,18 @@ def open_store(
     clock: Clock | None = None,
     durability: Durability = "full",
     policy: Policy | None = None,
+    token: str | None = None,
 ) -> Store:
     """``sqlite:///path``, ``sqlite:///:memory:`` or ``postgresql://…``; the schema is brought up to date.
 
+    Or ``http(s)://…``: a Holdfast server, whose clock and policy count; ``token`` is what it lets us in with.
     ``clock`` None is the engine's own time: the host's for SQLite, the server's for PostgreSQL.
     """
     space = check_workspace(workspace)
+    if url.startswith(_HTTP):
+        from holdfast.store.http_store import open_http
+
+        return open_http(url, space, token)
     from holdfast.store.sql_store import SqlStore
 
     if url.startswith("sqlite:"):
@@ -45,7 +52,10 @@ def open_store(
     if url.startswith(_POSTGRES):
         return _open_postgres(url, space, clock, policy or Policy())
     scheme = url.partition(":")[0]
-    raise ConfigError("url", f"{scheme[:40]!r} is not a store (sqlite:///path or postgresql://host/database)")
+    raise ConfigError(
+        "url",
+        f"{scheme[:40]!r} is not a store (sqlite:///path, postgresql://host/database or http://host:port)",
+    )
 
 
 def sqlite_path(url: str) -> Path | None:

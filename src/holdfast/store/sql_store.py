@@ -79,6 +79,7 @@ from holdfast.store.sql import (
     sessions,
     turns,
 )
+from holdfast.store.sql.calls import Call
 from holdfast.store.sql.scope import Scope
 
 P = ParamSpec("P")
@@ -91,11 +92,23 @@ MAX_TRIES = 4
 class SqlStore(HookVerbs):
     """See ``contract.Store`` for what each verb promises."""
 
-    def __init__(self, driver: Driver, workspace: Workspace, policy: Policy) -> None:
+    def __init__(
+        self, driver: Driver, workspace: Workspace, policy: Policy, call: Call | None = None
+    ) -> None:
+        """With a ``call``, the verb that is called on it happens once, however often it is called."""
+        self._call = call
         self._driver = driver
         self._workspace = workspace
         self._policy = policy
         self.where = driver.where
+
+    def within(self, workspace: Workspace) -> SqlStore:
+        """The same store for another workspace; it is closed with this one."""
+        return SqlStore(self._driver, workspace, self._policy)
+
+    def once(self, call: Call) -> SqlStore:
+        """The same store, for this one call of a verb that writes and is not idempotent by itself."""
+        return SqlStore(self._driver, self._workspace, self._policy, call)
 
     def _read(self) -> Scope:
         return Scope(self._driver.read(), self._workspace, self._policy, self.where)
@@ -109,6 +122,8 @@ class SqlStore(HookVerbs):
         while True:
             try:
                 with self._writing() as s:
+                    if self._call is not None:
+                        return self._call.once(s, lambda s=s: work(s, *args, **kwargs))  # type: ignore[misc]
                     return work(s, *args, **kwargs)
             except Undone:
                 if tries == MAX_TRIES:

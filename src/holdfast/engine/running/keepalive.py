@@ -64,20 +64,30 @@ class KeepAlive:
             stop(cause)
 
     def _run(self) -> None:
-        reached = time.monotonic()
-        while not self._done.wait(self._policy.heartbeat_seconds):
+        reached = renewed = time.monotonic()
+        while not self._done.wait(min(self._policy.poll_seconds, self._policy.heartbeat_seconds)):
             try:
-                if self._renew():
-                    self._tell(StopCause.CANCELLED)
+                if time.monotonic() - renewed >= self._policy.heartbeat_seconds:
+                    cancelled, renewed = self._renew(), time.monotonic()
+                else:
+                    cancelled = self._is_cancelled()
+                if cancelled:
+                    self.tell(StopCause.CANCELLED)
                 reached = time.monotonic()
             except LeaseLost:
-                self._tell(StopCause.LEASE_LOST)
+                self.tell(StopCause.LEASE_LOST)
                 return
             except StoreError as exc:
                 log.warning("the lease could not be renewed: %s", exc)
                 if time.monotonic() - reached > self._policy.grace_seconds:
-                    self._tell(StopCause.LEASE_LOST)
+                    self.tell(StopCause.LEASE_LOST)
                     return
+
+    def _is_cancelled(self) -> bool:
+        """A look, which costs nothing to speak of: a person who cancels does not wait for the next renewal."""
+        with self._lock:
+            lease = self._lease
+        return self._store.get_turn(lease.conversation_id, lease.seq).cancel_requested
 
     def _renew(self) -> bool:
         """Whether someone wants the turn to stop."""
@@ -92,7 +102,8 @@ class KeepAlive:
                 raise
             return False
 
-    def _tell(self, cause: StopCause) -> None:
+    def tell(self, cause: StopCause) -> None:
+        """The turn must end; whoever said so first counts."""
         with self._lock:
             self._cause = self._cause or cause
             stop = self._stop

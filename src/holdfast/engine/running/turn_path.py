@@ -24,7 +24,7 @@ from holdfast.domain.pointers import NO_RIGHTS, Rights
 from holdfast.domain.policy import QueuePolicy
 from holdfast.domain.resume import only_natively
 from holdfast.domain.sessions import Session
-from holdfast.domain.turns import Claim, Turn, TurnEnd, TurnStatus
+from holdfast.domain.turns import Claim, Orphan, Turn, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE, ContextState, context_state, estimate_tokens
 from holdfast.engine.result import RunInterrupted, RunResult
 from holdfast.engine.running.compose import Composer
@@ -48,6 +48,7 @@ from holdfast.errors import (
 )
 from holdfast.notifying.sending import notify
 from holdfast.processes.locks import SessionLock
+from holdfast.processes.process import StopCause
 from holdfast.providers.contract import Order, ToolGate
 from holdfast.providers.happenings import Deferred
 from holdfast.providers.judging import Ending
@@ -90,6 +91,10 @@ class TurnPath:
         if interruption is not None:
             raise RunInterrupted(result) from interruption
         return result
+
+    def hand_back(self) -> None:
+        """From another thread: end the agent, and let another worker go on with the turn."""
+        self._alive.tell(StopCause.HANDED_BACK)
 
     # --- one attempt ---
 
@@ -231,6 +236,11 @@ class TurnPath:
         if isinstance(ran.decision, Wait):
             later = self._later(self._policy.queue.lock_delay_seconds)
             return self._result(ran, self._once_reachable(lambda: self._store.put_back(lease, later)))
+        if self._alive.cause is StopCause.HANDED_BACK and failure is not None:
+            ours = Orphan(lease, None, self._claim.turn.foreground)
+            return self._result(
+                ran, self._once_reachable(lambda: self._store.recover(ours, owner_is_gone=True))
+            )
         if ran.ending.deferred is not None and ran.mark is None:
             failure = Failure(FailureClass.UNKNOWN, "the agent did not save the call that was to wait")
         approval = None if failure is not None else self._asked_for(ran.ending.deferred)

@@ -25,4 +25,4 @@ def of_session(s: Scope, session_id: str) -> ApprovalWindow | None:
     answered_at, expires_at, used_at = instants
     if status == "voided" or used_at is not None:
         return None
-    return ApprovalWindow(answered_at, expires_at)
+    return ApprovalWindow(answered_at=answered_at, expires_at=expires_at)

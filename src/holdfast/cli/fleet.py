@@ -1,0 +1,119 @@
+"""Owns the commands of a fleet: enqueue and worker."""
+
+from __future__ import annotations
+
+import logging
+import signal
+from types import FrameType
+from typing import Any
+
+import click
+
+from holdfast.cli import output
+from holdfast.cli.arguments import text_argument
+from holdfast.cli.command import command, pass_invocation
+from holdfast.cli.documents import turn_document
+from holdfast.cli.invocation import Invocation
+from holdfast.domain.turns import NewTurn, TurnRequest
+from holdfast.engine.worker import WorkerOptions
+
+_MOST_SLOTS = 256
+
+
+@command(
+    "enqueue",
+    "holdfast enqueue --agent terraform-architect 'plan the change'",
+    "holdfast enqueue deploy 'and now apply it' --priority 5",
+)
+@click.argument("session", metavar="[ID]")
+@text_argument("prompt", required=False)
+@click.option("--agent", metavar="NAME", help="Begin a session of this agent; without ID.")
+@click.option(
+    "--provider", metavar="NAME", help="Who runs it; by default the session's, else the configured one."
+)
+@click.option("--name", metavar="NAME", help="A name for the new session.")
+@click.option(
+    "--cwd", metavar="DIR", help="The directory to work in, as it is called on the worker's machine."
+)
+@click.option("--model", metavar="MODEL", help="The model; by default the session's, else the provider's.")
+@click.option("--fresh", is_flag=True, help="Start a new provider session, with the whole context.")
+@click.option("--priority", type=click.IntRange(-1000, 1000), default=0, help="Sessions with more go first.")
+@click.option("--runtime", metavar="ID", help="Only this runtime may run it; see: holdfast runtimes")
+@click.option("--key", metavar="KEY", help="Enqueueing again with the same key does nothing more.")
+@pass_invocation
+def enqueue(run: Invocation, /, session: str, prompt: str | None, **given: Any) -> None:
+    """Put a turn into the queue, for a worker to run.
+
+    With --agent a new session is begun, and only the PROMPT is given; otherwise ID says which one goes on.
+    """
+    if given["agent"] is None:
+        if prompt is None:
+            raise click.UsageError("say which session, and what to do; or begin one with --agent")
+        session_id = run.find(session)
+    else:
+        if prompt is not None:
+            raise click.UsageError("a session that begins has no ID yet")
+        prompt = run.read_input("prompt") if session == "-" else session
+        session_id = run.holdfast.begin(
+            prompt, agent=given["agent"], provider=given["provider"], name=given["name"]
+        ).id
+    request = TurnRequest(given["cwd"], given["model"], force_fresh=given["fresh"])
+    turn = run.holdfast.enqueue(
+        session_id,
+        prompt,
+        NewTurn(
+            prompt,
+            run.holdfast.provider_of(run.holdfast.session(session_id), given["provider"]),
+            request,
+            priority=given["priority"],
+            runtime_id=given["runtime"],
+            key=given["key"],
+        ),
+    )
+    if run.json:
+        output.document(turn_document(turn))
+    else:
+        output.line(turn.session_id, turn.seq, turn.status)
+
+
+@command("worker", "holdfast worker --once", "holdfast worker --provider scripted --slots 2 --once")
+@click.option(
+    "--provider",
+    "providers",
+    multiple=True,
+    metavar="NAME",
+    help="Run turns of this provider; by default of every one that is installed here.",
+)
+@click.option(
+    "--slots",
+    type=click.IntRange(1, _MOST_SLOTS),
+    default=1,
+    show_default=True,
+    help="Turns to run at the same time.",
+)
+@click.option("--once", is_flag=True, help="End when nothing is left to do.")
+@click.option(
+    "--drain",
+    type=click.FloatRange(0),
+    default=60.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="After SIGTERM, let turns go on for so long before they are handed back.",
+)
+@pass_invocation
+def worker(run: Invocation, providers: tuple[str, ...], slots: int, once: bool, drain: float) -> None:
+    """Run the turns that wait, until stopped.
+
+    It takes over what dead workers of this machine left behind, renews its leases, and sits out a restart
+    of the database. After SIGTERM or SIGINT it takes no new turn, lets those that run end, and hands back
+    what takes longer; a second signal hands back at once.
+    """
+    logging.getLogger("holdfast").setLevel(logging.INFO)
+    working = run.holdfast.worker(providers, WorkerOptions(slots, once, drain))
+
+    def stop(_number: int, _frame: FrameType | None) -> None:
+        working.stop()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    working.run()

@@ -1,0 +1,119 @@
+"""Owns the Store contract over HTTP: every verb is one call to a Holdfast server."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from typing import Any, cast
+from urllib.parse import SplitResult, urlsplit
+
+from holdfast.domain.ids import Workspace
+from holdfast.errors import ConfigError, InvalidInput, StoreUnavailable
+from holdfast.store.contract import Store
+from holdfast.store.verbs import Verb, verbs
+from holdfast.store.wire_errors import decode_error
+
+#: a call whose reply is lost is made again under the same key: the server answers it once
+KEY_HEADER = "Idempotency-Key"
+_TRIES = 4
+_FIRST_WAIT = 0.1
+_TIMEOUT = 60.0
+#: somebody between us and the server, or its store, is not there for the moment
+_AGAIN = (502, 503, 504)
+
+
+def open_http(url: str, workspace: str, token: str | None) -> Store:
+    parts = urlsplit(url)
+    if not parts.hostname or parts.query or parts.fragment:
+        raise ConfigError("url", f"{url[:80]!r}: write http://host:port or https://host")
+    return cast(Store, HttpStore(parts, workspace, token))
+
+
+class HttpStore:
+    """Any verb of the contract, by its name. Connections are kept open between calls, one for each caller at a time."""
+
+    def __init__(self, url: SplitResult, workspace: str, token: str | None) -> None:
+        self._url = url
+        self._workspace = workspace
+        self._token = token
+        self._idle: list[HTTPConnection] = []
+        self._owner = os.getpid()
+        self.where = f"{url.scheme}://{url.hostname}" + (f":{url.port}" if url.port else "")
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        verb = verbs().get(name)
+        if verb is None:
+            raise AttributeError(name)
+        return lambda *args, **kwargs: self._call(verb, args, kwargs)
+
+    def within(self, workspace: Workspace) -> Store:
+        other = HttpStore(self._url, workspace, self._token)
+        other._idle = self._idle  # connections carry no workspace
+        return cast(Store, other)
+
+    def close(self) -> None:
+        while self._idle:
+            self._idle.pop().close()
+
+    def _call(self, verb: Verb, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
+        try:
+            body = json.dumps(verb.encode_call(args, kwargs)).encode()
+        except (TypeError, ValueError, RecursionError) as exc:
+            raise InvalidInput(verb.name, f"cannot be sent: {exc}") from exc
+        status, answer = self._answered(verb.name, body, os.urandom(16).hex())
+        told = self._read(answer)
+        if status == 200:
+            return verb.answer.decode(told, verb.name)
+        if isinstance(told, dict) and isinstance(told.get("error"), dict):
+            raise decode_error(told["error"])
+        raise StoreUnavailable(self.where, f"the server answered {status} to {verb.name}")
+
+    def _read(self, answer: bytes) -> Any:
+        try:
+            return json.loads(answer)
+        except ValueError as exc:
+            raise StoreUnavailable(self.where, "the server's answer is not JSON") from exc
+
+    def _answered(self, name: str, body: bytes, key: str) -> tuple[int, bytes]:
+        headers = {"Content-Type": "application/json", "Holdfast-Workspace": self._workspace, KEY_HEADER: key}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        path = f"{self._url.path.rstrip('/')}/v1/store/{name}"
+        wait = _FIRST_WAIT
+        for left in reversed(range(_TRIES)):
+            try:
+                status, answer = self._exchange(path, body, headers)
+            except (OSError, HTTPException) as exc:
+                if not left:
+                    raise StoreUnavailable(self.where, f"cannot be reached: {exc}") from exc
+            else:
+                if status not in _AGAIN or not left:
+                    return status, answer
+            time.sleep(wait)
+            wait *= 2
+        raise AssertionError("the last try answers or raises")
+
+    def _exchange(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+        connection = self._take()
+        try:
+            connection.request("POST", path, body, headers)
+            response = connection.getresponse()
+            answer = response.read()
+        except BaseException:
+            connection.close()
+            raise
+        self._idle.append(connection)
+        return response.status, answer
+
+    def _take(self) -> HTTPConnection:
+        if self._owner != os.getpid():
+            # after a fork the connections are the parent's: they are let go of, not closed
+            self._idle, self._owner = [], os.getpid()
+        try:
+            return self._idle.pop()
+        except IndexError:
+            make = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
+            return make(self._url.hostname or "", self._url.port, timeout=_TIMEOUT)

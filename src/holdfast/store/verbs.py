@@ -1,0 +1,79 @@
+"""Owns the list of the Store's verbs as calls: what each takes and gives back, as JSON."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Final
+
+from holdfast.domain.redaction import Json
+from holdfast.errors import InvalidInput
+from holdfast.store.contract import Store
+from holdfast.store.wire import Coder, coder, declared
+
+#: of one process, not of what lies behind it
+_LOCAL: Final = frozenset({"close", "where", "within"})
+
+
+#: what happens again when it is called again; the others are idempotent by themselves
+HAPPENS_AGAIN: Final = frozenset(
+    {
+        "cancel_turn",
+        "clear_pointer",
+        "edit_turn",
+        "enqueue_turn",
+        "finalize_session",
+        "new_generation",
+        "put_back",
+        "record_turn",
+        "recover",
+        "remove_session",
+        "rename_session",
+        "retry_turn",
+        "truncate",
+        "update_session",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verb:
+    name: str
+    signature: inspect.Signature
+    arguments: Mapping[str, Coder]
+    answer: Coder
+
+    def encode_call(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, Json]:
+        given = self.signature.bind(None, *args, **kwargs).arguments
+        return {name: part.encode(given[name]) for name, part in self.arguments.items() if name in given}
+
+    def decode_call(self, call: Json) -> dict[str, Any]:
+        if not isinstance(call, dict):
+            raise InvalidInput(self.name, "must be an object")
+        for name in call:
+            if name not in self.arguments:
+                raise InvalidInput(f"{self.name}.{name}", "is not known")
+        given = {
+            name: self.arguments[name].decode(value, f"{self.name}.{name}") for name, value in call.items()
+        }
+        for name, parameter in self.signature.parameters.items():
+            if name in self.arguments and name not in given and parameter.default is parameter.empty:
+                raise InvalidInput(f"{self.name}.{name}", "is missing")
+        return given
+
+
+@cache
+def verbs() -> Mapping[str, Verb]:
+    return {
+        name: _verb(name, function)
+        for name, function in vars(Store).items()
+        if inspect.isfunction(function) and not name.startswith("_") and name not in _LOCAL
+    }
+
+
+def _verb(name: str, function: Any) -> Verb:
+    hints = declared(function)
+    answer = coder(hints.pop("return"))
+    return Verb(name, inspect.signature(function), {key: coder(hint) for key, hint in hints.items()}, answer)

@@ -1,0 +1,23 @@
+"""Owns what a supervisor asks: is the server alive, and can it work."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from holdfast.domain.sessions import SessionFilter
+from holdfast.web.serving import Served
+
+router = APIRouter(tags=["health"])
+
+
+@router.get("/healthz")
+def healthz() -> dict[str, str]:
+    """The server answers."""
+    return {"status": "ok"}
+
+
+@router.get("/readyz")
+def readyz(holdfast: Served) -> dict[str, str]:
+    """The store answers too."""
+    holdfast.store.list_sessions(SessionFilter(), 1)
+    return {"status": "ok"}

@@ -1,0 +1,155 @@
+"""The server: holdfast serve."""
+
+import json
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.command import holdfast
+from tests.acceptance.served import ask, server
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with server("--url", f"sqlite:///{tmp_path_factory.mktemp('served')}/holdfast.db") as (url, _):
+        yield url
+
+
+def test_it_says_where_it_listens_and_answers_there(url: str) -> None:
+    for path in ("/healthz", "/readyz"):
+        response, answer = ask(url, "GET", path)
+        assert (response.status, answer) == (200, {"status": "ok"})
+
+
+def test_the_command_works_on_a_server_as_on_a_file(url: str) -> None:
+    env = {"HOLDFAST_URL": url}
+    session = holdfast("create", "--agent", "terraform-architect", env=env).out.strip()
+
+    assert holdfast("update", session, "--phase", "approval", env=env).code == 0
+    assert holdfast("should-resume", session, env=env).code == 0
+    assert holdfast("get", session, env=env).json["phase"] == "approval"
+    assert session in holdfast("list", env=env).out
+    assert holdfast("get", "nobody", env=env).code == 3
+    ran = holdfast("run", "hello", "--provider", "scripted", "--json", env=env).json
+    assert ran["status"] == "done"
+    again = holdfast("resume", ran["session_id"], "and on", "--json", env=env).json
+    assert (again["status"], again["decision"]["kind"]) == ("done", "resume")
+
+
+def test_workspaces_are_apart(url: str) -> None:
+    env = {"HOLDFAST_URL": url, "HOLDFAST_WORKSPACE": "theirs"}
+    session = holdfast("create", "--agent", "a", env=env).out.strip()
+
+    assert holdfast("list", env=env).out.startswith(session)
+    assert session not in holdfast("list", env={"HOLDFAST_URL": url}).out
+
+
+@pytest.mark.parametrize("host", ["holdfast.example", "10.0.0.7:8787", "", "127.0.0.1.example"])
+def test_it_answers_to_its_own_address_only(url: str, host: str) -> None:
+    response, problem = ask(url, "GET", "/healthz", headers={"Host": host})
+
+    assert (response.status, problem["code"]) == (421, "wrong_host")
+    assert response.headers["content-type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1.example"])
+def test_a_web_page_of_others_is_not_answered(url: str, origin: str) -> None:
+    response, problem = ask(url, "POST", "/v1/store/now", b"{}", {"Origin": origin})
+
+    assert (response.status, problem["code"]) == (403, "foreign_origin")
+
+
+def test_a_page_of_this_machine_is(url: str) -> None:
+    response, _ = ask(url, "POST", "/v1/store/now", b"{}", {"Origin": "http://localhost:3000"})
+
+    assert response.status == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status", "code"),
+    [
+        ("/v1/store/get_session", b'{"session_id": "nobody"}', 404, "not_found"),
+        ("/v1/store/get_session", b"[", 422, "invalid_input"),
+        ("/v1/store/get_session", b"[" * 100_000, 422, "invalid_input"),
+        ("/v1/store/get_session", b"{}", 422, "invalid_input"),
+        ("/v1/store/get_session", b'{"session_id": 7}', 422, "invalid_input"),
+        ("/v1/store/get_session", b'{"session_id": "a", "x": 1}', 422, "invalid_input"),
+        ("/v1/store/close", b"{}", 404, "not_found"),
+        ("/v1/store/__init__", b"{}", 404, "not_found"),
+    ],
+)
+def test_a_call_that_cannot_be_made_says_why(
+    url: str, path: str, body: bytes, status: int, code: str
+) -> None:
+    response, answer = ask(url, "POST", path, body)
+
+    assert (response.status, answer["error"]["code"]) == (status, code)
+
+
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(url: str) -> None:
+    response, problem = ask(url, "POST", "/v1/store/now", headers={"Content-Length": str(10**9)})
+
+    assert (response.status, problem["code"]) == (413, "too_large")
+
+
+def test_a_body_without_a_length_is_read_up_to_the_limit(url: str) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        head = f"POST /v1/store/now HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        connection.sendall(head.encode())
+        try:
+            for _ in range(40):
+                connection.sendall(b"80000\r\n" + b" " * 0x80000 + b"\r\n")
+        except OSError:
+            pass  # it hung up, which is as good
+        assert b" 413 " in connection.recv(100)
+
+
+def test_what_is_not_there_is_a_problem_too(url: str) -> None:
+    response, problem = ask(url, "GET", "/v1/nothing")
+
+    assert (response.status, problem["title"], problem["status"]) == (404, "Not Found", 404)
+
+
+def test_a_store_that_fails_says_nothing_about_this_machine(tmp_path: Path) -> None:
+    file = tmp_path / "holdfast.db"
+    with server("--url", f"sqlite:///{file}") as (url, _):
+        for left in tmp_path.iterdir():
+            left.write_bytes(b"garbage" * 1000)
+        response, problem = ask(url, "GET", "/readyz")
+
+    assert response.status in (500, 503)
+    assert str(tmp_path) not in json.dumps(problem)
+
+
+def test_sigterm_ends_it_well() -> None:
+    with server() as (_, process):
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(timeout=30) == 0
+
+
+def test_two_cannot_have_one_port(url: str) -> None:
+    port = url.rpartition(":")[2]
+
+    ended = holdfast("serve", "--port", port)
+
+    assert ended.code == 2
+    assert f"cannot listen on 127.0.0.1:{port}" in ended.one_line_error()
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "example.com", "::"])
+def test_others_are_not_let_in(host: str) -> None:
+    ended = holdfast("serve", "--host", host)
+
+    assert ended.code == 2
+    assert "is not a loopback address" in ended.one_line_error()
+
+
+def test_a_server_that_is_not_there_is_said_in_one_line() -> None:
+    ended = holdfast("list", env={"HOLDFAST_URL": "http://127.0.0.1:9"})
+
+    assert ended.code == 1
+    assert "http://127.0.0.1:9: cannot be reached" in ended.one_line_error()

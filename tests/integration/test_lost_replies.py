@@ -1,0 +1,151 @@
+"""A reply that gets lost on its way from the server: the call has happened once, and its answer arrives."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from holdfast.domain.ids import ProviderSessionId, SessionId
+from holdfast.domain.phases import Phase
+from holdfast.domain.sessions import SessionUpdate
+from holdfast.domain.turns import Claim, Launch
+from holdfast.domain.usage import NO_USAGE
+from holdfast.errors import StoreUnavailable
+from holdfast.store.contract import Store
+from holdfast.store.http_store import open_http
+from holdfast.store.open import open_store
+from holdfast.store.verbs import HAPPENS_AGAIN
+from holdfast.testing.builders import a_claim, a_pointer, a_runtime, a_session, a_turn
+from holdfast.testing.clock import ManualClock
+from tests.contract.heads import dump
+from tests.contract.served import Served, serving
+from tests.integration.faulty_proxy import FaultyProxy, faulty_proxy
+
+ID = SessionId("agent-20260108-120000-00000000")
+NATIVE = ProviderSessionId("5b1c2d3e-0000-4000-8000-000000000000")
+KEY = "claim-of-this-test"
+
+
+def claimed(store: Store) -> Claim:
+    store.enqueue_turn(ID, a_turn())
+    claim = store.claim_turn(a_claim(key=KEY))
+    assert claim is not None
+    return claim
+
+
+def orphaned(store: Store) -> Claim:
+    claim = claimed(store)
+    store.launch(claim.lease, Launch(claim.decision))
+    return claim
+
+
+def pointed(store: Store) -> Store:
+    store.register_runtime(a_runtime())
+    store.set_pointer(a_pointer(ID, provider_session_id=NATIVE))
+    return store
+
+
+#: each prepares a session by the first store, and calls the verb of its name on the second
+SCENARIOS: dict[str, Callable[[Store, Store], object]] = {
+    "update_session": lambda here, there: there.update_session(ID, SessionUpdate(error="it broke")),
+    "finalize_session": lambda here, there: there.finalize_session(ID, Phase.COMPLETED, "good"),
+    "rename_session": lambda here, there: there.rename_session(ID, "blue"),
+    "remove_session": lambda here, there: there.remove_session(ID),
+    "enqueue_turn": lambda here, there: there.enqueue_turn(ID, a_turn()),
+    "record_turn": lambda here, there: there.record_turn(ID, a_turn(), "planned", NO_USAGE),
+    "cancel_turn": lambda here, there: there.cancel_turn(ID, here.enqueue_turn(ID, a_turn()).seq),
+    "put_back": lambda here, there: there.put_back(claimed(here).lease),
+    "recover": lambda here, there: (
+        orphaned(here),
+        there.recover(here.orphans(even_live=True)[0], owner_is_gone=True),
+    )[1],
+    "edit_turn": lambda here, there: (
+        here.record_turn(ID, a_turn(), "planned", NO_USAGE),
+        there.edit_turn(ID, 1, prompt="plan it better"),
+    )[1],
+    "truncate": lambda here, there: (
+        here.record_turn(ID, a_turn(), "planned", NO_USAGE),
+        there.truncate(ID, 0),
+    )[1],
+    "retry_turn": lambda here, there: (
+        here.record_turn(ID, a_turn(), "planned", NO_USAGE),
+        there.retry_turn(ID, 1),
+    )[1],
+    "new_generation": lambda here, there: there.new_generation(ID),
+    "clear_pointer": lambda here, there: (
+        pointed(here),
+        there.clear_pointer(ID, "claude", NATIVE),
+    )[1],
+}
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def proxy(served: Served) -> Iterator[FaultyProxy]:
+    with faulty_proxy(served.url) as running:
+        yield running
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: pytest.FixtureRequest) -> str:
+    return (
+        "sqlite:///:memory:" if request.param == "sqlite" else request.getfixturevalue("emptied_postgres_url")
+    )
+
+
+@pytest.fixture
+def behind(url: str) -> Iterator[Store]:
+    store = open_store(url, clock=ManualClock())
+    store.create_session(a_session(id=ID))
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def over_http(behind: Store, served: Served, proxy: FaultyProxy) -> Iterator[Store]:
+    proxy.lose = proxy.lost = 0
+    store = open_http(proxy.url, served.room_of(behind), None)
+    yield store
+    store.close()
+
+
+@pytest.fixture
+def control(url: str, request: pytest.FixtureRequest) -> Iterator[Store]:
+    """Another store, to which the same happens with nothing lost."""
+    other = url if url.startswith("sqlite") else request.getfixturevalue("postgres_url")
+    store = open_store(other, clock=ManualClock())
+    store.create_session(a_session(id=ID))
+    yield store
+    store.close()
+
+
+def test_every_verb_that_would_happen_again_is_tried() -> None:
+    assert set(SCENARIOS) == HAPPENS_AGAIN
+
+
+@pytest.mark.parametrize("verb", sorted(HAPPENS_AGAIN))
+def test_it_has_happened_once_and_its_answer_arrives(
+    verb: str, behind: Store, over_http: Store, control: Store, proxy: FaultyProxy
+) -> None:
+    proxy.lose = 2
+
+    answer = SCENARIOS[verb](behind, over_http)
+
+    assert proxy.lost == 2
+    assert answer == SCENARIOS[verb](control, control)
+    assert dump(behind, without="calls") == dump(control, without="calls")
+
+
+def test_a_server_that_never_answers_is_an_error_and_not_a_guess(
+    over_http: Store, behind: Store, proxy: FaultyProxy
+) -> None:
+    proxy.lose = 1000
+
+    with pytest.raises(StoreUnavailable, match="cannot be reached"):
+        over_http.update_session(ID, SessionUpdate(error="it broke"))
+
+    assert behind.get_session(ID).error_count == 1, "it did happen, once; only nobody could say so"
