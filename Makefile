@@ -5,7 +5,7 @@ STAMP      := $(VENV)/.complete
 BENCH_VENV := .venv-bench
 BENCH_STAMP := $(BENCH_VENV)/.complete
 
-# PYTHON=/path/to/python chooses the interpreter for a new environment; ARGS="..." is handed to demo, test and bench.
+# PYTHON=/path/to/python chooses the interpreter for a new environment; ARGS="..." is handed to chaos, demo, test and bench.
 PYTHON ?=
 ARGS   ?=
 
@@ -31,7 +31,7 @@ $(1)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pi
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: docs help demo test test-agents check format bench dist lock clean .venv
+.PHONY: chaos docs help demo test test-agents check format bench dist lock clean .venv
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z.-]+):.*## (.*)/  make \1|\2/' | \
@@ -39,6 +39,9 @@ help: ## list the targets
 
 demo: $(STAMP) ## show what holdfast does, in ten seconds, on this machine
 	@$(VENV)/bin/python examples/demo.py $(ARGS)
+
+chaos: $(STAMP) ## run turns while everything breaks, on either database, for minutes (ARGS=--write publishes it)
+	@$(VENV)/bin/python -m tests.chaos $(ARGS)
 
 # where nothing may be skipped, the real agents are installed before the first test needs one
 test: $(STAMP) ## run the tests (ARGS="-k lease" selects some)

@@ -96,6 +96,27 @@ def _start_keeper(directory: Path, *, durable: bool) -> None:
         raise ServerUnavailable(answer or "its keeper died")
 
 
+class OwnServer:
+    """A server of one test's own, which it may stop and start again."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._how = _make_data(directory)
+        self.url = f"postgresql://postgres@/postgres?host={quote(str(directory))}"
+        self.start()
+
+    def start(self) -> None:
+        self._server = _run_server(self._directory, SETTINGS, *self._how)
+
+    def stop(self) -> None:
+        _stop_server(self._server)
+
+    def crash(self) -> None:
+        """At once, without a last word to anyone; what was committed is there when it starts again."""
+        self._server.send_signal(signal.SIGQUIT)
+        self._server.wait(STOP_SECONDS)
+
+
 # --- the keeper ---------------------------------------------------------------------------------------
 
 
@@ -117,6 +138,11 @@ def keep(directory: Path, *, durable: bool) -> None:
 
 
 def _start_server(directory: Path, settings: dict[str, str]) -> subprocess.Popen[bytes]:
+    return _run_server(directory, settings, *_make_data(directory))
+
+
+def _make_data(directory: Path) -> tuple[Path, pwd.struct_passwd | None]:
+    """An empty database cluster; the programs that made it, and the user who has to run them."""
     data = directory / "data"
     shutil.rmtree(data, ignore_errors=True)  # of an attempt that failed
     data.mkdir(mode=0o700)
@@ -128,6 +154,13 @@ def _start_server(directory: Path, settings: dict[str, str]) -> subprocess.Popen
         for path in (directory, data):
             os.chown(path, account.pw_uid, account.pw_gid)
     _run_initdb(programs, data, account)
+    return programs, account
+
+
+def _run_server(
+    directory: Path, settings: dict[str, str], programs: Path, account: pwd.struct_passwd | None
+) -> subprocess.Popen[bytes]:
+    data = directory / "data"
     settings = settings | {"unix_socket_directories": str(directory)}
     with (directory / "server.log").open("w") as log:
         server = subprocess.Popen(

@@ -11,7 +11,7 @@ from tests.contract.served import behind_http
 
 SESSIONS = """
 SELECT workspace, id, conversation_id, fence, lease_owner, lease_expires_at, head_seq, head_provider,
-    head_runtime_id, head_priority, ready_at, wake_at FROM sessions"""
+    head_runtime_id, head_priority, ready_at, wake_at, head_kept FROM sessions"""
 OPEN_TURNS = """
 SELECT workspace, session_id, conversation_id, seq, provider, runtime_id, priority, not_before, status,
     next_cause
@@ -87,7 +87,7 @@ def _check_approvals(turns: list[Row], approvals: list[Row]) -> None:
 
 def _check(session: Row, turns: list[Row], attempts: list[Row], now: int) -> None:
     fence, owner, expires_at = session[3:6]
-    head, (ready_at, wake_at) = session[6:10], session[10:12]
+    head, (ready_at, wake_at, kept) = session[6:10], session[10:]
     assert [turn[8] for turn in turns[1:] if turn[8] not in ("queued", "waiting")] == [], "two turns run"
     assert (owner is None) == (expires_at is None), "half a lease"
     if not turns:
@@ -97,7 +97,9 @@ def _check(session: Row, turns: list[Row], attempts: list[Row], now: int) -> Non
     _, _, _, seq, provider, runtime_id, priority, not_before, status, cause = turns[0]
     if cause == "approval":
         runtime_id = head[2]  # where the call is
-    assert head == (seq, provider, runtime_id or "", priority), "the head is not the oldest open turn"
+    expected = (seq, provider, head[2] if kept else runtime_id or "", priority)
+    assert head == expected, "the head is not the oldest open turn"
+    assert not (kept and runtime_id), "a pinned turn is for anyone in the end"
     if status in ("claimed", "running"):
         assert (ready_at, wake_at) == (None, None), "what runs can be claimed"
         assert [(a[2], a[3], a[4]) for a in attempts] == [(seq, fence, owner)], "not the one open attempt"
@@ -105,7 +107,8 @@ def _check(session: Row, turns: list[Row], attempts: list[Row], now: int) -> Non
     assert attempts == [], "an open attempt without a lease"
     assert expires_at is None, "a lease without an open attempt"
     if status == "queued":
-        assert (ready_at is None) != (wake_at is None), "neither ready nor to be woken, or both"
+        assert (ready_at, wake_at) != (None, None), "neither ready nor to be woken"
+        assert ready_at is None or (wake_at is not None) == bool(kept), "kept for ever, or without need"
         if not_before is not None and not_before > now:
             assert wake_at == not_before, "ready before its time"
 

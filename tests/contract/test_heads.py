@@ -36,6 +36,7 @@ from tests.contract.conftest import driver_of
 from tests.contract.heads import check_heads, dump, watch
 
 STEPS = 150
+COUNT = "SELECT COUNT(*) FROM sessions WHERE"
 
 
 class Walk:
@@ -270,6 +271,21 @@ def test_one_claim_looks_at_a_bounded_number_of_heads(store: Store) -> None:
 
     assert store.claim_turn(a_claim()) is None
     with driver_of(store).read() as tx:
-        (looked_at,) = tx.one("SELECT COUNT(*) FROM sessions WHERE wake_at IS NOT NULL", {}) or (0,)
+        (looked_at,) = tx.one(f"{COUNT} ready_at IS NULL AND wake_at IS NOT NULL", {}) or (0,)
     assert looked_at == claims.MAX_CANDIDATES
     assert claim(store, free).turn.prompt == "may run"
+
+
+def test_one_claim_frees_a_bounded_number_of_heads_from_a_runtime_that_does_not_come(
+    store: Store, clock: ManualClock
+) -> None:
+    for _ in range(claims.MAX_WOKEN + 5):
+        kept = begin(store)
+        run(store, kept)
+        enqueue(store, kept, "kept for it")
+    clock.advance(3600)
+
+    assert store.claim_turn(a_claim(runtime=a_runtime(machine="build-8"))) is not None
+    with driver_of(store).read() as tx:
+        (still_kept,) = tx.one(f"{COUNT} ready_at IS NOT NULL AND head_kept", {}) or (0,)
+    assert still_kept == 5

@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
+from tests.integration.crew import EAGER, Crew
 from tests.integration.scripted import Agent
 from tests.integration.workshop import Workshop
 
@@ -56,3 +57,12 @@ def shop(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[W
     yield shop
     shop.close()
     assert not shop.left_running()
+
+
+@pytest.fixture
+def crew(shop: Workshop) -> Iterator[Crew]:
+    """Workers on the workshop's store; those that a test leaves are dismissed."""
+    shop.changes.update(EAGER)
+    crew = Crew(shop, shop.open())
+    yield crew
+    crew.dismiss()

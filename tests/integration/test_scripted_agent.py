@@ -276,3 +276,27 @@ def test_a_gate_that_fails_forbids_the_call(agent: Agent, gate: str) -> None:
     ran = agent.ask(TOUCH, "--gate", gate)
     assert ran.of("tool_result")[0]["is_error"]
     assert not (agent.work_dir / "made").exists()
+
+
+def test_it_can_answer_with_what_its_tool_gave_out(agent: Agent) -> None:
+    ran = agent.ask('OUTPUT\nTOOL shell {"command": "echo first"}\nTOOL shell {"command": "echo 42"}\nOUTPUT')
+
+    assert ran.answer.splitlines() == ["no output", "42"]
+
+
+GO_ON = "[holdfast] turn 1: interrupted before it ended\nCheck what was already done, then continue"
+
+
+def test_an_interrupted_request_is_done_again_when_it_says_so(agent: Agent) -> None:
+    agent.ask("AGAIN\nSAY red\nCRASH", "--session-id", "s")
+    agent.ask(GO_ON, "--resume", "s")
+
+    ran = agent.ask(GO_ON, "--resume", "s")
+
+    assert (ran.code, ran.answer) == (-signal.SIGKILL, "red")
+
+
+def test_an_interrupted_request_is_otherwise_only_heard_of(agent: Agent) -> None:
+    agent.ask("SAY red\nCRASH", "--session-id", "s")
+
+    assert "continue" in agent.ask(GO_ON, "--resume", "s").answer

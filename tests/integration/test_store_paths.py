@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 
 import holdfast
+from holdfast.domain.sessions import SessionFilter
 from holdfast.engine import default
 from holdfast.errors import ConfigError, StoreUnavailable
 from holdfast.store.open import open_store
 from holdfast.testing.builders import a_session
+from tests import processes
 
 
 @pytest.fixture
@@ -68,3 +70,22 @@ def test_a_gate_that_cannot_be_opened_keeps_nobody_out(tmp_path: Path) -> None:
     with closing(open_store(f"sqlite:///{tmp_path / 'holdfast.db'}")) as store:
         session = store.create_session(a_session())
         assert store.get_session(session.id).id == session.id
+
+
+def test_opening_it_once_more_in_one_process_lets_go_of_no_lock(tmp_path: Path) -> None:
+    """Another process that believed to be the last one would take the log away under those who are here."""
+    url = f"sqlite:///{tmp_path / 'holdfast.db'}"
+    with closing(open_store(url)) as first:
+        session = first.create_session(a_session())
+        with closing(open_store(url)):
+            processes.together(_look, [(url,)])
+            first.rename_session(session.id, "kept")
+            (found,) = processes.together(_look, [(url,)])
+
+    assert found == [(session.id, "kept")]
+
+
+def _look(ready: processes.Start, url: str) -> list[tuple[str, str | None]]:
+    ready()
+    with closing(open_store(url)) as store:
+        return [(session.id, session.name) for session in store.list_sessions(SessionFilter(), 10).sessions]

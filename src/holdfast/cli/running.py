@@ -14,7 +14,7 @@ from holdfast.cli.documents import conversation_document, session_document
 from holdfast.cli.invocation import Invocation
 from holdfast.cli.jobs import read_job
 from holdfast.cli.progress import Show, Shown, shown
-from holdfast.domain.pointers import NO_RIGHTS, Rights
+from holdfast.cli.rights import named_rights, rights_options
 from holdfast.engine.keywords import RunKeywords
 from holdfast.engine.result import RunInterrupted, RunResult
 
@@ -59,15 +59,7 @@ def run_options(function: F) -> F:
                      help="End the turn after this long."),
         click.option("--provider-session-id", metavar="ID",
                      help="Use this very session of the provider; it is never replaced by another."),
-        click.option("--permission-mode", metavar="MODE", help="What the agent may do without asking."),
-        click.option("--allow-tool", "allowed_tools", multiple=True, metavar="TOOL",
-                     help="Let the agent use this tool; may be given several times."),
-        click.option("--add-dir", "extra_dirs", multiple=True, metavar="DIR",
-                     help="Let the agent work here too; may be given several times."),
-        click.option("--approve-tools", multiple=True, metavar="PATTERN",
-                     help="Wait for a person before such calls, as in 'Bash(terraform apply*)'; may be given several times."),
-        click.option("--allow-wider-rights", is_flag=True,
-                     help="Accept more rights than the session was begun with."),
+        rights_options,
         click.option("--json-stream", is_flag=True, help="Print every event as a JSON object of its own."),
     )  # fmt: skip
     for option in reversed(options):
@@ -76,19 +68,12 @@ def run_options(function: F) -> F:
 
 
 def keywords(given: dict[str, Any], show: Shown) -> RunKeywords:
-    """The options of ``run_options`` as the library takes them. Rights that nobody named stay the recorded ones."""
+    """The options of ``run_options`` as the library takes them."""
     arguments = click.get_current_context().meta.get(_BEHIND_DASHES, ())
-    rights = Rights(
-        given["permission_mode"],
-        frozenset(given["allowed_tools"]),
-        frozenset(given["extra_dirs"]),
-        arguments,
-        frozenset(given["approve_tools"]),
-    )
     return RunKeywords(
         cwd=given["cwd"],
         model=given["model"],
-        rights=None if rights == NO_RIGHTS else rights,
+        rights=named_rights(given, arguments),
         fresh=given["fresh"],
         provider_session_id=given["provider_session_id"],
         allow_wider_rights=given["allow_wider_rights"],

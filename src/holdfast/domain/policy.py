@@ -131,6 +131,8 @@ class QueuePolicy:
     poll_seconds: float = 1.0
     #: how often a worker looks for turns whose worker is gone
     recover_seconds: float = 30.0
+    #: how long a turn waits for the runtime that holds its session before any other may run it; 0: not at all
+    affinity_seconds: float = 30.0
 
     def __post_init__(self) -> None:
         _above_zero("lease_seconds", self.lease_seconds, MAX_SECONDS)
@@ -147,6 +149,7 @@ class QueuePolicy:
         _between("same_error_limit", self.same_error_limit, 1, MAX_COUNT)
         _above_zero("poll_seconds", self.poll_seconds, MAX_SECONDS)
         _above_zero("recover_seconds", self.recover_seconds, MAX_SECONDS)
+        _between("affinity_seconds", self.affinity_seconds, 0, MAX_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)

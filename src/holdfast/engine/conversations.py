@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
+from pathlib import PurePath
 from types import MappingProxyType
 
 from holdfast.domain.conversations import Conversation, HistoryTurn
@@ -15,11 +16,12 @@ from holdfast.domain.ids import ProviderSessionId, check_id, check_provider
 from holdfast.domain.numbers import check_whole
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session
-from holdfast.domain.text import check_text
+from holdfast.domain.text import check_name, check_text
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Turn, TurnRequest
 from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.engine.approvals import Approvals
 from holdfast.engine.explain import Explanation, Tree
+from holdfast.errors import InvalidInput
 
 #: the ids that turns get inside ``Conversations.provider_session``, by handle; explicit, so they beat configuration
 _task_ids: ContextVar[Mapping[int, ProviderSessionId]] = ContextVar(
@@ -159,10 +161,9 @@ class Conversations(Approvals):
         return pointers[0].provider if pointers else self.policy.run.provider
 
     def _turn(self, session_id: str, prompt: str, new: NewTurn | None) -> NewTurn:
-        check_text("prompt", prompt)
         if new is None:
             new = NewTurn("", self.provider_of(self.session(session_id), None))
-        check_provider(new.provider)
+        check_turn(prompt, new)
         return replace(new, prompt=prompt, request=self.asked(new.request))
 
     def asked(self, request: TurnRequest) -> TurnRequest:
@@ -172,3 +173,20 @@ class Conversations(Approvals):
         if task_id is None or request.provider_session_id is not None:
             return request
         return replace(request, provider_session_id=task_id)
+
+
+def check_turn(prompt: str, new: NewTurn) -> None:
+    """Whoever runs it works in another directory: a relative one would mean something else there."""
+    check_text("prompt", prompt)
+    check_provider(new.provider)
+    request = new.request
+    if request.model is not None:
+        check_name("model", request.model)
+    directories = {
+        "cwd": (request.work_dir,),
+        "extra_dirs": request.rights.extra_dirs if request.rights else (),
+    }
+    for field, given in directories.items():
+        for directory in filter(None, given):
+            if not PurePath(check_text(field, directory)).is_absolute():
+                raise InvalidInput(field, f"{directory} must be absolute")

@@ -16,11 +16,11 @@ from holdfast.domain.policy import Policy
 from holdfast.domain.redaction import Json
 from holdfast.domain.sessions import Session, SessionKind
 from holdfast.domain.text import check_text
-from holdfast.domain.turns import Turn, TurnRequest, TurnStatus
-from holdfast.engine.conversations import Conversations
+from holdfast.domain.turns import NewTurn, Turn, TurnRequest, TurnStatus
+from holdfast.engine.conversations import Conversations, check_turn
 from holdfast.engine.explain import Explanation
 from holdfast.engine.keywords import RunKeywords
-from holdfast.errors import Busy, HoldfastError, InvalidInput
+from holdfast.errors import Busy, HoldfastError, InvalidInput, MissingBinary, NotFound
 from holdfast.store.contract import Store
 
 if TYPE_CHECKING:
@@ -99,6 +99,16 @@ class Holdfast(Conversations):
             agent or chosen, purpose, kind=SessionKind.CONVERSATION, name=name, provider=chosen
         )
 
+    def begin_queued(
+        self, prompt: str, new: NewTurn, *, agent: str | None = None, name: str | None = None
+    ) -> Turn:
+        """A session whose first turn waits for a worker. None is begun for a turn that could not be put in."""
+        check_turn(prompt, new)
+        if new.runtime_id is not None and new.runtime_id not in {known.id for known in self.store.runtimes()}:
+            raise NotFound("runtime", new.runtime_id)
+        session = self.begin(prompt, agent=agent, provider=new.provider, name=name)
+        return self.enqueue(session.id, prompt, new)
+
     def worker(self, providers: Sequence[str], options: WorkerOptions) -> Worker:
         """For these providers, or for every one that is installed here."""
         from holdfast.engine.worker import Worker
@@ -107,6 +117,8 @@ class Holdfast(Conversations):
             found = [self.agents.get(check_provider(name)) for name in providers]
         else:
             found = [agent for agent in self.agents.all().values() if not isinstance(agent, HoldfastError)]
+        if not found:
+            raise MissingBinary("agents", "none is installed here; see: holdfast runtimes")
         return Worker(self.store, self.agents.machine, found, self.policy, options)
 
     def resume(

@@ -7,28 +7,40 @@ import os
 import threading
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from queue import Empty, SimpleQueue
 
+from holdfast.domain.failures import FailureClass
 from holdfast.domain.policy import Policy
 from holdfast.domain.turns import Claim, ClaimRequest
+from holdfast.engine.result import RunResult
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.recovery import recover_all
 from holdfast.engine.running.setting import Setting
 from holdfast.engine.running.turn_path import TurnPath
-from holdfast.errors import HoldfastError, LeaseLost, StoreError
+from holdfast.errors import HoldfastError, LeaseLost, StoreUnavailable
 from holdfast.processes.machine import Machine
 from holdfast.store.contract import Store
 
 log = logging.getLogger("holdfast")
 
-_LOOK_EVERY = 0.1
-
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
     slots: int = 1  #: turns at the same time
-    once: bool = False  #: end when there is nothing to do
+    once: bool = False  #: end when nothing can be run now
     drain_seconds: float = 60.0  #: what still runs so long after the stop is handed back
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    """A turn and the thread that walks its path."""
+
+    agent: Agent
+    session_id: str
+    path: TurnPath
+    name: str
 
 
 class Worker:
@@ -42,94 +54,136 @@ class Worker:
         self._agents = list(agents)
         self._policy = policy
         self._options = options
-        self._stopping = threading.Event()
-        self._hurry = threading.Event()
-        self._running: dict[threading.Thread, TurnPath] = {}
+        self._stops = 0  #: how often it was told to
+        # the thread of a turn that ended, or None: to stop. Of all that can be waited for, this alone may be
+        # used by a signal handler that interrupts the waiting itself
+        self._news: SimpleQueue[threading.Thread | None] = SimpleQueue()
+        self._running: dict[threading.Thread, _Running] = {}
+        self._look_at = time.monotonic()
+        self._absent_until: dict[str, float] = {}
+        self._is_cut_off = False
+        self._unanswered: dict[str, str] = {}  #: by runtime, the key of a claim whose reply never came
 
     def stop(self) -> None:
         """No new turn from now on. What runs may end within the time to drain; a second call cuts that short."""
-        if self._stopping.is_set():
-            self._hurry.set()
-        self._stopping.set()
+        self._stops += 1
+        self._news.put(None)
 
     def run(self) -> None:
-        queue = self._policy.queue
-        recovered_at = -queue.recover_seconds
-        while not self._stopping.is_set():
-            self._reap()
-            if time.monotonic() - recovered_at >= queue.recover_seconds:
-                self._recover()
-                recovered_at = time.monotonic()
-            claimed = self._claim_next()
-            if claimed is None:
-                if self._options.once and not self._running:
+        """StoreUnavailable only if it was to work once: otherwise an outage is sat out."""
+        try:
+            while not self._stops:
+                claimed = self._next()
+                if claimed is not None:
+                    self._start(*claimed)
+                elif self._options.once and not self._running:
                     return
-                self._stopping.wait(queue.poll_seconds)
-            else:
-                self._start(*claimed)
-        self._drain()
+                else:
+                    self._await_news(self._policy.queue.poll_seconds)
+        finally:
+            self._drain()
+
+    def _next(self) -> tuple[Agent, Claim] | None:
+        """None: no slot is free, nothing can run, or the store cannot be reached for the moment."""
+        try:
+            self._look_around()
+            found = self._claim() if len(self._running) < self._options.slots else None
+        except StoreUnavailable as exc:
+            self._sit_out(exc)
+            return None
+        if self._is_cut_off:
+            log.info("the store can be reached again")
+            self._is_cut_off = False
+        return found
+
+    def _sit_out(self, outage: StoreUnavailable) -> None:
+        if self._options.once:
+            raise outage
+        if not self._is_cut_off:
+            log.warning("waiting for the store: %s", outage)
+            self._is_cut_off = True
+        # leases expired meanwhile; whoever lives renews them before the next heartbeat, and is not taken over
+        self._look_at = time.monotonic() + self._policy.queue.heartbeat_seconds
 
     # --- claiming ---
 
-    def _claim_next(self) -> tuple[Agent, Claim] | None:
-        """None: no slot is free, nothing waits, or the store cannot be reached for the moment."""
-        if len(self._running) >= self._options.slots:
-            return None
+    def _look_around(self) -> None:
+        """Now and then: say that we are here, and take over from those who are not."""
+        if time.monotonic() < self._look_at:
+            return
+        for agent in self._agents:
+            self._store.register_runtime(agent.runtime)
+        ours = {running.session_id for running in self._running.values()}
+        for turn in recover_all(self._store, self._machine, besides=ours):
+            log.warning("turn %s of %s was left behind: it is %s now", turn.seq, turn.session_id, turn.status)
+        self._look_at = time.monotonic() + self._policy.queue.recover_seconds
+
+    def _claim(self) -> tuple[Agent, Claim] | None:
         for agent in list(self._agents):
             # whoever was asked first is asked last the next time
             self._agents.append(self._agents.pop(0))
-            try:
-                claim = self._store.claim_turn(self._request(agent))
-            except StoreError as exc:
-                log.warning("nothing was claimed: %s", exc)
-                return None
+            if time.monotonic() < self._absent_until.get(agent.provider.name, 0.0):
+                continue
+            claim = self._store.claim_turn(self._request(agent))
+            del self._unanswered[agent.runtime.id]
             if claim is not None:
                 return agent, claim
         return None
 
     def _request(self, agent: Agent) -> ClaimRequest:
-        owner, key = self._machine.this_process(), os.urandom(16).hex()
+        """Until it is answered the same one again: a turn may have been claimed by it."""
+        owner = self._machine.this_process()
+        key = self._unanswered.setdefault(agent.runtime.id, os.urandom(16).hex())
         return ClaimRequest(agent.runtime, owner, key, self._policy.queue.lease_seconds)
-
-    def _recover(self) -> None:
-        try:
-            for turn in recover_all(self._store, self._machine):
-                log.warning("turn %s of %s was left behind: taken over", turn.seq, turn.session_id)
-        except HoldfastError as exc:
-            log.warning("nothing was recovered: %s", exc)
 
     # --- running ---
 
     def _start(self, agent: Agent, claim: Claim) -> None:
         setting = Setting(self._store, agent, self._policy, self._policy.run.timeout_seconds)
-        path = TurnPath(setting, claim)
         name = f"turn {claim.turn.seq} of {claim.turn.session_id}"
-        thread = threading.Thread(target=_walk, args=(path, name), name=name)
-        self._running[thread] = path
+        running = _Running(agent, claim.turn.session_id, TurnPath(setting, claim), name)
+        log.info("%s: begun with %s, attempt %s", name, agent.provider.name, claim.lease.attempt)
+        thread = threading.Thread(target=self._walk, args=(running,), name=name)
+        self._running[thread] = running
         thread.start()
 
-    def _reap(self) -> None:
-        for thread in [thread for thread in self._running if not thread.is_alive()]:
-            thread.join()
-            del self._running[thread]
+    def _walk(self, running: _Running) -> None:
+        """A worker outlives whatever becomes of one turn."""
+        try:
+            self._note(running, running.path.walk())
+        except LeaseLost as exc:
+            log.warning("%s: %s; what it came to is kept as evidence", running.name, exc)
+        except HoldfastError as exc:
+            log.warning("%s was given up: %s", running.name, exc)
+        except Exception as exc:
+            log.exception("%s was given up: %r", running.name, exc)
+        finally:
+            self._news.put(threading.current_thread())
+
+    def _note(self, running: _Running, result: RunResult) -> None:
+        if result.failure is None:
+            log.info("%s: %s", running.name, result.status)
+            return
+        log.warning("%s: %s: %s", running.name, result.status, result.failure.message)
+        if result.failure.failure_class is FailureClass.MISSING_BINARY:
+            # whoever cannot run an agent would be the fastest to claim its turns
+            until = time.monotonic() + self._policy.queue.recover_seconds
+            self._absent_until[running.agent.provider.name] = until
+
+    def _await_news(self, seconds: float) -> None:
+        with suppress(Empty):
+            ended = self._news.get(timeout=seconds)
+            if ended is not None:
+                ended.join()
+                del self._running[ended]
 
     def _drain(self) -> None:
         until = time.monotonic() + self._options.drain_seconds
-        while self._running and time.monotonic() < until and not self._hurry.wait(_LOOK_EVERY):
-            self._reap()
-        for path in self._running.values():
-            path.hand_back()
-        for thread in self._running:
+        while self._running and self._stops < 2 and (left := until - time.monotonic()) > 0:
+            self._await_news(left)
+        # each takes as long as its agent needs to end
+        ending = [threading.Thread(target=running.path.hand_back) for running in self._running.values()]
+        for thread in ending:
+            thread.start()
+        for thread in (*ending, *self._running):
             thread.join()
-
-
-def _walk(path: TurnPath, name: str) -> None:
-    """A worker outlives whatever becomes of one turn."""
-    try:
-        result = path.walk()
-    except LeaseLost as exc:
-        log.warning("%s: %s", name, exc)
-    except Exception:
-        log.exception("%s was given up", name)
-    else:
-        log.info("%s: %s", name, result.status)

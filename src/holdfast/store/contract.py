@@ -201,7 +201,9 @@ class Store(Protocol):
         """Take the best head turn that this runtime can run, decide how, and open the attempt.
 
         Two claims never get the same turn. Turns of one session run one at a time and in order;
-        priority orders sessions. A head that must wait, for a time or for another writer of its
+        priority orders sessions. A turn that is pinned to no runtime is at first for the one that its
+        session's pointer names, and for any other after a while (``queue.affinity_seconds``), or at once
+        for a claim of that very session. A head that must wait, for a time or for another writer of its
         provider session, is passed over and takes no lease; so is one that cannot be understood. A head
         that a guard refuses ends as failed. The decision is made in the same transaction, from the claiming runtime. Idempotent by
         ``request.key`` while the attempt is open: the answer to a lost reply is the same claim.
@@ -268,8 +270,8 @@ class Store(Protocol):
     def put_back(self, lease: Lease, not_before: Instant | None = None) -> Turn:
         """Return a turn to the queue; this does not count as a try. LeaseLost.
 
-        One that was asked to stop is cancelled instead, and one that a person started ends as failed,
-        unless it has an answer to act on.
+        What was launched already is gone on with, as after a recovery. One that was asked to stop is cancelled
+        instead, and one that a person started ends as failed, unless it has an answer to act on.
         """
         ...
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sqlite3
 import time
@@ -184,9 +185,19 @@ def prepare_files(path: Path) -> None:
         missing = [parent for parent in path.parents if not parent.exists()]
         for parent in reversed(missing):
             parent.mkdir(mode=0o700, exist_ok=True)
-        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        _make_file(path)
     except OSError as exc:
         raise StoreUnavailable(str(path), exc.strerror or str(exc)) from exc
+
+
+def _make_file(path: Path) -> None:
+    """One that exists is not even opened: with its closing, every lock that this process has on it would be lost."""
+    try:
+        os.close(os.open(path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        problem = errno.EISDIR if path.is_dir() else 0 if os.access(path, os.R_OK | os.W_OK) else errno.EACCES
+        if problem:
+            raise OSError(problem, os.strerror(problem)) from None
 
 
 def _connect(target: str, busy_seconds: float) -> sqlite3.Connection:

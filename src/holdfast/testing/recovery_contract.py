@@ -68,6 +68,23 @@ class RecoveryContract:
         assert found == [sessions[1].id, sessions[2].id, sessions[0].id]
         assert [orphan.lease.session_id for orphan in store.orphans(limit=2)] == found[:2]
 
+    @pytest.mark.parametrize(
+        ("launched", "cause"), [(True, AttemptCause.RECOVERY), (False, AttemptCause.FIRST)]
+    )
+    def test_what_was_launched_and_put_back_goes_on_as_after_a_recovery(
+        self, store: Store, launched: bool, cause: AttemptCause
+    ) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        lease = claim(store, session).lease
+        if launched:
+            store.launch(lease, LAUNCH)
+
+        turn = store.put_back(lease)
+
+        assert (turn.status, turn.tries, turn.next_cause) == (TurnStatus.QUEUED, 0, cause)
+        assert claim(store, session).cause is cause
+
     # --- recovery ---
 
     def test_an_orphans_turn_runs_again_before_those_behind_it(

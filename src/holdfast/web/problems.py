@@ -10,6 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 
 from holdfast.errors import (
     AmbiguousId,
@@ -62,6 +63,7 @@ def answer_with_problems(app: FastAPI) -> None:
     app.add_exception_handler(HoldfastError, _ours)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(ClientDisconnect, _hung_up)
     app.add_exception_handler(Exception, _unexpected)
 
 
@@ -86,6 +88,11 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
     answer = problem(status, status.phrase.lower().replace(" ", "_"), f"{request.method} {request.url.path}")
     answer.headers.update(error.headers or {})
     return answer
+
+
+async def _hung_up(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - the framework's signature
+    """Nobody reads the answer; without one the framework would log an error of ours."""
+    return problem(HTTPStatus.BAD_REQUEST, InvalidInput.code, "the request is not complete")
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:

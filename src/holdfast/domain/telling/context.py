@@ -99,6 +99,12 @@ def current_request(text: str) -> str:
     return text if found is None else text[found.end() :]
 
 
+def says_interrupted(text: str) -> bool:
+    """What was sent goes on with an earlier request, and holds none of its own."""
+    found = _MARKER.search(text) if text.startswith(_OURS) else None
+    return found is not None and found[0].endswith(f"{_INTERRUPTED}\n")
+
+
 def most_turns(policy: ContextPolicy) -> int:
     """With more turns than this no history fits; nobody needs to read further back."""
     return policy.transcript_tokens * BYTES_PER_TOKEN // LEAST_TURN_BYTES + 1

@@ -8,7 +8,13 @@ from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.decisions import Decision, Fork, Resume
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.policy import Policy
-from holdfast.domain.telling.context import compose_fresh, compose_resumed, current_request, most_turns
+from holdfast.domain.telling.context import (
+    compose_fresh,
+    compose_resumed,
+    current_request,
+    most_turns,
+    says_interrupted,
+)
 from holdfast.domain.turns import AttemptCause, Claim, TurnStatus
 from holdfast.engine.packets import gather_packet
 from holdfast.engine.running.agents import Agent
@@ -76,5 +82,6 @@ class Composer:
         path = self._agent.archive.find(native, claim.pointer.work_dir if claim.pointer else None)
         if path is None:
             return False
-        newest = deque(self._agent.archive.turns(path, native), maxlen=1)
-        return any(current_request(turn.prompt).strip() == claim.turn.prompt.strip() for turn in newest)
+        sent = (turn.prompt for turn in self._agent.archive.turns(path, native))
+        newest = deque((prompt for prompt in sent if not says_interrupted(prompt)), maxlen=1)
+        return any(current_request(prompt).strip() == claim.turn.prompt.strip() for prompt in newest)

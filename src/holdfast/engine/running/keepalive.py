@@ -65,6 +65,7 @@ class KeepAlive:
 
     def _run(self) -> None:
         reached = renewed = time.monotonic()
+        is_cut_off = False
         while not self._done.wait(min(self._policy.poll_seconds, self._policy.heartbeat_seconds)):
             try:
                 if time.monotonic() - renewed >= self._policy.heartbeat_seconds:
@@ -73,12 +74,14 @@ class KeepAlive:
                     cancelled = self._is_cancelled()
                 if cancelled:
                     self.tell(StopCause.CANCELLED)
-                reached = time.monotonic()
+                reached, is_cut_off = time.monotonic(), False
             except LeaseLost:
                 self.tell(StopCause.LEASE_LOST)
                 return
             except StoreError as exc:
-                log.warning("the lease could not be renewed: %s", exc)
+                if not is_cut_off:
+                    log.warning("the lease cannot be renewed for the moment: %s", exc)
+                    is_cut_off = True
                 if time.monotonic() - reached > self._policy.grace_seconds:
                     self.tell(StopCause.LEASE_LOST)
                     return

@@ -97,6 +97,16 @@ def unsettled_prompts(store: Store, session_id: str) -> tuple[str, ...]:
     )
 
 
+def last_directory(store: Store, turn: Turn) -> str | None:
+    """Where a session ran last, by its attempts: of use where no provider session tells."""
+    recent = store.turns(turn.session_id, after=max(0, turn.seq - _MOST_UNSETTLED))
+    for earlier in reversed([known for known in recent if known.seq <= turn.seq and known.attempts]):
+        for attempt in reversed(store.attempts(earlier.conversation_id, earlier.seq)):
+            if attempt.work_dir is not None:
+                return attempt.work_dir
+    return None
+
+
 def _began_a_session(store: Store, turn: Turn) -> bool:
     attempts = store.attempts(turn.conversation_id, turn.seq)
     return any(attempt.decision.kind is DecisionKind.FRESH for attempt in attempts)

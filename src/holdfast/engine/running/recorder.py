@@ -113,7 +113,8 @@ class Recorder:
         except LeaseLost:
             self.is_fenced = True
         except StoreUnavailable as exc:
-            log.warning("events wait to be recorded: %s", exc)
+            if not self._is_unreachable:
+                log.warning("events wait to be recorded: %s", exc)
             self._since, self._is_unreachable = time.monotonic(), True
             return
         self._batch, self._size, self._since = [], 0, 0.0

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Collection
 
 from holdfast.domain.turns import EventKind, Lease, Orphan, Turn
-from holdfast.errors import Conflict
+from holdfast.errors import Conflict, NotFound, StoreCorrupt
 from holdfast.processes.machine import Machine
 from holdfast.processes.owners import Place
 from holdfast.processes.survivors import end_survivors
@@ -32,13 +33,21 @@ def recover_session(store: Store, machine: Machine, session_id: str) -> Turn | N
     return _recover(store, machine, orphan, owner_is_gone=is_gone)
 
 
-def recover_all(store: Store, machine: Machine) -> tuple[Turn, ...]:
-    """Everything whose owner is provably gone, or whose lease has expired."""
+def recover_all(store: Store, machine: Machine, besides: Collection[str] = ()) -> tuple[Turn, ...]:
+    """Everything whose owner is provably gone, or whose lease has expired, but for some sessions.
+
+    One that cannot be understood keeps none of the others waiting.
+    """
     recovered = []
+    now = store.now()
     for orphan in store.orphans(_MOST, even_live=True):
         is_gone = machine.is_gone(orphan.lease.owner)
-        if is_gone or orphan.lease.expires_at <= store.now():
+        if orphan.lease.session_id in besides or not (is_gone or orphan.lease.expires_at <= now):
+            continue
+        try:
             recovered.append(_recover(store, machine, orphan, owner_is_gone=is_gone))
+        except (NotFound, StoreCorrupt) as exc:
+            log.warning("turn %s of %s stays: %s", orphan.lease.seq, orphan.lease.session_id, exc)
     return tuple(turn for turn in recovered if turn is not None)
 
 

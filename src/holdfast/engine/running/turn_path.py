@@ -24,14 +24,14 @@ from holdfast.domain.pointers import NO_RIGHTS, Rights
 from holdfast.domain.policy import QueuePolicy
 from holdfast.domain.resume import only_natively
 from holdfast.domain.sessions import Session
-from holdfast.domain.turns import Claim, Orphan, Turn, TurnEnd, TurnStatus
+from holdfast.domain.turns import Claim, Turn, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE, ContextState, context_state, estimate_tokens
 from holdfast.engine.result import RunInterrupted, RunResult
 from holdfast.engine.running.compose import Composer
 from holdfast.engine.running.gates import calls_of, opened_gate
 from holdfast.engine.running.keepalive import KeepAlive
 from holdfast.engine.running.launching import Launcher, Place, Ran
-from holdfast.engine.running.look import Asked, decide_here, unsettled_prompts
+from holdfast.engine.running.look import Asked, decide_here, last_directory, unsettled_prompts
 from holdfast.engine.running.outside import adopt_locked
 from holdfast.engine.running.setting import Audience, Setting
 from holdfast.engine.running.stops import Stops
@@ -79,7 +79,7 @@ class TurnPath:
                 ran = self._attempt()
                 if ran.ending.refused and self._may_fall_back(ran):
                     ran = self._fall_back(ran)
-                result = self._commit(ran)
+                result = self._once_reachable(lambda: self._commit(ran))
             except LeaseLost:
                 raise
             except BaseException as exc:
@@ -100,12 +100,15 @@ class TurnPath:
 
     def _attempt(self) -> Ran:
         """A session that another process still holds is waited for, a bounded time."""
-        work_dir = self._work_dir()
+        work_dir = self._once_reachable(self._work_dir)
         place = Place(work_dir, self._deadline)
-        launcher = Launcher(self._setting, self._claim.lease, self._alive, self._stops, place)
+        launcher = self._once_reachable(
+            lambda: Launcher(self._setting, self._claim.lease, self._alive, self._stops, place)
+        )
         delays = iter(lock_delays(self._policy.queue))
         while True:
-            ran = self._try_once(launcher, work_dir)
+            # what fails for want of the store has launched nothing yet
+            ran = self._once_reachable(lambda: self._try_once(launcher, work_dir))
             delay = next(delays, None)
             if not self._may_try_again(ran) or delay is None or self._must_end_within(delay):
                 return ran
@@ -116,9 +119,16 @@ class TurnPath:
         return _is_locked(ran) and not acted
 
     def _work_dir(self) -> str:
-        """The one that was asked for, else where it ran before."""
+        """The one that was asked for, else where it ran before; on another runtime, only if it is there too."""
+        asked = self._claim.turn.request.work_dir
+        if asked is not None:
+            return asked
         recorded = None if self._before is None else self._before.work_dir
-        return self._claim.turn.request.work_dir or recorded or str(Path.cwd())
+        recorded = recorded or last_directory(self._store, self._claim.turn)
+        ran_here = self._before is not None and self._before.runtime_id == self._agent.runtime.id
+        if recorded is not None and (ran_here or Path(recorded).is_dir()):
+            return recorded
+        return str(Path.cwd())
 
     def _try_once(self, launcher: Launcher, work_dir: str) -> Ran:
         elsewhere = self._refused_elsewhere(work_dir)
@@ -224,9 +234,10 @@ class TurnPath:
         return not named and ran.interruption is None and not self._must_end()
 
     def _fall_back(self, ran: Ran) -> Ran:
-        assert ran.ending.failure is not None
-        self._claim = self._store.fall_back(
-            self._claim.lease, ran.ending.failure, os.urandom(16).hex(), ran.report.usage
+        lease, failure, key = self._claim.lease, ran.ending.failure, os.urandom(16).hex()
+        assert failure is not None
+        self._claim = self._once_reachable(
+            lambda: self._store.fall_back(lease, failure, key, ran.report.usage)
         )
         self._alive.replace(self._claim.lease)
         return self._attempt()
@@ -235,12 +246,12 @@ class TurnPath:
         lease, failure, report = self._claim.lease, ran.ending.failure, ran.report
         if isinstance(ran.decision, Wait):
             later = self._later(self._policy.queue.lock_delay_seconds)
-            return self._result(ran, self._once_reachable(lambda: self._store.put_back(lease, later)))
-        if self._alive.cause is StopCause.HANDED_BACK and failure is not None:
-            ours = Orphan(lease, None, self._claim.turn.foreground)
-            return self._result(
-                ran, self._once_reachable(lambda: self._store.recover(ours, owner_is_gone=True))
-            )
+            return self._result(ran, self._store.put_back(lease, later))
+        if failure is not None and self._alive.cause is StopCause.HANDED_BACK:
+            return self._result(ran, self._store.put_back(lease))
+        if _is_for_others(failure) and not self._claim.turn.foreground:
+            later = self._later(self._policy.queue.retry_delay_seconds)
+            return self._result(ran, self._store.put_back(lease, later))
         if ran.ending.deferred is not None and ran.mark is None:
             failure = Failure(FailureClass.UNKNOWN, "the agent did not save the call that was to wait")
         approval = None if failure is not None else self._asked_for(ran.ending.deferred)
@@ -252,11 +263,11 @@ class TurnPath:
             resumable=failure is not None or ran.mark is not None,
             transcript=ran.mark,
             usage=report.usage,
-            retry_at=self._retry_at(ran.ending),
+            retry_at=self._retry_at(ran),
             phase=self._phase(),
             approval=approval,
         )
-        return self._result(ran, self._once_reachable(lambda: self._store.finish_turn(lease, end)))
+        return self._result(ran, self._store.finish_turn(lease, end))
 
     def _asked_for(self, call: Deferred | None) -> NewApproval | None:
         if call is None:
@@ -272,7 +283,7 @@ class TurnPath:
         return Phase.EXECUTING if begins else None
 
     def _once_reachable(self, verb: Callable[[], T]) -> T:
-        """An answer is worth waiting for the store, as long as the lease would."""
+        """Sit out an outage of the store, as long as the lease would; an answer is worth it, and so is a claim."""
         until = time.monotonic() + self._policy.queue.grace_seconds
         while True:
             try:
@@ -282,15 +293,21 @@ class TurnPath:
                     raise
                 time.sleep(_LOOK_EVERY)
 
-    def _retry_at(self, ending: Ending) -> Instant | None:
-        failure = ending.failure
+    def _retry_at(self, ran: Ran) -> Instant | None:
+        failure = ran.ending.failure
         if failure is None:
             return None
         if failure.failure_class is FailureClass.LIMIT:
-            return ending.reset_at
-        if failure.failure_class is FailureClass.TRANSIENT and not self._same_again(failure):
+            return ran.ending.reset_at
+        if self._is_infrastructure(ran, failure) and not self._same_again(failure):
             return self._later(self._policy.queue.retry_delay_seconds)
         return None
+
+    def _is_infrastructure(self, ran: Ran, failure: Failure) -> bool:
+        """It says nothing about the turn; one that a person stopped, or that took too long, is not run again."""
+        if failure.failure_class is FailureClass.INTERRUPTED:
+            return ran.interruption is None and time.monotonic() < self._deadline
+        return failure.failure_class is FailureClass.TRANSIENT
 
     def _same_again(self, failure: Failure) -> bool:
         """The same error too often waits for a person."""
@@ -363,6 +380,8 @@ class TurnPath:
         )
         end = TurnEnd(TurnStatus.FAILED, failure=Failure(kind, message))
         with suppress(HoldfastError):
+            if kind is FailureClass.INTERRUPTED and isinstance(error, Exception):
+                end = replace(end, retry_at=self._later(self._policy.queue.retry_delay_seconds))
             self._store.finish_turn(self._claim.lease, end)
 
 
@@ -380,6 +399,11 @@ def _is_locked(ran: Ran) -> bool:
     failure = ran.ending.failure
     locked = failure is not None and failure.failure_class is FailureClass.LOCKED
     return locked and not ran.report.tools and ran.report.response is None
+
+
+def _is_for_others(failure: Failure | None) -> bool:
+    """The agent is not there (any more), on this machine: nothing was done, and elsewhere it may be."""
+    return failure is not None and failure.failure_class is FailureClass.MISSING_BINARY
 
 
 def _why_not(decision: Wait | Refuse) -> Failure:

@@ -62,7 +62,7 @@ def _work(args: argparse.Namespace, emit: Callable[[Event], None]) -> None:
             asked = next(entry["text"] for entry in session.entries if entry.get("id") == pending.key)
             Turn(session, asked, profile, emit).go_on(pending, pending_steps(pending))
         elif prompt:
-            Turn(session, prompt, profile, emit).run(read_steps(prompt))
+            Turn(session, prompt, profile, emit).run(read_steps(prompt, session.prompts))
         else:
             raise Stop(1, "Error: a prompt must be given, unless the session ended with a call that waits")
 

@@ -9,14 +9,22 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 from holdfast.providers.scripted_agent.deferral import Pending, ToolCall
 from holdfast.providers.scripted_agent.memory import agent_home
-from holdfast.providers.scripted_agent.turn import Profile, Step, Stop, Turn, failure, split_prompt
+from holdfast.providers.scripted_agent.turn import (
+    Profile,
+    Step,
+    Stop,
+    Turn,
+    failure,
+    is_interrupted,
+    split_prompt,
+)
 
 CHILD_SECONDS = 300
 _BLOCK = 64 * 1024
@@ -28,8 +36,18 @@ class Directive(NamedTuple):
     act: Callable[[str, Turn], None]  #: what stands behind its name, and the turn
 
 
-def read_steps(prompt: str) -> list[Step]:
-    """Those of the current request; what was asked in earlier turns, and is told again, is not done again."""
+def read_steps(prompt: str, earlier: Sequence[str] = ()) -> list[Step]:
+    """Those of the current request; what was asked in earlier turns, and is told again, is not done again.
+
+    Unless the current request is to go on with an interrupted one that says ``AGAIN``.
+    """
+    if is_interrupted(prompt):
+        begun = next((_steps(asked) for asked in reversed(earlier) if not is_interrupted(asked)), [])
+        return begun if any(step.name == "AGAIN" for step in begun) else []
+    return _steps(prompt)
+
+
+def _steps(prompt: str) -> list[Step]:
     steps = []
     for line in map(str.strip, split_prompt(prompt)[1].splitlines()):
         name, _, rest = line.partition(" ")
@@ -95,6 +113,11 @@ def _carry_out(call: ToolCall, turn: Turn) -> None:
     refused = turn.refusal(call)
     output, is_error = _use(call.name, call.input, turn.profile) if refused is None else (refused, True)
     turn.emit({"type": "tool_result", "id": call.id, "output": output, "is_error": is_error})
+    turn.output = output
+
+
+def _output(_: str, turn: Turn) -> None:
+    turn.say(turn.output.strip() or "no output")
 
 
 def _use(name: str, arguments: Mapping[str, str], profile: Profile) -> tuple[str, bool]:
@@ -216,6 +239,7 @@ DIRECTIVES = {
         Directive(
             "TOOL name json", 'shell {"command": ...} and write {"path": ..., "text": ...} are real', _tool
         ),
+        Directive("OUTPUT", "answers with what the last tool gave out", _output),
         Directive("SLEEP seconds", "waits", _sleep),
         Directive("HANG", "waits for ever", _hang),
         Directive("CRASH", "kills itself with SIGKILL", _crash),
@@ -224,6 +248,7 @@ DIRECTIVES = {
         Directive("FAIL_ONCE key status message", "the same, only the first time with this key", _fail_once),
         Directive("NO_END", "ends without a terminal line", _no_end),
         Directive("NO_SAVE", "answers and keeps nothing", _from_the_start),
+        Directive("AGAIN", "does all of it again when it was interrupted and goes on", _from_the_start),
         Directive("OTHER_ID", "says that it runs another session than it was asked to", _from_the_start),
         Directive("BIG bytes", "answers with one line of this size", _big),
         Directive("STDERR text", "says this on standard error", _stderr),

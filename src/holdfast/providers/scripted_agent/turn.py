@@ -23,7 +23,7 @@ WINDOW = 200_000
 PERMISSION_MODES = ("default", "plan")
 _CHARACTERS_PER_TOKEN = 4
 _COST_PER_TOKEN = 0.000001
-_MARKER = re.compile(r"^\[holdfast\] turn [0-9]+:.*\n", re.MULTILINE)
+_MARKER = re.compile(r"^\[holdfast\] turn [0-9]+:(.*)\n", re.MULTILINE)
 
 Event = dict[str, Any]
 
@@ -78,6 +78,7 @@ class Turn:
         self.profile = profile
         self.emit = emit
         self.calls = 0
+        self.output = ""  #: of the last tool
         self.window: tuple[int, int] | None = None
         self.has_end = True
         self._prompt = prompt
@@ -184,3 +185,9 @@ def split_prompt(prompt: str) -> tuple[str, str]:
     """What is told as context, and the current request: all that follows the first line that announces it."""
     marker = _MARKER.search(prompt)
     return ("", prompt) if marker is None else (prompt[: marker.start()], prompt[marker.end() :])
+
+
+def is_interrupted(prompt: str) -> bool:
+    """Only says to go on with an earlier request, which did not come to its end."""
+    marker = _MARKER.search(prompt)
+    return marker is not None and marker[1].lstrip().startswith("interrupted")

@@ -61,7 +61,13 @@ DUE = """
 SELECT id FROM sessions
 WHERE workspace = :ws AND head_provider = :provider AND wake_at IS NOT NULL AND wake_at <= :now
 ORDER BY wake_at LIMIT :limit FOR UPDATE SKIP LOCKED"""
-WAKE = "UPDATE sessions SET ready_at = wake_at, wake_at = NULL WHERE workspace = :ws AND id = :id"
+# what may be claimed already has waited long enough for its runtime
+WAKE = """
+UPDATE sessions SET ready_at = COALESCE(ready_at, wake_at),
+    wake_at = CASE WHEN ready_at IS NULL AND head_kept THEN CAST(:kept_until AS BIGINT) END,
+    head_kept = CASE WHEN ready_at IS NULL THEN head_kept ELSE FALSE END,
+    head_runtime_id = CASE WHEN ready_at IS NULL THEN head_runtime_id ELSE '' END
+WHERE workspace = :ws AND id = :id"""
 # SQLite sorts what is no number above every number: such a head would come first, and is never picked
 READY = """ready_at IS NOT NULL AND ready_at <= 9223372036854775807
     AND head_priority <= 9223372036854775807"""
@@ -72,8 +78,8 @@ WHERE workspace = :ws AND head_provider = :provider AND head_runtime_id = :runti
 ORDER BY head_priority DESC, ready_at LIMIT 1 FOR UPDATE SKIP LOCKED"""
 PICK_SESSION = """
 SELECT id, head_priority, ready_at FROM sessions
-WHERE workspace = :ws AND id = :session_id AND head_provider = :provider AND head_runtime_id = :runtime_id
-    AND head_priority <= 9223372036854775807
+WHERE workspace = :ws AND id = :session_id AND head_provider = :provider
+    AND (head_runtime_id = :runtime_id OR head_kept) AND head_priority <= 9223372036854775807
     AND (ready_at <= 9223372036854775807 OR wake_at <= :now) FOR UPDATE SKIP LOCKED"""
 HEAD_OF = (
     "SELECT head_seq, fence, lease_owner, lease_expires_at FROM sessions WHERE workspace = :ws AND id = :id"
@@ -108,7 +114,7 @@ def claim(s: Scope, request: ClaimRequest) -> Claim | None:
     if known is not None:
         return known
     for (due,) in s.all(DUE, provider=request.runtime.provider, now=s.now, limit=MAX_WOKEN):
-        s.run(WAKE, id=due)
+        s.run(WAKE, id=due, kept_until=after(s.now, s.policy.queue.affinity_seconds))
     runtime_id = runtimes.register(s, request.runtime, refresh=False)
     for _ in range(MAX_CANDIDATES):
         picked = _pick(s, request, runtime_id)

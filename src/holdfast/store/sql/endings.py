@@ -319,8 +319,8 @@ def put_back(s: Scope, lease: Lease, not_before: Instant | None) -> Turn:
     elif turn.foreground and not turn.has_unused_answer:
         turns.end(s, turn, TurnStatus.FAILED, Failure(FailureClass.LOCKED, "it could not run at once"))
     else:
-        used_up = attempt.cause is AttemptCause.APPROVAL and not turn.has_unused_answer
-        cause = AttemptCause.RETRY if used_up else attempt.cause
+        launched = turn.status is TurnStatus.RUNNING
+        cause = AttemptCause.RECOVERY if launched else attempt.cause
         turns.requeue(s, turn.conversation_id, turn.seq, not_before, cause, turn.tries - 1)
     leases.release(s, lease)
     turns.promote_head(s, lease.conversation_id, lease.session_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from holdfast.clock import after
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.failures import WAS_CANCELLED, Failure, FailureClass
 from holdfast.domain.ids import SessionId
@@ -40,16 +41,17 @@ TEXTS = """
 SELECT role, text FROM messages
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq ORDER BY revision"""
 HEAD = """
-SELECT seq, provider, runtime_id, priority, not_before, status, next_cause FROM turns INDEXED BY open_turns
-WHERE workspace = :ws AND conversation_id = :conversation_id AND session_id = :session_id
-    AND status IN ('queued', 'claimed', 'running', 'waiting')
-ORDER BY seq LIMIT 1"""
-# a head that was ready before keeps its place in the queue
+SELECT t.seq, t.provider, t.runtime_id, t.priority, t.not_before, t.status, t.next_cause, p.runtime_id AS ran_on
+FROM turns t INDEXED BY open_turns
+LEFT JOIN pointers p ON p.workspace = t.workspace AND p.session_id = t.session_id AND p.provider = t.provider
+WHERE t.workspace = :ws AND t.conversation_id = :conversation_id AND t.session_id = :session_id
+    AND t.status IN ('queued', 'claimed', 'running', 'waiting')
+ORDER BY t.seq LIMIT 1"""
+# a head that was ready before keeps its place in the queue, and does not wait for its runtime once more
 SET_HEAD = """
 UPDATE sessions SET head_seq = :seq, head_provider = :provider, head_runtime_id = :runtime_id,
-    head_priority = :priority, wake_at = :wake_at,
-    ready_at = CASE WHEN head_seq = :seq AND ready_at < :ready_at THEN ready_at ELSE :ready_at END
-WHERE workspace = :ws AND id = :session_id"""
+    head_kept = :kept, head_priority = :priority, ready_at = :ready_at, wake_at = :wake_at
+WHERE workspace = :ws AND id = :session_id AND (head_seq = :seq AND ready_at IS NOT NULL) IS NOT TRUE"""
 REQUEUE = """
 UPDATE turns SET status = 'queued', not_before = :not_before, next_cause = :cause, tries = :tries
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
@@ -263,21 +265,28 @@ def promote_head(s: Scope, conversation_id: str, session_id: str) -> None:
     row = s.one(HEAD, conversation_id=conversation_id, session_id=session_id)
     if row is None:
         s.run(
-            SET_HEAD, session_id=session_id, seq=None, provider=None, runtime_id=None, priority=None,
-            ready_at=None, wake_at=None,
+            SET_HEAD, session_id=session_id, seq=None, provider=None, runtime_id=None, kept=None,
+            priority=None, ready_at=None, wake_at=None,
         )  # fmt: skip
         return
-    seq, provider, runtime_id, priority, not_before, status, cause = _HEAD.read(
-        s.where, row, tuple, "turn", row[0], "of", session_id
+    seq, provider, pinned_to, priority, not_before, status, cause = _HEAD.read(
+        s.where, row[:-1], tuple, "turn", row[0], "of", session_id
     )
     if cause == AttemptCause.APPROVAL:
-        _, runtime_id = attempts.deferred_in(s, conversation_id, seq)
-    queued = status == TurnStatus.QUEUED
-    delayed = queued and not_before is not None and not_before > s.now
+        _, pinned_to = attempts.deferred_in(s, conversation_id, seq)
+    ran_on = row[-1]
+    affinity = s.policy.queue.affinity_seconds
+    kept = affinity > 0 and pinned_to is None and isinstance(ran_on, str)
+    ready_at = wake_at = None
+    if status == TurnStatus.QUEUED:
+        if not_before is not None and not_before > s.now:
+            wake_at = not_before
+        else:
+            ready_at, wake_at = s.now, after(s.now, affinity) if kept else None
     s.run(
-        SET_HEAD, session_id=session_id, seq=seq, provider=provider, runtime_id=runtime_id or "",
-        priority=priority, ready_at=s.now if queued and not delayed else None,
-        wake_at=not_before if delayed else None,
+        SET_HEAD, session_id=session_id, seq=seq, provider=provider,
+        runtime_id=ran_on if kept else pinned_to or "", kept=kept, priority=priority,
+        ready_at=ready_at, wake_at=wake_at,
     )  # fmt: skip
 
 

@@ -1,0 +1,112 @@
+"""The commands of a fleet: enqueue, and a worker that runs what waits."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.command import holdfast, ok
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    work_dir = tmp_path / "work"
+    work_dir.mkdir()
+    monkeypatch.chdir(work_dir)
+    for name, value in {
+        "SCRIPTED_HOME": tmp_path / "agent",
+        "XDG_CACHE_HOME": tmp_path_factory.getbasetemp() / "cache",
+        "HOLDFAST_RUN__PROVIDER": "scripted",
+        "HOLDFAST_DURABILITY": "normal",
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    return work_dir
+
+
+def sessions() -> list[object]:
+    found: list[object] = ok("list", "--json").json["sessions"]
+    return found
+
+
+def test_a_session_is_begun_by_a_turn_that_waits(place: Path) -> None:
+    begun = ok("enqueue", "--agent", "reviewer", "--name", "review", "--cwd", str(place), "SAY hello")
+    assert begun.out.split()[1:] == ["1", "queued"]
+
+    ended = holdfast("worker", "--once")
+
+    assert (ended.code, ended.out) == (0, "")
+    shown = ok("show", "review", "--json").json
+    assert shown["agent_name"] == "reviewer"
+    assert ok("log", "review").out.count("hello") == 1
+
+
+def test_a_session_goes_on_with_what_is_put_in_behind(place: Path) -> None:
+    ok("enqueue", "--agent", "a", "--name", "s", "--cwd", str(place), "the password is swordfish")
+    document = ok("enqueue", "s", "RECALL swordfish", "--priority", "5", "--json").json
+    assert (document["turn"], document["status"]) == (2, "queued")
+
+    assert holdfast("worker", "--provider", "scripted", "--once").code == 0
+
+    assert "from the session" in ok("log", "s").out
+
+
+def test_a_prompt_comes_from_standard_input() -> None:
+    begun = ok("enqueue", "--agent", "a", "-", stdin="SAY - or not").out.split()[0]
+
+    assert ok("enqueue", begun, "-", stdin="SAY more").out.split() == [begun, "2", "queued"]
+
+
+def test_the_same_key_puts_nothing_in_again() -> None:
+    session = ok("enqueue", "--agent", "a", "SAY one").out.split()[0]
+    first = ok("enqueue", session, "SAY two", "--key", "k").out
+
+    assert ok("enqueue", session, "SAY two", "--key", "k").out == first
+
+
+def test_a_turn_can_wait_for_its_time() -> None:
+    session = ok("enqueue", "--agent", "a", "--delay", "3600", "SAY later").out.split()[0]
+
+    assert holdfast("worker", "--once").code == 0
+
+    assert ok("show", session, "--json").json["turns"][0]["status"] == "queued"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        (["SAY hello"], 2, "--agent"),
+        (["--agent", "a", "some-id", "SAY hello"], 2, "no ID yet"),
+        (["--agent", "a", "--key", "k", "SAY hello"], 2, "--key"),
+        (["--agent", "a", ""], 2, "must not be empty"),
+        (["--agent", "a", "--cwd", "here", "SAY hello"], 2, "must be absolute"),
+        (["--agent", "a", "--add-dir", "here", "SAY hello"], 2, "must be absolute"),
+        (["--agent", "a", "--model", "a\nb", "SAY hello"], 2, "model"),
+        (["--agent", "a", "--provider", "no one", "SAY hello"], 2, "provider"),
+        (["--agent", "a", "--runtime", "rt-none", "SAY hello"], 3, "rt-none"),
+        (["nobody", "SAY hello"], 3, "nobody"),
+    ],
+)
+def test_what_could_not_be_run_begins_nothing(arguments: list[str], code: int, word: str) -> None:
+    ended = holdfast("enqueue", *arguments)
+
+    assert ended.code == code
+    assert word in ended.one_line_error()
+    assert sessions() == []
+
+
+def test_a_turn_is_pinned_to_a_runtime_that_was_here_once(place: Path) -> None:
+    assert holdfast("worker", "--once").code == 0
+    here = next(
+        r["runtime_id"] for r in ok("runtimes", "--json").json["runtimes"] if r["provider"] == "scripted"
+    )
+    ok("enqueue", "--agent", "a", "--name", "s", "--runtime", here, "--cwd", str(place), "SAY pinned")
+
+    assert holdfast("worker", "--once").code == 0
+
+    assert "pinned" in ok("log", "s").out
+
+
+def test_a_worker_for_an_agent_that_is_not_installed_says_so() -> None:
+    ended = holdfast("worker", "--provider", "gemini", "--once", env={"PATH": "/nowhere"})
+
+    assert ended.code == 2
+    assert "gemini" in ended.one_line_error()

@@ -1,0 +1,60 @@
+"""Owns the long form: a campaign on each database, and its figures as lines of JSON."""
+
+import argparse
+import signal
+import sys
+import tempfile
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+from tests.chaos import databases
+from tests.chaos.campaign import Campaign, Figures, Plan
+from tests.chaos.crew import Scripted
+from tests.chaos.databases import Database
+from tests.chaos.publish import publish
+
+LONG = Plan(sessions=12, turns=25, rounds=6, seconds=1200.0)
+ENGINES: dict[str, Callable[[Path], AbstractContextManager[Database]]] = {
+    "sqlite": databases.sqlite,
+    "postgres": databases.postgres,
+}
+
+
+def campaign(engine: str, plan: Plan, root: Path) -> Figures:
+    with ENGINES[engine](root) as database:
+        return Campaign(plan, database, Scripted(root / "agent"), root).run()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser("python -m tests.chaos", description=__doc__)
+    parser.add_argument("engines", nargs="*", help=f"of {', '.join(ENGINES)}; all of them")
+    parser.add_argument("--sessions", type=int, default=LONG.sessions)
+    parser.add_argument("--turns", type=int, default=LONG.turns, help="of each session")
+    parser.add_argument("--rounds", type=int, default=LONG.rounds, help="of all faults")
+    parser.add_argument(
+        "--chance", type=int, default=LONG.chance, help="another number, another order of faults"
+    )
+    parser.add_argument("--seconds", type=float, default=LONG.seconds, help="at the most")
+    parser.add_argument("--write", action="store_true", help="publish it, if nothing is broken")
+    args = parser.parse_args()
+    # whoever ends it ends what it has started, too
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    plan = Plan(args.sessions, args.turns, args.rounds, args.seconds, args.chance)
+    found = []
+    for engine in args.engines or ENGINES:
+        root = Path(tempfile.mkdtemp(prefix=f"holdfast-chaos-{engine}-"))
+        figures = campaign(engine, plan, root)
+        found.append(figures)
+        print(figures.line(), flush=True)
+        if figures.broken:
+            print(f"chaos: broken; what is left is in {root}", file=sys.stderr)
+    if any(figures.broken for figures in found):
+        return 1
+    if args.write:
+        publish(found)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,77 @@
+"""Owns what is left to see when a campaign is over: the store, the tools' marks, the agents' transcripts."""
+
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from holdfast.domain.turns import Attempt, LateReport, Turn
+from holdfast.store.contract import Store
+
+ANSWER = re.compile(r"answered:([^\s\"\\]+)")
+TURN = re.compile(r"work on (turn-\d+-\d+)")
+
+
+@dataclass(frozen=True)
+class Mark:
+    """``begin``, ``end``, or ``beside``: it began while another tool of the session was at work."""
+
+    what: str
+    turn: str
+    marker: str
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A turn as the store has it; ``name`` is what its prompt calls it."""
+
+    name: str
+    turn: Turn
+    attempts: tuple[Attempt, ...]
+    #: attempt number and marker of every answer of a tool among its events
+    told: tuple[tuple[int, str], ...]
+
+
+def marker_of(attempt: Attempt) -> str:
+    """What the processes of an attempt carry."""
+    return f"{attempt.conversation_id}.{attempt.seq}.{attempt.number}.{attempt.fence}"
+
+
+@dataclass(frozen=True)
+class Evidence:
+    acknowledged: frozenset[str]  #: the turns that somebody was told are in the queue
+    recorded: tuple[Recorded, ...]  #: in the order of each session
+    late: tuple[LateReport, ...]
+    held: tuple[str, ...]  #: sessions that are still leased
+    marks: dict[str, tuple[Mark, ...]]  #: by session, in the order in which they were made
+    answers: tuple[str, ...]  #: the markers of what the agents' own transcripts say was answered
+    left_running: tuple[int, ...] = ()
+    crashed: tuple[str, ...] = ()  #: workers and servers that ended by an error
+
+
+def read_marks(folder: Path) -> dict[str, tuple[Mark, ...]]:
+    files = sorted(folder.glob("*.marks"))
+    return {file.stem: tuple(Mark(*line.split()) for line in file.read_text().splitlines()) for file in files}
+
+
+def read_answers(transcripts: Iterable[Path]) -> Iterator[str]:
+    """Read as lines of JSON, without any code of the product."""
+    for transcript in transcripts:
+        for line in transcript.read_text().splitlines():
+            entry = json.loads(line)
+            if entry.get("type") == "assistant":
+                yield from ANSWER.findall(json.dumps(entry))
+
+
+def read_recorded(store: Store, session_id: str) -> Iterator[Recorded]:
+    for turn in store.turns(session_id):
+        found = TURN.search(turn.prompt)
+        attempts = store.attempts(turn.conversation_id, turn.seq)
+        events = store.events(turn.conversation_id, turn.seq, limit=10_000)
+        told = tuple(
+            (attempt, told)
+            for attempt, event in events
+            for told in ANSWER.findall(json.dumps(dict(event.data)))
+        )
+        yield Recorded(found[1] if found else "?", turn, attempts, told)

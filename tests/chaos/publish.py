@@ -1,0 +1,40 @@
+"""Owns the published result: the figures as they were, and the sentence of the README that quotes them."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tests.chaos.campaign import Figures
+
+ROOT = Path(__file__).parents[2]
+RESULT = ROOT / "docs" / "chaos.json"
+README = ROOT / "README.md"
+BEGIN, END = "<!-- chaos: written by make chaos -->\n", "<!-- /chaos -->"
+
+
+def publish(found: Sequence[Figures]) -> None:
+    RESULT.write_text(json.dumps([asdict(figures) for figures in found], indent=2) + "\n")
+    before, _, rest = README.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    README.write_text(f"{before}{BEGIN}{quote(read())}{END}{after}")
+
+
+def read() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(RESULT.read_text())
+    return found
+
+
+def quote(results: Sequence[dict[str, Any]]) -> str:
+    return "".join(f"- {_line(result)}\n" for result in results)
+
+
+def _line(result: dict[str, Any]) -> str:
+    faults = ", ".join(f"{name.replace('_', ' ')} {count}×" for name, count in result["faults"].items())
+    broken = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in result["broken"].items())
+    return (
+        f"**{result['engine']}**: {result['turns']} turns of {result['sessions']} sessions, "
+        f"{sum(result['faults'].values())} faults ({faults}), {result['interrupted']} attempts taken over, "
+        f"{result['late']} late reports kept apart: **{broken}**"
+    )

@@ -1,0 +1,107 @@
+"""The judge of a campaign sees what it is there to see: each promise, broken once."""
+
+from dataclasses import replace
+
+import pytest
+
+from holdfast.domain.conversations import SeenTurns
+from holdfast.domain.decisions import Decided, DecisionKind, Reason
+from holdfast.domain.ids import ConversationId, SessionId
+from holdfast.domain.turns import Attempt, AttemptCause, AttemptStatus, Turn, TurnRequest, TurnStatus
+from holdfast.domain.usage import NO_USAGE
+from holdfast.testing.clock import NOON
+from tests.chaos.evidence import Evidence, Mark, Recorded, marker_of
+from tests.chaos.verdict import Broken, judge
+
+SESSION, CONVERSATION = SessionId("s"), ConversationId("c")
+NOTHING = Broken(0, 0, 0, 0, 0, 0, 0, 0)
+
+
+def an_attempt(seq: int, number: int, status: AttemptStatus = AttemptStatus.DONE) -> Attempt:
+    decided = Decided(DecisionKind.FRESH, Reason.NO_POINTER, ())
+    return Attempt(
+        CONVERSATION, seq, number, SESSION, "scripted", None, "owner", 10 * seq + number, AttemptCause.FIRST,
+        status, decided, None, None, None, 0, SeenTurns(), None, NOON, NOON, None, NO_USAGE, None, None, None,
+        1, None,
+    )  # fmt: skip
+
+
+def a_turn(seq: int, status: TurnStatus = TurnStatus.DONE, *attempts: Attempt) -> Recorded:
+    """Answered by the last of its attempts."""
+    attempts = attempts or (an_attempt(seq, 1),)
+    marker = marker_of(attempts[-1])
+    turn = Turn(
+        CONVERSATION, seq, SESSION, "scripted", status, f"work on turn-0-{seq}", f"answered:{marker}",
+        TurnRequest(), 0, None, None, False, None, len(attempts), 3, 1, None, None, False, NOON, NOON,
+    )  # fmt: skip
+    return Recorded(f"turn-0-{seq}", turn, attempts, ((attempts[-1].number, marker),))
+
+
+def marks(*recorded: Recorded) -> tuple[Mark, ...]:
+    return tuple(
+        Mark(what, found.name, marker_of(attempt))
+        for found in recorded
+        for attempt in found.attempts
+        for what in ("begin", "end")
+    )
+
+
+TAKEN_OVER = a_turn(2, TurnStatus.DONE, an_attempt(2, 1, AttemptStatus.INTERRUPTED), an_attempt(2, 2))
+TURNS = (a_turn(1), TAKEN_OVER, a_turn(3))
+GOOD = Evidence(
+    acknowledged=frozenset(found.name for found in TURNS),
+    recorded=TURNS,
+    late=(),
+    held=(),
+    marks={"session-0": marks(*TURNS)},
+    answers=tuple(marker_of(attempt) for found in TURNS for attempt in found.attempts),
+)
+
+
+def with_marks(*changed: Mark) -> Evidence:
+    return replace(GOOD, marks={"session-0": changed})
+
+
+def with_turn(changed: Recorded) -> Evidence:
+    return replace(GOOD, recorded=(changed, *TURNS[1:]))
+
+
+def beside(mark: Mark) -> Mark:
+    return replace(mark, what="beside")
+
+
+M = marks(*TURNS)
+LATE_ANSWER = replace(TAKEN_OVER, turn=replace(TAKEN_OVER.turn, response=f"answered:{M[2].marker}"))
+LATE_EVENT = replace(TAKEN_OVER, told=((2, M[2].marker),))
+
+
+def test_work_that_was_taken_over_and_answered_breaks_nothing() -> None:
+    assert judge(GOOD) == NOTHING
+    assert not judge(GOOD)
+
+
+@pytest.mark.parametrize(
+    ("seen", "broken"),
+    [
+        (replace(GOOD, recorded=TURNS[1:]), "lost"),
+        (replace(GOOD, answers=GOOD.answers[1:]), "lost"),
+        (with_turn(a_turn(1, TurnStatus.FAILED)), "lost"),
+        (with_turn(replace(TURNS[0], turn=replace(TURNS[0].turn, response="red"))), "lost"),
+        (replace(GOOD, recorded=(*TURNS, TURNS[0])), "double"),
+        (replace(GOOD, answers=(*GOOD.answers, GOOD.answers[0])), "double"),
+        (with_turn(a_turn(1, TurnStatus.DONE, an_attempt(1, 1), an_attempt(1, 2))), "double"),
+        (with_marks(*M[:2], *M), "double"),
+        (with_marks(beside(M[0]), *M[1:]), "overlapping"),
+        (replace(GOOD, recorded=(TURNS[0], LATE_ANSWER, TURNS[2])), "fenced_writes"),
+        (replace(GOOD, recorded=(TURNS[0], LATE_EVENT, TURNS[2])), "fenced_writes"),
+        (with_turn(a_turn(1, TurnStatus.RUNNING)), "stuck"),
+        (replace(GOOD, held=("s",)), "stuck"),
+        (with_marks(M[0], *M[2:]), "disordered"),
+        (with_marks(*M[2:], *M[:2]), "disordered"),
+        (replace(GOOD, left_running=(1,)), "left_running"),
+        (replace(GOOD, crashed=("worker",)), "crashed"),
+    ],
+)  # fmt: skip
+def test_what_is_broken_is_counted(seen: Evidence, broken: str) -> None:
+    assert getattr(judge(seen), broken) > 0
+    assert judge(seen)

@@ -1,0 +1,84 @@
+"""Owns the judgement of a campaign: what was promised, counted where it was broken."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+from holdfast.domain.turns import Attempt, AttemptStatus, TurnStatus
+from tests.chaos.evidence import ANSWER, Evidence, Mark, Recorded, marker_of
+
+
+@dataclass(frozen=True)
+class Broken:
+    """Each of them is zero, or the campaign has found something."""
+
+    lost: int  #: acknowledged turns without their answer, in the store or in the agent's transcript
+    double: int  #: turns that are there twice, or that have ended twice
+    overlapping: int  #: tools that ran while another one of their session did
+    fenced_writes: int  #: what a worker wrote for an attempt that was not its own any more
+    stuck: int  #: turns that have not ended, and sessions that are still leased
+    disordered: int  #: turns that began before the one before them had ended
+    left_running: int  #: processes
+    crashed: int  #: workers and servers that ended by an error
+
+    def __bool__(self) -> bool:
+        return any(asdict(self).values())
+
+
+def judge(seen: Evidence) -> Broken:
+    return Broken(
+        lost=sum(not _is_answered(name, seen) for name in seen.acknowledged),
+        double=_double(seen),
+        overlapping=sum(mark.what == "beside" for marks in seen.marks.values() for mark in marks),
+        fenced_writes=sum(_fenced_writes(recorded) for recorded in seen.recorded),
+        stuck=sum(recorded.turn.status.is_open for recorded in seen.recorded) + len(seen.held),
+        disordered=sum(_disordered(marks) for marks in seen.marks.values()),
+        left_running=len(seen.left_running),
+        crashed=len(seen.crashed),
+    )
+
+
+def _is_answered(name: str, seen: Evidence) -> bool:
+    recorded = next((recorded for recorded in seen.recorded if recorded.name == name), None)
+    if recorded is None or recorded.turn.status is not TurnStatus.DONE:
+        return False
+    markers = [marker_of(attempt) for attempt in _done(recorded)]
+    answer = ANSWER.findall(recorded.turn.response or "")
+    return bool(answer) and set(answer) <= set(markers) and set(answer) <= set(seen.answers)
+
+
+def _done(recorded: Recorded) -> list[Attempt]:
+    return [attempt for attempt in recorded.attempts if attempt.status is AttemptStatus.DONE]
+
+
+def _double(seen: Evidence) -> int:
+    """The same turn twice, a turn that ended twice, or an attempt that ran or answered twice."""
+    times = Counter(recorded.name for recorded in seen.recorded)
+    begun = Counter(mark.marker for marks in seen.marks.values() for mark in marks if mark.what != "end")
+    answered = Counter(seen.answers)
+    ended_twice = sum(len(_done(recorded)) > 1 for recorded in seen.recorded)
+    return ended_twice + sum(count - 1 for counted in (times, begun, answered) for count in counted.values())
+
+
+def _fenced_writes(recorded: Recorded) -> int:
+    """What is on record of an attempt comes from that attempt, and the answer from the one that ended the turn."""
+    markers = {attempt.number: marker_of(attempt) for attempt in recorded.attempts}
+    foreign = sum(told != markers.get(number) for number, told in recorded.told)
+    done = {marker_of(attempt) for attempt in _done(recorded)}
+    answer = set(ANSWER.findall(recorded.turn.response or ""))
+    return foreign + len(answer - done)
+
+
+def _disordered(marks: Sequence[Mark]) -> int:
+    return sum(1 for _ in _leaps(marks))
+
+
+def _leaps(marks: Sequence[Mark]) -> Iterator[Mark]:
+    """Where a turn begins that is not the next one, or whose predecessor has not ended."""
+    ended = 0
+    for mark in marks:
+        number = int(mark.turn.rpartition("-")[2])
+        if mark.what == "end":
+            ended = max(ended, number)
+        elif not (number == ended + 1 or number == ended):
+            yield mark
