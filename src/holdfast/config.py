@@ -48,6 +48,8 @@ class Settings:
     def __post_init__(self) -> None:
         if self.url is not None and not self.url.strip():
             raise InvalidRule("must not be empty", "url")
+        if self.token is not None and not _is_token(self.token):
+            raise InvalidRule("must be what `holdfast token create` has shown: hft_…", "token")
         try:
             check_workspace(self.workspace)
         except InvalidInput:  # it shows the value, which may be a URL in the wrong place
@@ -76,6 +78,12 @@ class Key:
         words = {bool: "true or false", int: "integer", float: "number", str: "string"}
         words |= {frozenset: "list of strings", Mapping: "table of true or false"}
         return words[get_origin(kind) or kind] + (' or "off"' if optional and kind is not str else "")
+
+
+def _is_token(text: str) -> bool:
+    from holdfast.domain.tokens import split_token  # only for those who have one
+
+    return split_token(text) is not None
 
 
 @cache

@@ -12,6 +12,9 @@
     ├── Refused                      4  refused            a guard said no
     ├── Busy                         4  busy               another live writer holds it
     ├── NeedsApproval                5  waiting_for_approval  its turn waits until somebody answers
+    ├── Unauthenticated              4  unauthenticated    the server knows no such token
+    ├── Forbidden                    4  forbidden          the token is for another role or workspace
+    ├── TooMany                      4  too_many           the server has too much to do for this caller
     ├── LeaseLost                   75  lease_lost         the fencing token is stale; nothing was written
     └── StoreError                   1  store_error        the store itself
         ├── StoreUnavailable         1  store_unavailable  cannot be opened, reached, written
@@ -179,6 +182,27 @@ class NeedsApproval(HoldfastError):
         self.approval_id = approval_id
 
 
+class Unauthenticated(HoldfastError):
+    """The server lets nobody in without a token that it knows."""
+
+    code = "unauthenticated"
+    exit_code = 4
+
+
+class Forbidden(HoldfastError):
+    """The token is good, but not for this."""
+
+    code = "forbidden"
+    exit_code = 4
+
+
+class TooMany(HoldfastError):
+    """The caller asked too often, or for too much at the same time."""
+
+    code = "too_many"
+    exit_code = 4
+
+
 class LeaseLost(HoldfastError):
     """The fencing token is stale: nothing was changed."""
 
@@ -228,3 +252,7 @@ class UnreadableSession(StoreCorrupt):
     def __init__(self, where: str, session_id: str, problem: str) -> None:
         super().__init__(where, f"session {session_id} cannot be read: {problem}", session_id=session_id)
         self.session_id = session_id
+
+
+#: the store, or our right to use it, may come back: whoever has work under way waits for that
+OUTAGES = (StoreUnavailable, TooMany, Unauthenticated)

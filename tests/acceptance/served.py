@@ -5,17 +5,20 @@ import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPResponse
-from typing import Any
+from typing import IO, Any
 from urllib.parse import urlsplit
 
 from tests.acceptance.command import HOLDFAST
 
 
 @contextmanager
-def server(*arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+def server(*arguments: str, stderr: IO[str] | None = None) -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Its address, and its process, which is ended by SIGTERM if it still runs."""
     process = subprocess.Popen(
-        [HOLDFAST, "serve", "--port", "0", "--json", *arguments], stdout=subprocess.PIPE, text=True
+        [HOLDFAST, "serve", "--port", "0", "--json", *arguments],
+        stdout=subprocess.PIPE,
+        stderr=stderr,
+        text=True,
     )
     assert process.stdout is not None
     try:

@@ -58,7 +58,7 @@ BAD_UTF8 = b"caf\xe9"
         (["list", "--bogus"], 2, "No such option"),
         (["list", "extra"], 2, "Got unexpected extra argument (extra) (see: holdfast list --help)"),
         (["--url", "", "list"], 2, "flag: url must not be empty"),
-        (["list", "--url", "mysql://host/db"], 2, "url: 'mysql' is not a store (sqlite:///path or postgresql://"),
+        (["list", "--url", "mysql://host/db"], 2, "url: 'mysql' is not a store (sqlite:///path, postgresql://"),
         (["list", "--workspace", "a/b"], 2, "flag: workspace must be an id: "),
     ],
     ids=repr,

@@ -26,7 +26,9 @@ def command(name: str) -> Command:
     return found
 
 
-EXAMPLES = [(name, example) for name in COMMANDS for example in command(name).examples]
+#: until somebody stops them
+ENDLESS = ("serve",)
+EXAMPLES = [(name, example) for name in COMMANDS if name not in ENDLESS for example in command(name).examples]
 
 
 def test_the_reference_page_is_what_would_be_generated_now() -> None:
@@ -78,6 +80,21 @@ def test_every_example_works_as_written(name: str, example: str, library: Holdfa
     # commands that run an agent say there what they decided
     assert (done.returncode, needs_agent or done.stderr) == (0, needs_agent or ""), done.stderr
     assert name in example or name == "list"
+
+
+@pytest.mark.parametrize("example", [example for name in ENDLESS for example in command(name).examples])
+def test_an_example_that_goes_on_until_it_is_stopped(example: str) -> None:
+    process = subprocess.Popen(
+        ["sh", "-ec", f"exec {example}"],
+        env=environment({"PATH": f"{HOLDFAST.parent}:/usr/bin:/bin"}),
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("listening on http://127.0.0.1:")
+    process.terminate()
+    process.communicate(timeout=30)
+    assert process.returncode == 0
 
 
 def test_the_error_on_the_page_is_the_error_that_is_printed() -> None:

@@ -123,3 +123,15 @@ def test_a_persons_mistake_is_a_usage_error() -> None:
     assert holdfast("hook").code == 2
     assert holdfast("hook", "nothing", "--test").code == 2
     assert "pre-delegate" in ok("hook", "--help").out
+
+
+def test_a_served_delegation_is_nobodys_child_and_so_never_taken_for_lost() -> None:
+    """The parent of a server is not the agent: when it goes away, the agent has not."""
+    with library.open() as opened:
+        answer = answer_hook(opened.store, NotifyPolicy(), "pre-delegate", a_tool_call())
+        assert answer is not None
+        session = session_of(answer["hookSpecificOutput"]["updatedInput"]["prompt"])
+
+        (taken,) = opened.store.delegations(session)
+
+    assert taken.owner is None

@@ -157,7 +157,7 @@ def test_a_file_that_cannot_be_written_is_an_error_and_nothing_is_left_behind(se
 
 
 @pytest.mark.parametrize(
-    "url", ["127.0.0.1:8765", "ftp://127.0.0.1", "http://", "http://me:secret@127.0.0.1:8765"]
+    "url", ["127.0.0.1:8787", "ftp://127.0.0.1", "http://", "http://me:secret@127.0.0.1:8787"]
 )
 def test_an_address_that_is_none_is_refused_without_being_shown(url: str, settings: Path) -> None:
     refused = holdfast("hooks", "install", "--http", url)

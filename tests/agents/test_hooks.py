@@ -1,8 +1,10 @@
 """Hooks."""
 
+import json
 import os
 import re
 import signal
+import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -120,6 +122,28 @@ def test_a_subagent_is_told_its_session_which_ends_with_it(
     session = orchestrator.state(session_in(errand))
     assert (session["agent_name"], session["phase"]) == ("general-purpose", "completed")
     assert session["summary"] == "two routers"
+
+
+def test_a_server_answers_the_hooks_as_the_command_does(driver: Driver) -> None:
+    with subprocess.Popen(
+        [HOLDFAST, "serve", "--port", "0", "--json"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=driver.environment,
+    ) as serving:
+        assert serving.stdout is not None
+        url = json.loads(serving.stdout.readline())["url"]
+        try:
+            installed = driver.holdfast("hooks", "install", "--user", "--http", url)
+            assert installed.exit_code == 0, installed
+            orchestrator = Orchestrator(driver)
+            orchestrator.turn(delegate(), subagent=lambda request: Say("two routers"))
+        finally:
+            serving.terminate()
+
+    (errand,) = orchestrator.errands
+    session = orchestrator.state(session_in(errand))
+    assert (session["phase"], session["summary"]) == ("completed", "two routers")
 
 
 def test_two_subagents_at_once_get_two_sessions(orchestrator: Orchestrator) -> None:

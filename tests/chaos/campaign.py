@@ -22,6 +22,9 @@ from tests.chaos.faults import FAULTS, schedule
 from tests.chaos.fleet import Fleet, fleet, left_running
 from tests.chaos.verdict import Broken, judge
 
+#: turns of each session that wait to be run
+_AHEAD = 2
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -102,6 +105,7 @@ class Campaign:
             for turn in range(1, self.plan.turns + 1):
                 for number, session_id in enumerate(self._session_ids):
                     name = f"turn-{number}-{turn}"
+                    self._await_demand()
                     while not self._over.is_set():
                         try:
                             self._enqueue(store, session_id, number, name)
@@ -109,6 +113,12 @@ class Campaign:
                             continue
                         self._acknowledged.add(name)
                         break
+
+    def _await_demand(self) -> None:
+        """A few turns ahead of the workers: somebody is asking for more whatever breaks."""
+        most = _AHEAD * self.plan.sessions
+        while len(self._acknowledged) - len(self._ended()) >= most and not self._over.wait(0.1):
+            pass
 
     def _enqueue(self, store: Store, session_id: SessionId, number: int, name: str) -> None:
         provider = self.crew.provider

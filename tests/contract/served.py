@@ -7,10 +7,14 @@ from itertools import count
 
 import uvicorn
 
+from holdfast.domain.ids import Workspace
 from holdfast.engine.holdfast import Holdfast
 from holdfast.store.contract import Store
 from holdfast.store.http_store import open_http
+from holdfast.store.sql_store import SqlStore
 from holdfast.web.app import create_app
+from holdfast.web.callers import Callers, TokenBook
+from holdfast.web.rates import Rates
 from holdfast.web.server import listen
 from holdfast.web.serving import Workspaces
 
@@ -28,6 +32,13 @@ class Served:
         _BEHIND[room] = behind
         return room
 
+    def room_in(self, database: SqlStore) -> tuple[str, SqlStore]:
+        """A workspace of its own in a database, by whose name the server finds it."""
+        room = f"room-{next(_ROOMS)}"
+        behind = database.within(Workspace(room))
+        _BEHIND[room] = behind
+        return room, behind
+
     def store_for(self, behind: Store) -> Store:
         """The given store, over HTTP."""
         return open_http(self.url, self.room_of(behind), None)
@@ -38,11 +49,20 @@ def behind_http(store: Store) -> Store:
     return _BEHIND.get(str(room), store)
 
 
+class NoTokens:
+    def asks_for_tokens(self) -> bool:
+        return False
+
+    def check_token(self, token_id: str, secret: str) -> None:
+        return None
+
+
 @contextmanager
-def serving() -> Iterator[Served]:
+def serving(book: TokenBook | None = None) -> Iterator[Served]:
     workspaces = Workspaces("default", lambda room: Holdfast(_BEHIND[room]))
+    app = create_app(workspaces, Callers(book or NoTokens()), Rates(1e9))
     with listen("127.0.0.1", 0) as listening:
-        server = uvicorn.Server(uvicorn.Config(create_app(workspaces), log_level="warning", lifespan="off"))
+        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
         thread = threading.Thread(target=server.run, args=([listening],))
         thread.start()
         try:

@@ -9,7 +9,9 @@ from holdfast.testing import (
     cleanup_contract,
     listing_contract,
     session_contract,
+    statistics_contract,
     threads_contract,
+    token_contract,
     workspace_contract,
 )
 from holdfast.testing.builders import a_claim, a_turn
@@ -117,6 +119,14 @@ def test_text_that_is_not_text_affects_no_other_session(store: Store, clock: Man
         store.get_session(ids[1])
     claims = [store.claim_turn(a_claim()) for _ in range(2)]
     assert [claim and claim.turn.session_id for claim in claims] == [ids[2], None]
+
+
+class TestTokens(token_contract.TokenContract):
+    pass
+
+
+class TestStatistics(statistics_contract.StatisticsContract):
+    pass
 
 
 class TestThreads(threads_contract.ThreadsContract):

@@ -7,7 +7,8 @@ the one who repeats a call that it had already succeeded.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from hashlib import sha512
+from typing import Any, cast
 
 from holdfast.clock import after
 from holdfast.domain.approvals import Answer, NewApproval
@@ -17,6 +18,7 @@ from holdfast.domain.ids import ApprovalId, ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.sessions import NewSession, SessionUpdate
+from holdfast.domain.tokens import ENTROPY, NewToken, Role, make_token
 from holdfast.domain.turns import (
     AttemptCause,
     Claim,
@@ -31,6 +33,7 @@ from holdfast.domain.turns import (
 from holdfast.domain.usage import Usage, UsageReport
 from holdfast.errors import Conflict, HoldfastError, LeaseLost, NotFound, PhaseConflict, SessionClosed
 from holdfast.store.contract import Store
+from holdfast.store.sql_store import SqlStore
 from holdfast.testing.builders import a_pointer, a_runtime
 from holdfast.testing.clock import NOON, ManualClock
 
@@ -317,6 +320,26 @@ APPROVALS = [
     allow(OWN.id),
 ]
 
+
+def token_of(walk: Walk) -> tuple[NewToken, str]:
+    """The same for whoever repeats a call, and another one in each workspace: tokens are known by their id alone."""
+    workspace = cast("SqlStore", walk.store).workspace
+    return make_token(Role.READER, "phone", None, sha512(workspace.encode()).digest()[:ENTROPY])
+
+
+def _prove_token(walk: Walk) -> object:
+    """What a server does with each request; it notes now and then that the token is in use."""
+    _, token_id, secret = token_of(walk)[1].split("_")
+    return cast("SqlStore", walk.store).check_token(token_id, secret)
+
+
+TOKENS = [
+    BEGIN,
+    client("make a token", lambda walk: walk.store.create_token(token_of(walk)[0])),
+    client("use it", _prove_token),
+    client("revoke it", lambda walk: walk.store.revoke_token(token_of(walk)[0].id)),
+]
+
 PATHS = {
     "sessions": SESSIONS,
     "turn": TURN,
@@ -325,4 +348,5 @@ PATHS = {
     "history": HISTORY,
     "forks": FORKS,
     "approvals": APPROVALS,
+    "tokens": TOKENS,
 }

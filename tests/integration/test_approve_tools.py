@@ -2,11 +2,14 @@
 
 import json
 import subprocess
+from typing import Any
 
 import pytest
 
 from holdfast.domain.decisions import Reason, Refuse
 from holdfast.domain.pointers import Rights
+from holdfast.domain.turns import NewTurn, TurnRequest
+from holdfast.engine.worker import WorkerOptions
 from holdfast.errors import InvalidInput
 from tests.integration.test_tool_approvals import APPLY, GATED, applied
 from tests.integration.workshop import HOLDFAST, PATIENCE, Workshop, ended
@@ -80,3 +83,75 @@ def test_another_provider_that_cannot_wait_does_not_take_over_by_accident(shop: 
     with pytest.raises(InvalidInput, match="not supported by this provider"):
         shop.open().resume(first.session_id, APPLY, provider="codex")
     assert [turn.seq for turn in shop.open().store.turns(first.session_id)] == [1]
+
+
+def test_what_waits_is_the_sessions_also_where_nothing_of_it_has_run(shop: Workshop) -> None:
+    hf = shop.open()
+    session = hf.begin("plan", provider="scripted")
+    hf.enqueue(session.id, "SAY plan", NewTurn("SAY plan", "scripted", TurnRequest(rights=GATED)))
+    hf.cancel(session.id, 1)
+
+    result = hf.resume(session.id, APPLY, cwd=str(shop.work_dir))
+
+    assert (result.status, applied(shop)) == ("waiting", 0)
+
+
+def test_what_waits_goes_along_into_a_fork_that_has_nothing_to_resume(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin(rights=GATED)
+    assert first.provider_session_id is not None
+    hf.store.retire(first.session_id, "scripted", first.provider_session_id, "lost")
+    hf.store.clear_pointer(first.session_id, "scripted", first.provider_session_id)
+    child = hf.fork(first.session_id)
+
+    result = hf.resume(child.id, APPLY, cwd=str(shop.work_dir))
+
+    assert (result.status, applied(shop)) == ("waiting", 0)
+
+
+def test_a_worker_asks_as_well_when_the_turn_says_nothing_of_it(shop: Workshop) -> None:
+    hf = shop.open()
+    session = hf.begin("plan", provider="scripted")
+    nowhere = TurnRequest(work_dir=str(shop.root / "nowhere"), rights=GATED)
+    hf.enqueue(session.id, "SAY plan", NewTurn("SAY plan", "scripted", nowhere))
+    here = TurnRequest(work_dir=str(shop.work_dir))
+    hf.enqueue(session.id, APPLY, NewTurn(APPLY, "scripted", here))
+
+    hf.worker(["scripted"], WorkerOptions(once=True)).run()
+
+    assert [turn.status for turn in hf.store.turns(session.id)] == ["failed", "waiting"]
+    assert applied(shop) == 0
+
+
+def test_wider_rights_that_were_allowed_take_a_pattern_back(shop: Workshop) -> None:
+    first = shop.begin(rights=GATED)
+    hf = shop.open()
+    plain = Rights(permission_mode="default")
+    hf.resume(first.session_id, "SAY freed", rights=plain, allow_wider_rights=True)
+
+    assert hf.resume(first.session_id, APPLY).status == "done"
+    assert applied(shop) == 1
+
+
+@pytest.mark.parametrize("words", [{"approve_tools": ["shell"]}, {"aprove": True}])
+def test_a_keyword_that_nobody_knows_is_refused(shop: Workshop, words: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInput, match="is not known"):
+        shop.open().run(APPLY, provider="scripted", cwd=str(shop.work_dir), **words)
+    assert applied(shop) == 0
+
+
+def test_one_text_is_not_taken_for_several_patterns(shop: Workshop) -> None:
+    one: Any = "shell"
+    with pytest.raises(InvalidInput, match="must be several texts"):
+        shop.begin(APPLY, rights=Rights(approve_tools=one))
+    assert applied(shop) == 0
+
+
+def test_a_turn_that_waits_is_run_as_it_was_asked_for(shop: Workshop) -> None:
+    waits = shop.begin(APPLY, rights=GATED)
+    hf = shop.open()
+    hf.approve(waits.session_id)
+
+    with pytest.raises(InvalidInput, match="which waits, has its own"):
+        hf.resume(waits.session_id, rights=Rights(permission_mode="plan"))
+
+    assert (hf.resume(waits.session_id).status, applied(shop)) == ("done", 1)

@@ -1,6 +1,7 @@
 """Whatever happens to a hook that records, the agent goes on: exit 0, nothing or JSON, and a line in the log."""
 
 import json
+import os
 import sqlite3
 import subprocess
 import time
@@ -230,3 +231,14 @@ def test_a_stop_says_nothing_when_the_store_fails(tmp_path: Path) -> None:
     )
     answered.harmless()
     assert answered.out == b""
+
+
+def test_a_pipe_in_the_place_of_a_subagents_file_is_not_waited_for(
+    home: Path, database: Path, tmp_path: Path
+) -> None:
+    stop = a_stop(tmp_path, "toolu_1")
+    meta = tmp_path / "agent-1.meta.json"
+    meta.unlink()
+    os.mkfifo(meta)
+    run_hook("subagent-stop", stop).harmless()
+    assert f"{meta} is no regular file" in [line.get("message") for line in log_of(home)]

@@ -10,14 +10,18 @@ from holdfast import Holdfast
 from holdfast.domain.sessions import SessionFilter
 from holdfast.store.contract import Store
 from holdfast.web.app import create_app
+from holdfast.web.callers import Callers
+from holdfast.web.rates import Rates
 from holdfast.web.serving import Workspaces
+from tests.contract.served import NoTokens
 
 HEADERS = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json"), (b"content-length", b"100")]
 
 
 @pytest.mark.parametrize("path", ["/v1/store/create_session", "/v1/hooks/Stop"])
 def test_half_a_request_is_no_error_of_the_server(store: Store, path: str) -> None:
-    app = create_app(Workspaces("default", lambda _: Holdfast(store)))
+    workspaces = Workspaces("default", lambda _: Holdfast(store))
+    app = create_app(workspaces, Callers(NoTokens()), Rates(1e9))
     scope = {
         "type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b"",
         "headers": HEADERS, "client": ("127.0.0.1", 1), "server": ("127.0.0.1", 2), "scheme": "http",

@@ -17,6 +17,13 @@ ABOUT_ALL = {
     "delegations.FREE_ANYWHERE",
     "observed.NEWEST",
     "runtimes.RUNTIMES",
+    "statistics.ATTEMPTS",
+    "statistics.LATE",
+    "statistics.OLDEST",
+    "statistics.SESSIONS",
+    "statistics.TURNS",
+    "tokens.ALL",
+    "tokens.ANY",
     "welcomes.OPEN_APPROVALS",
 }
 

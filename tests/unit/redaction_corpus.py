@@ -119,6 +119,7 @@ TOKENS: list[tuple[str, str]] = [
     ("vercel_token", "vcp_" + fill(ALNUM, 56)),
     ("supabase_key", "sbp_" + fill(HEX, 40)),
     ("supabase_key", "sb_secret_" + fill(WEB, 31)),
+    ("holdfast_token", "hft_" + fill(HEX, 12) + "_" + fill(HEX, 64)),
     ("planetscale_token", "pscale_tkn_" + fill(WEB, 43)),
     ("vault_token", "hvs." + fill(WEB, 95)),
     ("vault_token", "hvb." + fill(WEB, 140)),

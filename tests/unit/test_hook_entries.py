@@ -80,14 +80,14 @@ def test_what_only_looks_like_ours_is_left_alone(command: str) -> None:
 
 
 def test_over_http_the_token_comes_from_the_environment_and_a_start_stays_a_command() -> None:
-    hooks = with_entries({}, http_entries("http://127.0.0.1:8765/", "holdfast"))
+    hooks = with_entries({}, http_entries("http://127.0.0.1:8787/", "holdfast"))
 
     (handler,) = hooks["Stop"][0]["hooks"]
-    assert handler["url"] == "http://127.0.0.1:8765/v1/hooks/stop"
+    assert handler["url"] == "http://127.0.0.1:8787/v1/hooks/stop"
     assert handler["headers"] == {"Authorization": "Bearer $HOLDFAST_TOKEN"}
     assert handler["allowedEnvVars"] == ["HOLDFAST_TOKEN"]
     assert hooks["SessionStart"] == [command_entries("holdfast")["SessionStart"]]
-    assert addresses(hooks) == ("http://127.0.0.1:8765",)
+    assert addresses(hooks) == ("http://127.0.0.1:8787",)
     assert without_entries(hooks) == {}
     assert with_entries(hooks, WANTED) == with_entries({}, WANTED)
 

@@ -128,13 +128,27 @@ def test_a_record_of_several_says_which_it_is() -> None:
 def test_an_error_is_caught_as_what_it_was(error: HoldfastError) -> None:
     arrived = decode_error(json.loads(json.dumps(encode_error(error))))
 
+    assert arrived is not None
     assert type(arrived) is type(error)
     assert (arrived.message, str(arrived), arrived.exit_code) == (error.message, str(error), error.exit_code)
     assert json.dumps(vars(arrived), sort_keys=True) == json.dumps(vars(error), sort_keys=True)
 
 
 def test_an_error_that_nobody_knows_is_still_an_error() -> None:
-    assert str(decode_error({"code": "from_the_future", "message": "hm"})) == "hm"
+    told: dict[str, Json] = {
+        "code": "from_the_future",
+        "detail": "hm",
+        "details": {},
+        "fields": {"when": "soon"},
+    }
+
+    arrived = decode_error(told)
+
+    assert (type(arrived), str(arrived)) == (HoldfastError, "hm")
+
+
+def test_a_problem_that_is_none_of_ours_is_no_error_of_ours() -> None:
+    assert decode_error({"code": "bad_gateway", "detail": "hm"}) is None
 
 
 def test_the_defaults_of_a_record_need_not_be_sent() -> None:

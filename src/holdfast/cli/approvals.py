@@ -7,13 +7,13 @@ import click
 from holdfast.cli import output
 from holdfast.cli.arguments import arguments_option, session_argument, text_argument, text_option
 from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.documents import approval_document, turn_document
 from holdfast.cli.invocation import Invocation
 from holdfast.cli.moments import age
 from holdfast.cli.report import Cell, Column, Line, Table, Tone, cell
 from holdfast.clock import Instant
 from holdfast.domain.approvals import Approval, ApprovalStatus
 from holdfast.domain.metadata import Metadata
+from holdfast.engine.documents import approval_document, turn_document
 from holdfast.engine.waiting import Reached, Waited
 
 _EXIT_CODES = {Reached.DONE: 0, Reached.FAILED: 1, Reached.NEEDS_PERSON: 5, Reached.STILL_OPEN: 124}

@@ -24,7 +24,7 @@ GLOBAL_OPTIONS = (
         metavar="URL",
         expose_value=False,
         callback=_remember,
-        help="The store: sqlite:///PATH or postgresql://…",
+        help="The store: sqlite:///PATH, postgresql://… or a server, https://….",
     ),
     click.Option(
         ["--workspace"],

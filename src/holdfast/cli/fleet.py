@@ -12,11 +12,11 @@ import click
 from holdfast.cli import output
 from holdfast.cli.arguments import text_argument
 from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.documents import turn_document
 from holdfast.cli.invocation import Invocation
 from holdfast.cli.rights import named_rights, rights_options
 from holdfast.clock import after
 from holdfast.domain.turns import NewTurn, Turn, TurnRequest
+from holdfast.engine.documents import turn_document
 from holdfast.engine.worker import WorkerOptions
 
 _MOST_SLOTS = 256
@@ -51,7 +51,7 @@ _LONGEST_DELAY = 366 * 24 * 3600.0
     metavar="SECONDS",
     help="Not before this long from now.",
 )
-@click.option("--runtime", metavar="ID", help="Only this runtime may run it; see: holdfast runtimes --json")
+@click.option("--runtime", metavar="ID", help="Only this runtime may run it; see holdfast runtimes --json.")
 @click.option("--key", metavar="KEY", help="Enqueueing again with the same key does nothing more; with ID.")
 @pass_invocation
 def enqueue(run: Invocation, /, session: str, prompt: str | None, **given: Any) -> None:

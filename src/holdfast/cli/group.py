@@ -56,6 +56,7 @@ SECTIONS: Final = {
         "enqueue": "fleet:enqueue",
         "worker": "fleet:worker",
         "serve": "serve:serve",
+        "token": "tokens:token",
     },
     "Manage": {
         "cancel": "manage:cancel",

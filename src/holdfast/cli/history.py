@@ -7,13 +7,13 @@ import click
 from holdfast.cli import output
 from holdfast.cli.arguments import TURN, TURN_OR_NONE, session_argument, text_option
 from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.documents import (
+from holdfast.cli.invocation import Invocation
+from holdfast.domain.conversations import Conversation
+from holdfast.engine.documents import (
     conversation_document,
     history_turn_document,
     turn_document,
 )
-from holdfast.cli.invocation import Invocation
-from holdfast.domain.conversations import Conversation
 
 
 @command(

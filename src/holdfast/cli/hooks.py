@@ -41,7 +41,7 @@ _TONES = {
     "hooks",
     "holdfast hooks install && holdfast hooks status",
     "holdfast hooks install --project",
-    "holdfast hooks install --http http://127.0.0.1:8765",
+    "holdfast hooks install --http http://127.0.0.1:8787",
     "holdfast hooks uninstall",
 )
 @click.argument("action", type=click.Choice(["install", "status", "uninstall"]))
@@ -109,7 +109,7 @@ def _programs() -> tuple[str, ...]:
 def _address(given: str) -> str:
     url = urlsplit(given)
     if url.scheme not in ("http", "https") or not url.hostname or url.query or url.fragment:
-        raise InvalidInput("--http", "must be the address of a server, such as http://127.0.0.1:8765")
+        raise InvalidInput("--http", "must be the address of a server, such as http://127.0.0.1:8787")
     if url.username is not None:
         raise InvalidInput("--http", "must not hold a password; the token is taken from HOLDFAST_TOKEN")
     return given

@@ -10,7 +10,14 @@ import click
 from holdfast.cli import output
 from holdfast.cli.arguments import session_argument
 from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.documents import (
+from holdfast.cli.explained import why_blocks
+from holdfast.cli.invocation import Invocation
+from holdfast.cli.listing import phase_tone
+from holdfast.cli.portrait import Portrait, portrait_blocks
+from holdfast.cli.report import Cell, Column, Table, Tone, cell
+from holdfast.cli.verdicts import continue_words, verdict
+from holdfast.domain.sessions import Session
+from holdfast.engine.documents import (
     approval_document,
     conversation_document,
     explanation_document,
@@ -20,13 +27,6 @@ from holdfast.cli.documents import (
     session_document,
     totals_document,
 )
-from holdfast.cli.explained import why_blocks
-from holdfast.cli.invocation import Invocation
-from holdfast.cli.listing import phase_tone
-from holdfast.cli.portrait import Portrait, portrait_blocks
-from holdfast.cli.report import Cell, Column, Table, Tone, cell
-from holdfast.cli.verdicts import continue_words, verdict
-from holdfast.domain.sessions import Session
 from holdfast.engine.explain import Explanation, Tree
 from holdfast.engine.holdfast import Holdfast
 

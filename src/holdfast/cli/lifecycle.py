@@ -13,12 +13,12 @@ from holdfast.cli.arguments import (
     text_option,
 )
 from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.documents import session_document
 from holdfast.cli.invocation import Invocation
 from holdfast.cli.verdicts import continue_words
 from holdfast.domain.metadata import Metadata
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.sessions import Session
+from holdfast.engine.documents import session_document
 from holdfast.errors import NotFound, UnreadableSession
 
 NOT_FOUND = 3

@@ -8,13 +8,13 @@ import click
 
 from holdfast.cli import output
 from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.documents import session_document
 from holdfast.cli.invocation import Invocation
 from holdfast.cli.moments import age, parse_moment
 from holdfast.cli.report import Cell, Column, Line, Table, Tone, cell
 from holdfast.clock import Instant, to_iso
 from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import Session, SessionFilter, SessionPage
+from holdfast.engine.documents import session_document
 
 _PAGE = 500
 #: on a terminal, unless more is asked for

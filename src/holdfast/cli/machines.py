@@ -6,10 +6,10 @@ from dataclasses import asdict
 
 from holdfast.cli import output
 from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.documents import turn_document
 from holdfast.cli.invocation import Invocation
 from holdfast.cli.report import Cell, Column, Table, Tone, cell
 from holdfast.domain.runtimes import Capabilities
+from holdfast.engine.documents import turn_document
 from holdfast.engine.running.agents import Agent
 from holdfast.errors import HoldfastError
 

@@ -20,7 +20,7 @@ def rights_options(function: F) -> F:
         click.option("--add-dir", "extra_dirs", multiple=True, metavar="DIR",
                      help="Let the agent work here too; may be given several times."),
         click.option("--approve-tools", multiple=True, metavar="PATTERN",
-                     help="Wait for a person before such calls, as in 'Bash(terraform apply*)'; may be given several times."),
+                     help="Wait for a person before such calls, as in 'Bash(terraform apply*)'; may be given several times, as Edit does not cover Write."),
         click.option("--allow-wider-rights", is_flag=True,
                      help="Accept more rights than the session was begun with."),
     )  # fmt: skip

@@ -10,11 +10,11 @@ import click
 from holdfast.cli import output
 from holdfast.cli.arguments import TURN_OR_NONE, session_argument, text_argument
 from holdfast.cli.command import Command, pass_invocation
-from holdfast.cli.documents import conversation_document, session_document
 from holdfast.cli.invocation import Invocation
 from holdfast.cli.jobs import read_job
 from holdfast.cli.progress import Show, Shown, shown
 from holdfast.cli.rights import named_rights, rights_options
+from holdfast.engine.documents import conversation_document, session_document
 from holdfast.engine.keywords import RunKeywords
 from holdfast.engine.result import RunInterrupted, RunResult
 

@@ -7,11 +7,17 @@ import click
 from holdfast.cli import output
 from holdfast.cli.command import command, pass_invocation
 from holdfast.cli.invocation import Invocation
+from holdfast.cli.json_logs import log_as_json
 from holdfast.errors import ConfigError
 
 
 @command("serve", "holdfast serve --port 8787")
-@click.option("--host", default="127.0.0.1", show_default=True, help="The loopback address to listen on.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on; one that others can reach only if there are tokens.",
+)
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
@@ -19,19 +25,29 @@ from holdfast.errors import ConfigError
     show_default=True,
     help="The port to listen on; 0: any free one, which is printed.",
 )
+@click.option(
+    "--rate",
+    type=click.FloatRange(1),
+    default=1000,
+    show_default=True,
+    metavar="N",
+    help="Requests a second that one token, or one address, may make.",
+)
+@click.option("--log-json", is_flag=True, help="Log as JSON, a line for each request too.")
 @pass_invocation
-def serve(run: Invocation, host: str, port: int) -> None:
-    """Answer over HTTP on this machine until stopped.
+def serve(run: Invocation, host: str, port: int, rate: float, log_json: bool) -> None:
+    """Answer over HTTP until stopped.
 
+    Before the first token is made, to programs on this machine; from then on, to whoever has one.
     Claude Code's hooks can ask it instead of starting a process for each: holdfast hooks install --http
     """
     try:
-        from holdfast.web.server import serve_until_stopped
-        from holdfast.web.serving import Workspaces
+        from holdfast.web.server import Listening, serve_until_stopped
     except ImportError as exc:
         raise ConfigError("serve", "the server needs an extra: pip install 'holdfast[server]'") from exc
-    workspaces = Workspaces(run.settings().workspace, run.holdfast.within)
-    serve_until_stopped(workspaces, host, port, lambda url: _announce(run, url))
+    if log_json:
+        log_as_json()
+    serve_until_stopped(run.holdfast, Listening(host, port, rate), lambda url: _announce(run, url))
 
 
 def _announce(run: Invocation, url: str) -> None:

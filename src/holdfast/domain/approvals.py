@@ -8,10 +8,14 @@ from dataclasses import field
 from enum import StrEnum
 from hashlib import sha256
 
-from holdfast.clock import Instant, after
+from holdfast.clock import Instant, after, to_iso
 from holdfast.domain.ids import ApprovalId, ConversationId, SessionId
 from holdfast.domain.records import record
 from holdfast.domain.redaction import Json
+from holdfast.domain.text import check_text
+from holdfast.errors import HoldfastError, InvalidInput, NeedsApproval, Refused
+
+MAX_WORDS = 10_000  #: of a question, and of the note that answers it
 
 
 class ApprovalStatus(StrEnum):
@@ -88,6 +92,13 @@ class Answer:
         return ApprovalStatus.APPROVED if self.approved else ApprovalStatus.DENIED
 
 
+def check_note(approved: bool, note: str | None) -> None:
+    if note is not None:
+        check_text("note", note, limit=MAX_WORDS)
+    if not approved and not (note or "").strip():
+        raise InvalidInput("note", "must not be empty: it tells the agent why")
+
+
 def hash_arguments(arguments: Mapping[str, Json]) -> str:
     """Of the canonical JSON, so that whoever holds the same arguments gets the same hash."""
     text = json.dumps(dict(arguments), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
@@ -115,3 +126,22 @@ def refusal_of(approval: Approval, answer: Answer, now: Instant, *, closed: bool
     if approval.answerers and answer.by not in approval.answerers:
         return AnswerRefusal.NOT_AMONG
     return AnswerRefusal.EXPIRED if approval.is_expired(now) else None
+
+
+def why_it_waits(approval: Approval, now: Instant) -> HoldfastError:
+    """Why the turn of an open approval cannot run now."""
+    session_id, seq = approval.session_id, approval.seq or 0
+    if approval.is_expired(now):
+        return Refused(
+            AnswerRefusal.EXPIRED,
+            f"turn {seq} of {session_id} waits for approval {approval.id}, which has expired"
+            f"{expired_when(approval)}; to go on without it: holdfast cancel {session_id} --turn {seq}",
+            approval_id=approval.id,
+            session_id=session_id,
+            seq=seq,
+        )
+    return NeedsApproval(session_id, seq, approval.id, approval.what)
+
+
+def expired_when(approval: Approval) -> str:
+    return "" if approval.expires_at is None else f" ({to_iso(approval.expires_at)})"

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     RuntimeId = NewType("RuntimeId", str)
     ProviderSessionId = NewType("ProviderSessionId", str)
     ApprovalId = NewType("ApprovalId", str)
+    TokenId = NewType("TokenId", str)
     Workspace = NewType("Workspace", str)
 else:
-    SessionId = ConversationId = RuntimeId = ProviderSessionId = ApprovalId = Workspace = str
+    SessionId = ConversationId = RuntimeId = ProviderSessionId = ApprovalId = TokenId = Workspace = str
 
 MAX_ID = 128
 _ALPHANUMERIC = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")

@@ -79,6 +79,7 @@ TOKENS = (
     Token("notion_token", "ntn_…", _START + r"ntn_[0-9A-Za-z]{40,}"),
     Token("vercel_token", "vc[aciprk]_…", _START + r"vc[aciprk]_[0-9A-Za-z]{24,}"),
     Token("supabase_key", "sbp_…|sb_secret_…", _START + r"(?:sbp_[0-9a-f]{40,}|sb_secret_[\w-]{20,})[\w-]*"),
+    Token("holdfast_token", "hft_…", _START + r"hft_[0-9a-f]{12}_[0-9a-f]{64}"),
     Token("planetscale_token", "pscale_…", r"pscale_(?:tkn|oauth|pw)_[\w=.-]{31,}[\w=-]"),
     Token("vault_token", "hv[sbr].…", _START + r"hv[sbr]\.[\w-]{20,}"),
     Token("terraform_token", ".atlasv1.…", r"[0-9A-Za-z]{14}\.atlasv1\.[\w-]{40,}"),

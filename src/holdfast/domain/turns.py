@@ -78,6 +78,7 @@ class TurnRequest:
     force_fresh: bool = False
     provider_session_id: ProviderSessionId | None = None  #: explicit: beats configuration, never replaced
     allow_wider_rights: bool = False
+    approve_tools: frozenset[str] = frozenset()  #: what the session has ever let wait, besides its ``rights``
 
 
 @record

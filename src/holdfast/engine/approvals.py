@@ -6,7 +6,7 @@ import os
 import pwd
 from collections.abc import Collection, Mapping
 
-from holdfast.domain.approvals import Answer, Approval, NewApproval, expiry
+from holdfast.domain.approvals import MAX_WORDS, Answer, Approval, NewApproval, check_note, expiry
 from holdfast.domain.ids import check_id, make_approval_id
 from holdfast.domain.metadata import encode_metadata
 from holdfast.domain.redaction import Json
@@ -16,7 +16,6 @@ from holdfast.errors import InvalidInput
 from holdfast.notifying.occasions import approval_notice
 from holdfast.notifying.sending import notify
 
-_LONGEST = 10_000
 _MOST_SECONDS = 100 * 365 * 24 * 3600
 
 
@@ -34,7 +33,7 @@ class Approvals(Sessions):
 
         ``expires`` are seconds; None: as configured. ``answerers``: only they may answer, else anyone.
         """
-        if not check_text("what", what, limit=_LONGEST).strip():
+        if not check_text("what", what, limit=MAX_WORDS).strip():
             raise InvalidInput("what", "must not be empty")
         given = {} if arguments is None else arguments
         encode_metadata(given, "arguments")
@@ -86,8 +85,6 @@ class Approvals(Sessions):
         nonce: str | None = None,
     ) -> Approval:
         """As ``approve``; the note tells the agent why."""
-        if not check_text("note", note).strip():
-            raise InvalidInput("note", "must not be empty: it tells the agent why")
         return self._answer(given, False, note, by, (arguments_hash, nonce))
 
     def _answer(
@@ -98,8 +95,7 @@ class Approvals(Sessions):
         by: str | None,
         binds: tuple[str | None, str | None],
     ) -> Approval:
-        if note is not None:
-            check_text("note", note, limit=_LONGEST)
+        check_note(approved, note)
         asked = self.approval(given)
         arguments_hash, nonce = binds
         answer = Answer(

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack, overload
 
 from holdfast.clock import Clock, system_clock, to_iso
+from holdfast.domain.approvals import why_it_waits
 from holdfast.domain.conversations import Conversation
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import check_id, check_provider, check_session_name, check_workspace
@@ -36,6 +37,8 @@ CONTINUE = "continue"
 #: a session's purpose is the beginning of its first prompt
 _PURPOSE = 200
 _RECENT = 50
+#: what a turn that waits was given when it was put in
+_OF_THE_TURN = ("cwd", "model", "rights", "fresh", "provider_session_id", "allow_wider_rights")
 
 
 class Holdfast(Conversations):
@@ -143,12 +146,26 @@ class Holdfast(Conversations):
         if stopped.status not in (TurnStatus.QUEUED, TurnStatus.WAITING):
             chosen = provider or stopped.provider
             return self._work.run(session.id, chosen, CONTINUE, self._work.prepare(chosen, keywords))
-        if provider not in (None, stopped.provider):
-            raise InvalidInput("provider", f"turn {stopped.seq}, which waits, is for {stopped.provider}")
-        if stopped.not_before is not None and stopped.not_before > self.store.now():
-            raise Busy(f"turn {stopped.seq} of {session.id}", "its retry", to_iso(stopped.not_before))
+        self._check_waiting(stopped, provider, keywords)
         options = self._work.prepare(stopped.provider, keywords)
         return self._work.run_waiting(session.id, stopped.provider, options)
+
+    def _check_waiting(self, stopped: Turn, provider: str | None, keywords: RunKeywords) -> None:
+        """A turn that waits is run as it was asked for, and when it can be."""
+        if stopped.status is TurnStatus.WAITING:
+            for approval in self.store.approvals(session_id=stopped.session_id):
+                if approval.seq == stopped.seq:
+                    raise why_it_waits(approval, self.store.now())
+        if provider not in (None, stopped.provider):
+            raise InvalidInput("provider", f"turn {stopped.seq}, which waits, is for {stopped.provider}")
+        for name in _OF_THE_TURN:
+            if keywords.get(name):
+                raise InvalidInput(
+                    name,
+                    f"turn {stopped.seq}, which waits, has its own; holdfast cancel {stopped.session_id} gives it up",
+                )
+        if stopped.not_before is not None and stopped.not_before > self.store.now():
+            raise Busy(f"turn {stopped.seq} of {stopped.session_id}", "its retry", to_iso(stopped.not_before))
 
     @overload
     def fork(

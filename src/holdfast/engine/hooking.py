@@ -20,15 +20,25 @@ from holdfast.store.contract import Store
 
 
 def answer_hook(
-    store: Store, policy: NotifyPolicy, event: str, payload: Mapping[str, Any]
+    store: Store,
+    policy: NotifyPolicy,
+    event: str,
+    payload: Mapping[str, Any],
+    *,
+    reads_files: bool = True,
 ) -> dict[str, Any] | None:
-    """As ``holdfast hook EVENT`` would answer it; KeyError for an event that there is not."""
+    """As ``holdfast hook EVENT`` would answer it; KeyError for an event that there is not.
+
+    Without ``reads_files``, the files that the payload names are written down by name and not opened.
+    """
     handler = import_module(f"holdfast.hooks.{EVENTS[event]}")
 
     def tell(session_id: str) -> None:
         notify(policy, done_notice(store.get_session(session_id)))
 
-    answer: dict[str, Any] | None = handler.answer(_call(store, event, payload, tell))
+    answer: dict[str, Any] | None = handler.answer(
+        _call(store, event, payload, {}, tell, reads_files=reads_files)
+    )
     return answer
 
 
@@ -36,12 +46,18 @@ def answer_pre_delegate(store: Store, context: object) -> dict[str, Any]:
     """The standalone form alone; a context that is no object is answered too."""
     if not isinstance(context, Mapping):
         return pre_delegate.answer_nothing(pre_delegate.INVALID_JSON)
-    return pre_delegate.answer_question(_call(store, "pre-delegate", context))
+    return pre_delegate.answer_question(_call(store, "pre-delegate", context, os.environ))
 
 
 def _call(
-    store: Store, event: str, payload: Mapping[str, Any], when_done: Callable[[str], None] | None = None
+    store: Store,
+    event: str,
+    payload: Mapping[str, Any],
+    environ: Mapping[str, str],
+    when_done: Callable[[str], None] | None = None,
+    *,
+    reads_files: bool = True,
 ) -> HookCall:
-    environ = os.environ
-    machine, log = machine_id(data_dir(environ)), HookLog(environ, event)
-    return HookCall(payload, store, environ, machine, log, when_done)
+    """``environ`` is the agent's: of an agent that is elsewhere, nothing is known but what it tells."""
+    machine, log = machine_id(data_dir(os.environ)), HookLog(os.environ, event)
+    return HookCall(payload, store, environ, machine, log, when_done, reads_files=reads_files)

@@ -15,7 +15,7 @@ from holdfast.config import Settings, default_url
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, NewDelegation, Question
 from holdfast.domain.plain_records import PlainRecord
 from holdfast.domain.policy import NotifyPolicy
-from holdfast.errors import HoldfastError, StoreError
+from holdfast.errors import Conflict, HoldfastError, InvalidInput, NotFound
 from holdfast.hooks.configuration import spool_dir
 from holdfast.hooks.log import HookLog
 from holdfast.hooks.spool import COPY, forget_marks, record_names
@@ -25,6 +25,17 @@ from holdfast.store.contract import Store
 
 _LOCK = "lock"
 _BROKEN = ".broken"
+#: what the record itself is to blame for; anything else may be over when it is tried again
+_BROKEN_FOR_GOOD = (
+    InvalidInput,
+    NotFound,
+    Conflict,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+)
 _Verb = Callable[[Store, NotifyPolicy, Mapping[str, Any]], object]
 
 
@@ -66,7 +77,7 @@ def empty_spool(store: Store, settings: Settings, environ: Mapping[str, str]) ->
             # not before the copy says who works in what
             forget_marks(place, {str(record.get("key")) for record in taken})
             return len(taken)
-    except (StoreError, OSError) as exc:
+    except (HoldfastError, OSError) as exc:
         log.problem(exc)
         return 0
 
@@ -93,9 +104,7 @@ def _take_records(store: Store, policy: NotifyPolicy, place: Path, log: HookLog)
         try:
             record = json.loads(file.read_bytes())
             _VERBS[record["verb"]](store, policy, record["fields"])
-        except StoreError:
-            raise
-        except (HoldfastError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as exc:
+        except _BROKEN_FOR_GOOD as exc:
             log.say("set aside", record=file, error=type(exc).__name__, message=exc)
             file.rename(file.with_suffix(_BROKEN))
             continue

@@ -87,6 +87,9 @@ class Work:
 
 
 def _options(keywords: RunKeywords) -> RunOptions:
+    for name in keywords:
+        if name not in RunKeywords.__annotations__:
+            raise InvalidInput(name, f"is not known; {', '.join(sorted(RunKeywords.__annotations__))} are")
     given = keywords.get("provider_session_id")
     timeout = keywords.get("timeout")
     if timeout is not None and not 0 < timeout <= _LONGEST_TIMEOUT:

@@ -19,7 +19,7 @@ from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.recovery import recover_all
 from holdfast.engine.running.setting import Setting
 from holdfast.engine.running.turn_path import TurnPath
-from holdfast.errors import HoldfastError, LeaseLost, StoreUnavailable
+from holdfast.errors import OUTAGES, HoldfastError, LeaseLost
 from holdfast.processes.machine import Machine
 from holdfast.store.contract import Store
 
@@ -70,7 +70,7 @@ class Worker:
         self._news.put(None)
 
     def run(self) -> None:
-        """StoreUnavailable only if it was to work once: otherwise an outage is sat out."""
+        """Raises only if it was to work once: otherwise an outage is sat out."""
         try:
             while not self._stops:
                 claimed = self._next()
@@ -88,7 +88,7 @@ class Worker:
         try:
             self._look_around()
             found = self._claim() if len(self._running) < self._options.slots else None
-        except StoreUnavailable as exc:
+        except OUTAGES as exc:
             self._sit_out(exc)
             return None
         if self._is_cut_off:
@@ -96,7 +96,7 @@ class Worker:
             self._is_cut_off = False
         return found
 
-    def _sit_out(self, outage: StoreUnavailable) -> None:
+    def _sit_out(self, outage: HoldfastError) -> None:
         if self._options.once:
             raise outage
         if not self._is_cut_off:

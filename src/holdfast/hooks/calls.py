@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 class HookCall:
     """One call of a hook."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - everything that a handler may need
         self,
         payload: Payload,
         store: HookStore,
@@ -57,9 +57,15 @@ class HookCall:
         machine: str,
         log: HookLog,
         when_done: Callable[[str], None] | None = None,
+        *,
+        reads_files: bool = True,
     ) -> None:
-        """``when_done`` is told each session that a hook finalizes."""
+        """``when_done`` is told each session that a hook finalizes.
+
+        ``reads_files``: whoever calls may have the files read that the payload names.
+        """
         self.when_done = when_done
+        self.reads_files = reads_files
         self.payload = payload
         self.store = store
         self.environ = environ
@@ -87,6 +93,8 @@ class HookCall:
 
     def owner(self) -> str | None:
         """The agent's program; None if it cannot be told for sure."""
+        if not self.environ:  # served: the agent is not our parent, and may be on another machine
+            return None
         told = self.environ.get("CLAUDE_PID", "")
         pid = int(told) if told.isascii() and told.isdecimal() and len(told) < 10 else os.getppid()
         started_at = process_start(pid)

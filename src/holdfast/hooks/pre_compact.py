@@ -11,4 +11,4 @@ if TYPE_CHECKING:
 
 
 def answer(call: HookCall) -> None:
-    watch(call.store, sight(call, compacts=True))
+    watch(call.store, sight(call, compacts=True), reads_files=call.reads_files)

@@ -15,7 +15,7 @@ _GOES_ON = ("clear", "resume")
 
 def answer(call: HookCall) -> None:
     seen = sight(call, end_reason=word(call, "reason") or "other")
-    watch(call.store, seen)
+    watch(call.store, seen, reads_files=call.reads_files)
     if seen.end_reason in _GOES_ON:
         return
     lost = call.store.lose_delegations(seen.id)

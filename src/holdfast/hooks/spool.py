@@ -111,21 +111,26 @@ class SpoolStore:
     def _say(self, verb: str, fields: dict[str, Any], key: str | None = None) -> None:
         """Whole or not at all, and on the disk when this returns. The name keeps the order."""
         os.makedirs(self._directory, mode=0o700, exist_ok=True)
-        if len(os.listdir(self._directory)) > MOST_RECORDS:
+        if len(record_names(self._directory)) >= MOST_RECORDS:
             raise StoreUnavailable(
                 self._directory, f"{MOST_RECORDS} records wait there to be taken to the store"
             )
         name = f"{self._directory}/{system_clock():020d}-{os.getpid()}-{self._written}"
         self._written += 1
+        clean = {name: redact_seldom(fields[name]) for name in _TEXTS if fields.get(name)}
+        record = {"verb": verb, "fields": {**fields, **clean}, "key": key}
+        content = json.dumps(record).encode()
         descriptor = os.open(f"{name}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            clean = {name: redact_seldom(fields[name]) for name in _TEXTS if fields.get(name)}
-            record = {"verb": verb, "fields": {**fields, **clean}, "key": key}
-            os.write(descriptor, json.dumps(record).encode())
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
-        os.rename(f"{name}.new", f"{name}{RECORD}")
+            try:
+                _write_all(descriptor, content)
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            os.rename(f"{name}.new", f"{name}{RECORD}")
+        except BaseException:
+            os.unlink(f"{name}.new")
+            raise
 
     def _told_before(self, delegation_id: str) -> str | None:
         """The session of a call with the same id, as long as that waits to be taken to the store."""
@@ -190,6 +195,12 @@ class _Entry:
         self.resume_ready = entry["resume_ready"]
         self.error_count = entry["error_count"]
         self.updated_at = entry["updated_at"]
+
+
+def _write_all(descriptor: int, content: bytes) -> None:
+    """A disk that is nearly full takes a part, and says so only when asked to take the rest."""
+    while content:
+        content = content[os.write(descriptor, content) :]
 
 
 def read_records(directory: str) -> Iterator[dict[str, Any]]:

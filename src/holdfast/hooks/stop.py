@@ -21,7 +21,7 @@ _NEXT = {
 
 
 def answer(call: HookCall) -> dict[str, Any] | None:
-    watched = watch(call.store, sight(call))
+    watched = watch(call.store, sight(call), reads_files=call.reads_files)
     if watched is None or not watched.is_current:
         return None
     before = watched.before.context_state if watched.before is not None else None

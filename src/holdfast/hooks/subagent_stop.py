@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import stat
 
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome
 from holdfast.domain.telling.quoting import shortened
@@ -75,13 +77,23 @@ def _summary(message: str | None) -> str | None:
 def _tool_use_id(call: HookCall) -> str | None:
     """Which tool call started the subagent stands in a file beside its transcript."""
     path = call.text("agent_transcript_path")
-    if path is None:
+    if path is None or not call.reads_files:
         return None
     try:
-        with open(f"{path.removesuffix('.jsonl')}.meta.json", "rb") as file:
-            found = json.loads(file.read(_MOST_META))
+        found = json.loads(_read_meta(f"{path.removesuffix('.jsonl')}.meta.json"))
     except (OSError, ValueError, RecursionError) as exc:
         call.log.problem(exc)
         return None
     told = found.get("toolUseId") if isinstance(found, dict) else None
     return told if isinstance(told, str) else None
+
+
+def _read_meta(path: str) -> bytes:
+    """Never waits for somebody to write into a pipe."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError(f"{path} is no regular file")
+        return os.read(descriptor, _MOST_META)
+    finally:
+        os.close(descriptor)

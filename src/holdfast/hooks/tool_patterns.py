@@ -1,8 +1,8 @@
 """Owns tool patterns: which tool calls wait for a person.
 
 ``Tool`` or ``Tool(words)``, where ``*`` stands for anything. The words of a shell command count wherever they
-stand in it, because it is cheaper to be asked once too often. It is a net and not a sandbox: a command that
-is put together while it runs goes through.
+stand in it, options may stand between them, because it is cheaper to be asked once too often. It is a net
+and not a sandbox: a command that is put together while it runs goes through.
 """
 
 from __future__ import annotations
@@ -26,10 +26,15 @@ _SUBJECTS = {
     "WebFetch": "url",
     "Write": "file_path",
 }
+_PATHS = ("file_path", "notebook_path")
 _CONTINUED = re.compile(r"\\\r?\n")
 _QUOTES = re.compile(r"[\"'\\]")
 #: what a shell makes a space of, or a word of its own
 _EXPANDED = re.compile(r"\$\{?IFS\}?|[{},]")
+#: what a shell reads as one word, whatever spaces are in it
+_ONE_WORD = re.compile(r"\"[^\"]*\"|'[^']*'|`[^`]*`|\$\([^()]*\)|\\\s")
+_OPERATOR = re.compile(r"([|;&<>])")
+_SPACE_BETWEEN_OPERATOR_AND_STAR = re.compile(r"(?<=[|;&<>]) (?=\*)|(?<=\*) (?=[|;&<>])")
 _SPACES = re.compile(r"\s+")
 
 
@@ -59,12 +64,24 @@ def matches(pattern: str, tool: str, arguments: Mapping[str, object]) -> bool:
         return True
     if words.endswith(":*"):  # as Claude Code writes a beginning
         words = words[:-2] + "*"
+    if _SUBJECTS.get(tool) in _PATHS:
+        words = _path_words(words)
     subjects = _subjects(tool, arguments)
     return subjects is None or any(_occurs(words, text) for text in subjects)
 
 
 def _fits(glob: str, tool: str) -> bool:
     return re.fullmatch(".*".join(map(re.escape, glob.split("*"))), tool, re.DOTALL) is not None
+
+
+def _path_words(words: str) -> str:
+    """As Claude Code writes paths, in words that are found at any place of an absolute path."""
+    if words.startswith("//"):
+        words = words[1:]
+    words = os.path.expanduser(words).removeprefix("./")
+    while words.startswith("**/"):
+        words = words[3:]
+    return words.replace("**/", "*")  # a star stands for folders, too, and for none
 
 
 def _subjects(tool: str, arguments: Mapping[str, object]) -> list[str] | None:
@@ -75,7 +92,7 @@ def _subjects(tool: str, arguments: Mapping[str, object]) -> list[str] | None:
     value = arguments.get(subject)
     if not isinstance(value, str):
         return None
-    return [value] if subject == "command" else [value, os.path.normpath(value)]
+    return [value] if subject == "command" else [value, os.path.normpath(os.path.expanduser(value))]
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -96,17 +113,22 @@ def _occurs(words: str, text: str) -> bool:
     return any(_found(glob, form) for glob, form in zip(_forms(words), _forms(text), strict=True))
 
 
-def _forms(text: str) -> tuple[str, str, str]:
-    """As a shell may read it: quotes that join, quotes that begin a command of its own, words it takes apart."""
+def _forms(text: str) -> tuple[str, ...]:
+    """As a shell may read it: quotes that join, quotes that begin a command of its own, words it takes apart,
+    and words that it keeps together."""
     text = _CONTINUED.sub("", text)
-    forms = _QUOTES.sub("", text), _QUOTES.sub(" ", text), _EXPANDED.sub(" ", _QUOTES.sub("", text))
-    joined, parted, expanded = (_SPACES.sub(" ", form).strip() for form in forms)
-    return joined, parted, expanded
+    joined, parted = _QUOTES.sub("", text), _QUOTES.sub(" ", text)
+    whole = _QUOTES.sub("", _ONE_WORD.sub(lambda word: _SPACES.sub("_", word[0]), text))
+    return tuple(map(_spaced, (joined, parted, _EXPANDED.sub(" ", joined), whole)))
+
+
+def _spaced(text: str) -> str:
+    return _SPACES.sub(" ", _OPERATOR.sub(r" \1 ", text)).strip()
 
 
 def _found(glob: str, text: str) -> bool:
     """The pieces between the stars, in this order, from the beginning of a word to the end of one."""
-    first, *rest = glob.split("*")
+    first, *rest = _SPACE_BETWEEN_OPERATOR_AND_STAR.sub("", glob).split("*")
     at = _place(first, text, 0, begins=True, ends=not rest)
     for number, piece in enumerate(rest, start=1):
         if at is None:
@@ -119,6 +141,8 @@ def _place(piece: str, text: str, start: int, *, begins: bool, ends: bool) -> in
     """Where the first such piece ends. The earliest one leaves the most room for what follows."""
     if not piece:
         return start
+    if " " in piece:
+        return _place_words(piece.split(" "), text, start, begins=begins, ends=ends)
     at = text.find(piece, start)
     while at >= 0:
         behind = at + len(piece)
@@ -126,6 +150,37 @@ def _place(piece: str, text: str, start: int, *, begins: bool, ends: bool) -> in
             return behind
         at = text.find(piece, at + 1)
     return None
+
+
+def _place_words(words: list[str], text: str, start: int, *, begins: bool, ends: bool) -> int | None:
+    """The same for several words, with any options between them, each with a value or without.
+
+    All ways to read the text are followed at once, in one pass: bit n of ``due`` says that word n may be next,
+    of ``valued`` that the value of an option may be.
+    """
+    first, *inner, last = words
+    places: dict[str, int] = {}
+    for number, word in enumerate(inner, start=1):
+        places[word] = places.get(word, 0) | 1 << number
+    due = valued = 0
+    for at, token in _tokens(text, start):
+        if due >> len(inner) + 1 and token.startswith(last):
+            behind = at + len(last)
+            if not (ends and _splits_a_word(text, behind)):
+                return behind
+        placed = (due & places.get(token, 0)) << 1
+        due, valued = (due | placed, due) if token.startswith("-") else (valued | placed, 0)
+        if token.endswith(first) and not (begins and _splits_a_word(text, at + len(token) - len(first))):
+            due |= 1 << 1
+    return None
+
+
+def _tokens(text: str, start: int) -> Iterator[tuple[int, str]]:
+    """From start on, each with its place."""
+    while (end := text.find(" ", start)) >= 0:
+        yield start, text[start:end]
+        start = end + 1
+    yield start, text[start:]
 
 
 def _splits_a_word(text: str, at: int) -> bool:

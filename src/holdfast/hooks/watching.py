@@ -46,7 +46,7 @@ def word(call: HookCall, name: str) -> str | None:
     return _storable(call.text(name), _LONGEST_WORD)
 
 
-def watch(store: HookStore, seen: Sighting) -> Watched | None:
+def watch(store: HookStore, seen: Sighting, *, reads_files: bool = True) -> Watched | None:
     """Write the event down with what the transcript has said since the last one.
 
     None if the store is elsewhere: the transcript is read by whoever takes the event there, by this function.
@@ -56,7 +56,7 @@ def watch(store: HookStore, seen: Sighting) -> Watched | None:
     except StoreUnavailable:
         store.observe_session(seen)
         return None
-    reading = _read_on(seen.transcript_path, before)
+    reading = _read_on(seen.transcript_path, before) if reads_files else None
     after = store.observe_session(Sighting(**{**vars(seen), "reading": reading}))
     return Watched(before=before, after=after, is_current=reading is not None and reading.is_complete)
 

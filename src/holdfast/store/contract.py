@@ -41,7 +41,9 @@ from holdfast.domain.sessions import (
     SessionUpdate,
 )
 from holdfast.domain.sightings import ObservedSession, Sighting
+from holdfast.domain.statistics import Statistics
 from holdfast.domain.telling.welcome import Welcome
+from holdfast.domain.tokens import NewToken, Token
 from holdfast.domain.turns import (
     Attempt,
     Claim,
@@ -331,7 +333,9 @@ class Store(Protocol):
     def get_approval(self, approval_id: str) -> Approval: ...
 
     def find_approval(self, given: str) -> ApprovalId:
-        """By id, by the unique beginning of one, or by a session that has exactly one open. AmbiguousId."""
+        """By id, by the unique beginning of one, or by a session: the only one of it that can be answered now,
+        else its newest. AmbiguousId.
+        """
         ...
 
     def approvals(
@@ -497,6 +501,20 @@ class Store(Protocol):
         """
         ...
 
+    # --- tokens: who may use a server on this store, in this workspace ---
+
+    def create_token(self, new: NewToken) -> Token:
+        """Idempotent by ``new.id``. Conflict if that is another token's."""
+        ...
+
+    def tokens(self) -> tuple[Token, ...]:
+        """Oldest first, revoked ones too."""
+        ...
+
+    def revoke_token(self, token_id: str) -> Token:
+        """For good. Idempotent; the first time stays."""
+        ...
+
     # --- the store itself ---
 
     def now(self) -> Instant:
@@ -504,6 +522,10 @@ class Store(Protocol):
         ...
 
     def bytes_used(self) -> int: ...
+
+    def statistics(self) -> Statistics:
+        """Everything there is in this workspace, counted; what cannot be understood is left out."""
+        ...
 
     @property
     def where(self) -> str:

@@ -22,7 +22,11 @@ _TRIES = 4
 _FIRST_WAIT = 0.1
 _TIMEOUT = 60.0
 #: somebody between us and the server, or its store, is not there for the moment
-_AGAIN = (502, 503, 504)
+_AGAIN = (429, 502, 503, 504)
+#: the longest that a server may make us wait between two tries
+_LONGEST_WAIT = 5.0
+#: of what somebody between us and the server says
+_LONGEST_WORDS = 200
 
 
 def open_http(url: str, workspace: str, token: str | None) -> Store:
@@ -67,9 +71,9 @@ class HttpStore:
         told = self._read(answer)
         if status == 200:
             return verb.answer.decode(told, verb.name)
-        if isinstance(told, dict) and isinstance(told.get("error"), dict):
-            raise decode_error(told["error"])
-        raise StoreUnavailable(self.where, f"the server answered {status} to {verb.name}")
+        problem = told if isinstance(told, dict) else {}
+        words = f"the server answered {status} to {verb.name}: {str(problem.get('detail'))[:_LONGEST_WORDS]}"
+        raise decode_error(problem) or StoreUnavailable(self.where, words)
 
     def _read(self, answer: bytes) -> Any:
         try:
@@ -85,18 +89,20 @@ class HttpStore:
         wait = _FIRST_WAIT
         for left in reversed(range(_TRIES)):
             try:
-                status, answer = self._exchange(path, body, headers)
+                status, answer, asked = self._exchange(path, body, headers)
             except (OSError, HTTPException) as exc:
                 if not left:
                     raise StoreUnavailable(self.where, f"cannot be reached: {exc}") from exc
             else:
                 if status not in _AGAIN or not left:
                     return status, answer
+                wait = max(wait, asked)
             time.sleep(wait)
             wait *= 2
         raise AssertionError("the last try answers or raises")
 
-    def _exchange(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes]:
+    def _exchange(self, path: str, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, float]:
+        """Status, body, and how many seconds the server wants us to wait before we ask again."""
         connection = self._take()
         try:
             connection.request("POST", path, body, headers)
@@ -106,7 +112,8 @@ class HttpStore:
             connection.close()
             raise
         self._idle.append(connection)
-        return response.status, answer
+        asked = response.headers.get("Retry-After", "")
+        return response.status, answer, min(float(asked) if asked.isdecimal() else 0.0, _LONGEST_WAIT)
 
     def _take(self) -> HTTPConnection:
         if self._owner != os.getpid():

@@ -27,6 +27,8 @@ from holdfast.domain.sessions import (
     SessionUpdate,
 )
 from holdfast.domain.sightings import ObservedSession
+from holdfast.domain.statistics import Statistics
+from holdfast.domain.tokens import NewToken, Token, check_new_token
 from holdfast.domain.turns import (
     Attempt,
     Claim,
@@ -77,6 +79,8 @@ from holdfast.store.sql import (
     provider_sessions,
     runtimes,
     sessions,
+    statistics,
+    tokens,
     turns,
 )
 from holdfast.store.sql.calls import Call
@@ -98,7 +102,7 @@ class SqlStore(HookVerbs):
         """With a ``call``, the verb that is called on it happens once, however often it is called."""
         self._call = call
         self._driver = driver
-        self._workspace = workspace
+        self.workspace = workspace
         self._policy = policy
         self.where = driver.where
 
@@ -108,13 +112,13 @@ class SqlStore(HookVerbs):
 
     def once(self, call: Call) -> SqlStore:
         """The same store, for this one call of a verb that writes and is not idempotent by itself."""
-        return SqlStore(self._driver, self._workspace, self._policy, call)
+        return SqlStore(self._driver, self.workspace, self._policy, call)
 
     def _read(self) -> Scope:
-        return Scope(self._driver.read(), self._workspace, self._policy, self.where)
+        return Scope(self._driver.read(), self.workspace, self._policy, self.where)
 
     def _writing(self) -> Scope:
-        return Scope(self._driver.write(), self._workspace, self._policy, self.where)
+        return Scope(self._driver.write(), self.workspace, self._policy, self.where)
 
     def _write(self, work: Callable[Concatenate[Scope, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """A whole transaction; what the engine undoes, to end a deadlock, is done again from the beginning."""
@@ -423,6 +427,31 @@ class SqlStore(HookVerbs):
         with self._read() as s:
             return observed_rows.newest(s, limit)
 
+    # --- tokens ---
+
+    def create_token(self, new: NewToken) -> Token:
+        return self._write(tokens.create, check_new_token(new))
+
+    def tokens(self) -> tuple[Token, ...]:
+        with self._read() as s:
+            return tokens.of_workspace(s)
+
+    def revoke_token(self, token_id: str) -> Token:
+        return self._write(tokens.revoke, token_id)
+
+    def asks_for_tokens(self) -> bool:
+        """Whether anyone ever made one, in any workspace."""
+        with self._read() as s:
+            return tokens.are_there(s)
+
+    def check_token(self, token_id: str, secret: str) -> Token | None:
+        """The token of any workspace that is good now and has this secret."""
+        with self._read() as s:
+            found = tokens.proved(s, token_id, secret)
+        if found is not None and tokens.is_long_ago(found, self.now()):
+            self._write(tokens.touch, token_id)
+        return found
+
     # --- the store itself ---
 
     def now(self) -> Instant:
@@ -430,6 +459,10 @@ class SqlStore(HookVerbs):
 
     def bytes_used(self) -> int:
         return self._driver.bytes_used()
+
+    def statistics(self) -> Statistics:
+        with self._read() as s:
+            return statistics.count(s)
 
     def close(self) -> None:
         self._driver.close()

@@ -42,8 +42,14 @@ HAPPENS_AGAIN: Final = frozenset(
 class Verb:
     name: str
     signature: inspect.Signature
+    hints: Mapping[str, Any]  #: the types of its arguments, and of its answer as ``return``
     arguments: Mapping[str, Coder]
     answer: Coder
+    words: str  #: what the contract says about it
+
+    def needs(self, argument: str) -> bool:
+        parameter = self.signature.parameters[argument]
+        return parameter.default is parameter.empty
 
     def encode_call(self, args: tuple[object, ...], kwargs: Mapping[str, object]) -> dict[str, Json]:
         given = self.signature.bind(None, *args, **kwargs).arguments
@@ -58,8 +64,8 @@ class Verb:
         given = {
             name: self.arguments[name].decode(value, f"{self.name}.{name}") for name, value in call.items()
         }
-        for name, parameter in self.signature.parameters.items():
-            if name in self.arguments and name not in given and parameter.default is parameter.empty:
+        for name in self.arguments:
+            if name not in given and self.needs(name):
                 raise InvalidInput(f"{self.name}.{name}", "is missing")
         return given
 
@@ -75,5 +81,6 @@ def verbs() -> Mapping[str, Verb]:
 
 def _verb(name: str, function: Any) -> Verb:
     hints = declared(function)
-    answer = coder(hints.pop("return"))
-    return Verb(name, inspect.signature(function), {key: coder(hint) for key, hint in hints.items()}, answer)
+    coders = {key: coder(hint) for key, hint in hints.items()}
+    answer = coders.pop("return")
+    return Verb(name, inspect.signature(function), hints, coders, answer, inspect.getdoc(function) or "")

@@ -16,11 +16,12 @@ from holdfast.clock import Instant
 from holdfast.domain.ids import ConversationId, SessionId
 from holdfast.domain.plain_records import PlainRecord
 from holdfast.domain.redaction import Json
+from holdfast.domain.text import check_text
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import InvalidInput
 
 #: names the record where several are possible
-_TYPE = "$type"
+TAG = "$type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +48,7 @@ def declared(what: Any) -> dict[str, Any]:
     return get_type_hints(what, localns=_NAMES)
 
 
-def _is_record(kind: Any) -> bool:
+def is_record(kind: Any) -> bool:
     return isinstance(kind, type) and (is_dataclass(kind) or issubclass(kind, PlainRecord))
 
 
@@ -55,14 +56,14 @@ def _is_record(kind: Any) -> bool:
 def coder(hint: Any) -> Coder:
     """For a type of the contract. TypeError for one that it cannot express."""
     if isinstance(hint, NewType):
-        return coder(hint.__supertype__)
+        return Coder(_as_it_is, _word) if hint.__supertype__ is str else coder(hint.__supertype__)
     if hint is object:
         return Coder(_as_it_is, lambda value, _: value)
     if hint in _PLAIN:
         return Coder(_as_it_is, partial(_plain, hint))
     if isinstance(hint, type) and issubclass(hint, Enum):
         return Coder(lambda value: value.value, partial(_member, hint))
-    if _is_record(hint):
+    if is_record(hint):
         return _record(hint)
     return _compound(hint)
 
@@ -79,6 +80,11 @@ def _compound(hint: Any) -> Coder:
         return _mapping(coder(arguments[1]))
     raise TypeError(f"{hint!r} does not travel")
 
+
+#: longer than any id or cursor is
+MAX_WORD = 1000
+#: what every store can keep
+WHOLE_NUMBERS = range(-(2**63), 2**63)
 
 #: bool before int: it is one
 _PLAIN: dict[Any, tuple[type, ...]] = {
@@ -98,7 +104,14 @@ def _as_it_is(value: Any) -> Json:
 def _plain(kind: Any, value: Json, place: str) -> Any:
     if type(value) not in _PLAIN[kind]:
         raise InvalidInput(place, f"must be {'null' if kind is NoneType else kind.__name__}")
+    if type(value) is int and value not in WHOLE_NUMBERS:
+        raise InvalidInput(place, "is too large a number")
     return value
+
+
+def _word(value: Json, place: str) -> str:
+    """An id of any kind."""
+    return check_text(place, value, limit=MAX_WORD)
 
 
 def _member(kind: type[Enum], value: Json, place: str) -> Enum:
@@ -111,7 +124,7 @@ def _member(kind: type[Enum], value: Json, place: str) -> Enum:
 
 def _record(kind: type[Any]) -> Coder:
     hints = declared(kind)
-    parts = [(name, coder(hints[name]), needed) for name, needed in _fields(kind)]
+    parts = [(name, coder(hints[name]), needed) for name, needed in fields_of(kind)]
     known = {name for name, _, _ in parts}
 
     def encode(value: Any) -> Json:
@@ -134,8 +147,8 @@ def _record(kind: type[Any]) -> Coder:
     return Coder(encode, decode)
 
 
-def _fields(kind: type[Any]) -> list[tuple[str, bool]]:
-    """Their names, and whether each has to be given."""
+def fields_of(kind: type[Any]) -> list[tuple[str, bool]]:
+    """The names of a record's fields, and whether each has to be given."""
     if issubclass(kind, PlainRecord):
         return [(name, not hasattr(kind, name)) for name in kind.__annotations__]
     return [(f.name, f.default is MISSING and f.default_factory is MISSING) for f in fields(kind)]
@@ -143,7 +156,7 @@ def _fields(kind: type[Any]) -> list[tuple[str, bool]]:
 
 def _union(arms: tuple[Any, ...]) -> Coder:
     """One record at most is told by its shape; of several, each says which it is."""
-    records = [arm for arm in arms if _is_record(arm)]
+    records = [arm for arm in arms if is_record(arm)]
     others = [arm for arm in arms if arm not in records]
     if len(records) > 1:
         return _tagged(records, others)
@@ -173,7 +186,7 @@ def _kinds_of(arm: Any) -> tuple[tuple[type, ...], tuple[type, ...]]:
         return _PLAIN[arm], _PLAIN[arm]
     if isinstance(arm, type) and issubclass(arm, Enum):
         return (arm,), tuple({type(member.value) for member in arm})
-    if _is_record(arm):
+    if is_record(arm):
         return (arm,), (dict,)
     origin = get_origin(arm)
     if origin in (dict, Mapping):
@@ -193,17 +206,17 @@ def _tagged(records: list[Any], others: list[Any]) -> Coder:
             return rest.encode(value)
         content = found[1].encode(value)
         assert isinstance(content, dict)
-        return {_TYPE: type(value).__name__, **content}
+        return {TAG: type(value).__name__, **content}
 
     def decode(value: Json, place: str) -> Any:
         if not isinstance(value, dict):
             if rest is None:
                 raise InvalidInput(place, "must be an object")
             return rest.decode(value, place)
-        found = by_name.get(str(value.get(_TYPE)))
+        found = by_name.get(str(value.get(TAG)))
         if found is None:
-            raise InvalidInput(f"{place}.{_TYPE}", f"must be one of {', '.join(by_name)}")
-        return found[1].decode({name: part for name, part in value.items() if name != _TYPE}, place)
+            raise InvalidInput(f"{place}.{TAG}", f"must be one of {', '.join(by_name)}")
+        return found[1].decode({name: part for name, part in value.items() if name != TAG}, place)
 
     return Coder(encode, decode)
 

@@ -9,19 +9,32 @@ from holdfast.errors import HoldfastError
 
 
 def encode_error(error: HoldfastError) -> dict[str, Json]:
-    return {"code": error.code, "message": error.message, "fields": _plain(vars(error))}
+    """Its members of a problem document: ``details`` for everyone, ``fields`` for whoever raises it again."""
+    fields = {name: value for name, value in vars(error).items() if name not in ("message", "details")}
+    return {
+        "code": error.code,
+        "detail": error.message,
+        "details": _plain(error.details),
+        "fields": _plain(fields),
+    }
 
 
-def decode_error(told: Mapping[str, Json]) -> HoldfastError:
-    """An error with the same code, message and data; of a code that is not known, the base of the tree."""
+def decode_error(told: Mapping[str, Json]) -> HoldfastError | None:
+    """An error with the same message and data, of the class that has its code, or the base of the tree.
+
+    None if the problem is not one of our errors.
+    """
     kind = _by_code().get(str(told.get("code")), HoldfastError)
+    fields, details = told.get("fields"), told.get("details")
+    if not isinstance(fields, dict) or not isinstance(details, dict):
+        return None
     error = kind.__new__(kind)
-    message = str(told.get("message"))
+    message = str(told.get("detail"))
     Exception.__init__(error, message)
-    error.message, error.details = message, {}
-    fields = told.get("fields")
-    for name, value in fields.items() if isinstance(fields, dict) else ():
-        setattr(error, name, value)
+    error.message, error.details = message, dict(details)
+    for name, value in fields.items():
+        if not name.startswith("_"):
+            setattr(error, name, value)
     return error
 
 

@@ -106,14 +106,19 @@ class FindApprovalContract:
                 store.find_approval(given)
             assert set(caught.value.candidates) == ids
 
-    def test_a_session_without_an_open_one_has_none(self, store: Store) -> None:
+    def test_of_a_session_the_newest_if_none_can_be_answered(self, store: Store, clock: ManualClock) -> None:
         session = begin(store)
         with pytest.raises(NotFound):
             store.find_approval(session.id)
         asked = ask(store, session.id)
         store.answer_approval(asked.id, an_answer(asked))
-        with pytest.raises(NotFound):
-            store.find_approval(session.id)
+        assert store.find_approval(session.id) == asked.id
+        clock.advance(1)
+        too_late = ask(store, session.id, expires_at=after(clock(), 1))
+        clock.advance(1)
+        assert store.find_approval(session.id) == too_late.id
+        again = ask(store, session.id)
+        assert store.find_approval(session.id) == again.id
         with pytest.raises(NotFound):
             store.find_approval("nobody")
         with pytest.raises(NotFound):

@@ -113,7 +113,8 @@ def an_approval(**changes: Any) -> NewApproval:
 
 def an_answer(approval: Approval, approved: bool = True, **changes: Any) -> Answer:
     """To what was asked, by someone who may."""
-    return replace(Answer(approved, "ada", approval.arguments_hash, approval.nonce), **changes)
+    note = None if approved else "not like this"
+    return replace(Answer(approved, "ada", approval.arguments_hash, approval.nonce, note), **changes)
 
 
 def deferred(**changes: Any) -> TurnEnd:

@@ -183,7 +183,7 @@ class KeptAnswerContract:
         store.launch(claimed.lease, Launch(claimed.decision))
         store.put_back(claimed.lease)
         again = claim(store, session)
-        assert (again.approval, again.cause) == (None, AttemptCause.RETRY)
+        assert (again.approval, again.cause) == (None, AttemptCause.RECOVERY)
 
     def test_a_retry_before_the_launch_keeps_it(self, store: Store, clock: ManualClock) -> None:
         session = begin(store)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 
@@ -17,6 +17,8 @@ from holdfast.domain.phases import Phase
 from holdfast.domain.retention import CleanupReport
 from holdfast.domain.sessions import Session, SessionFilter, SessionPage, SessionUpdate
 from holdfast.domain.sightings import Sighting
+from holdfast.domain.statistics import Statistics
+from holdfast.domain.tokens import NewToken
 from holdfast.domain.turns import Launch, Lease, Orphan, TurnRequest
 from holdfast.domain.usage import NO_USAGE, UsageGroup
 from holdfast.errors import Conflict, LeaseLost, NotFound
@@ -39,6 +41,7 @@ from holdfast.testing.builders import (
 )
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.steps import begin, claim, enqueue, run, snapshot
+from holdfast.testing.token_contract import a_token
 
 MakeStore = Callable[..., Store]
 
@@ -54,6 +57,7 @@ class Theirs:
     held: Session
     free: Session
     approval: Approval
+    token: NewToken
 
     @property
     def id(self) -> str:
@@ -75,6 +79,8 @@ def begin_theirs(store: Store, clock: ManualClock) -> Theirs:
     store.observe_session(Sighting(provider="claude", id=provider_session_id, at=clock()))
     queued = begin(store)
     enqueue(store, queued, "waiting")
+    token = replace(a_token(), digest="f" * 64)
+    store.create_token(token)
     clock.advance(3600)
     delegated = a_delegation(provider_session_id="their-orchestrator")
     store.delegate(delegated)
@@ -82,7 +88,8 @@ def begin_theirs(store: Store, clock: ManualClock) -> Theirs:
     store.update_session(free.id, SessionUpdate(phase=Phase.PLANNING))
     held = store.get_session(delegated.new_session_id)
     approval = store.request_approval(begin(store).id, an_approval())
-    return Theirs(session, provider_session_id, lease, queued, held, free, approval)
+    other = replace(token, digest="e" * 64)
+    return Theirs(session, provider_session_id, lease, queued, held, free, approval, other)
 
 
 FAR = Instant(2**60)
@@ -157,6 +164,10 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "observed_session": lambda s, t: s.observed_session("claude", t.provider_session_id),
     "observed_sessions": lambda s, _: s.observed_sessions(),
     "welcome": lambda s, t: s.welcome("claude", t.provider_session_id, "/srv/infra").render(),
+    "create_token": lambda s, t: s.create_token(t.token),
+    "tokens": lambda s, _: s.tokens(),
+    "statistics": lambda s, _: s.statistics(),
+    "revoke_token": lambda s, t: s.revoke_token(t.token.id),
 }
 #: those of them that must say NotFound, rather than answer with nothing
 NAMES_AN_ID = [
@@ -164,16 +175,20 @@ NAMES_AN_ID = [
     "rename_session", "remove_session", "get_conversation", "history", "edit_turn", "truncate",
     "retry_turn", "new_generation", "fork", "enqueue_turn", "record_turn", "get_turn", "turns",
     "start_turn", "cancel_turn", "explain", "set_pointer", "retire", "request_approval", "get_approval",
-    "find_approval", "answer_approval",
+    "find_approval", "answer_approval", "revoke_token",
 ]  # fmt: skip
 #: verbs that are about no one's data in particular
-WITHOUT_DATA = {"delegate", "register_runtime", "observe_session", "now", "bytes_used", "where", "close"}
+WITHOUT_DATA = {
+    "delegate", "register_runtime", "observe_session", "now", "bytes_used", "where", "within", "close",
+}  # fmt: skip
 
 
 def nothing(answer: object) -> bool:
     match answer:
         case SessionPage():
             return not answer.sessions and not answer.unreadable and answer.next_cursor is None
+        case Statistics():
+            return answer == Statistics((), (), (), 0.0, 0, 0, 0)
         case CleanupReport():
             return answer.count == 0
         case _:

@@ -2,56 +2,94 @@
 
 from __future__ import annotations
 
+import asyncio
+import math
 from http import HTTPStatus
 from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
+from fastapi.concurrency import run_in_threadpool
 from starlette.datastructures import Headers
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.web.problems import problem
+from holdfast.errors import HoldfastError, TooMany, Unauthenticated
+from holdfast.web.access import ANYONE, Caller
+from holdfast.web.callers import Callers
+from holdfast.web.problems import answer_to, problem
+from holdfast.web.rates import Rates
 
 #: more than a hook of Claude Code sends, which may quote what a subagent wrote
 MAX_BODY: Final = 16 * 1024 * 1024
+#: for a whole body: whoever is slower keeps a place that others need
+BODY_SECONDS: Final = 30.0
+#: a supervisor has no token
+_OPEN_TO_ALL: Final = "/healthz"
 _LOCAL_NAMES: Final = frozenset({"localhost"})
+_PROXIES_SAY: Final = ("forwarded", "via", "x-forwarded-for", "x-forwarded-host", "x-real-ip")
 
 
 class _TooLarge(Exception):
     """The body went on after the most that is read of one."""
 
 
-class Door:
-    """Lets in what a program on this machine sends, and no more of it than ``MAX_BODY``.
+class _TooSlow(Exception):
+    """The body did not come in the time that is waited for one."""
 
-    A web page that a person looks at can reach a server on their machine: by its own name for this address
-    (Host), or from its own origin (Origin). Neither gets in.
+
+class Door:
+    """Lets in callers with a token; before there is any, programs on this machine.
+
+    Without tokens, a web page that a person looks at could reach the server on their machine: by its own name
+    for this address (Host), or from its own origin (Origin). And a proxy that was put before it too early would
+    let in everyone. None of them gets in.
     """
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, callers: Callers, rates: Rates) -> None:
         self._app = app
+        self._callers = callers
+        self._rates = rates
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        refused = _stranger(headers) or _oversized(headers)
+        refused = await self._refusal(scope)
         if refused is not None:
-            status, code, detail = refused
-            await problem(status, code, detail)(scope, receive, send)
+            await refused(scope, receive, send)
             return
         try:
             await self._app(scope, _bounded(receive), send)
         except _TooLarge:
-            await problem(*_TOO_LARGE)(scope, receive, send)
+            await _too_large()(scope, receive, send)
+        except _TooSlow:
+            too_slow = problem(HTTPStatus.REQUEST_TIMEOUT, "too_slow", f"a body may take {BODY_SECONDS:g} s")
+            await too_slow(scope, receive, send)
 
-
-_TOO_LARGE: Final = (
-    HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
-    "too_large",
-    f"a body may have {MAX_BODY} bytes",
-)
+    async def _refusal(self, scope: Scope) -> Response | None:
+        headers = Headers(scope=scope)
+        if (refused := _oversized(headers)) is not None:
+            return refused
+        authorization = headers.getlist("authorization")
+        caller = self._callers.remembered(authorization)
+        expected = caller or self._callers.last_known(authorization)
+        charged = _bucket(expected, scope)
+        if wait := self._rates.take(charged):
+            return _too_many(wait)
+        try:
+            if caller is None:
+                caller = await run_in_threadpool(self._callers.identify, authorization)
+        except Unauthenticated as error:
+            return None if scope["path"] == _OPEN_TO_ALL else answer_to(error)
+        except HoldfastError as error:
+            return answer_to(error)
+        if expected is None and caller.id:
+            self._rates.give_back(charged)
+            if wait := self._rates.take(_bucket(caller, scope)):
+                return _too_many(wait)
+        scope.setdefault("state", {})["caller"] = caller
+        return _not_from_here(headers) if caller is ANYONE else _foreign_page(headers)
 
 
 def is_loopback(host: str) -> bool:
@@ -63,18 +101,32 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def _stranger(headers: Headers) -> tuple[HTTPStatus, str, str] | None:
+def _not_from_here(headers: Headers) -> Response | None:
     hosts = headers.getlist("host")
     if len(hosts) != 1 or not is_loopback(_name(f"//{hosts[0]}")):
-        return (
+        return problem(
             HTTPStatus.MISDIRECTED_REQUEST,
             "wrong_host",
             "this server answers to its loopback address only",
         )
-    for origin in headers.getlist("origin"):
-        if not is_loopback(_name(origin)):
-            return HTTPStatus.FORBIDDEN, "foreign_origin", "this server does not answer web pages of others"
-    return None
+    if any(name in headers for name in _PROXIES_SAY):
+        words = "behind a proxy this server asks for tokens: holdfast token create --role admin"
+        return problem(HTTPStatus.FORBIDDEN, "proxied", words)
+    if all(is_loopback(_name(origin)) for origin in headers.getlist("origin")):
+        return None
+    return _foreign_origin()
+
+
+def _foreign_page(headers: Headers) -> Response | None:
+    """Behind a proxy that says how it was asked for, pages of this very server are welcome."""
+    own = [host.lower() for host in headers.getlist("host")]
+    if all([_place(origin)] == own for origin in headers.getlist("origin")):
+        return None
+    return _foreign_origin()
+
+
+def _foreign_origin() -> Response:
+    return problem(HTTPStatus.FORBIDDEN, "foreign_origin", "this server does not answer web pages of others")
 
 
 def _name(url: str) -> str:
@@ -84,21 +136,56 @@ def _name(url: str) -> str:
         return ""
 
 
-def _oversized(headers: Headers) -> tuple[HTTPStatus, str, str] | None:
+def _place(url: str) -> str:
+    try:
+        return urlsplit(url).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def _bucket(caller: Caller | None, scope: Scope) -> str:
+    """Many may come from one address, a proxy's: strangers use up that one, and nothing of a token's own."""
+    if caller is not None and caller.id:
+        return f"token {caller.id}"
+    client = scope.get("client")
+    return f"peer {client[0]}" if client else "peer"
+
+
+def _too_many(wait: float) -> Response:
+    answer = answer_to(TooMany("too many requests: come back a little later"))
+    answer.headers["retry-after"] = str(math.ceil(wait))
+    return answer
+
+
+def _too_large() -> Response:
+    return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", f"a body may have {MAX_BODY} bytes")
+
+
+def _oversized(headers: Headers) -> Response | None:
     length = headers.get("content-length", "0")
-    return _TOO_LARGE if not length.isdecimal() or len(length) > 18 or int(length) > MAX_BODY else None
+    is_fine = length.isdecimal() and len(length) <= 18 and int(length) <= MAX_BODY
+    return None if is_fine else _too_large()
 
 
 def _bounded(receive: Receive) -> Receive:
-    """A body may come in pieces, and say nothing of its length."""
+    """A body may come in pieces, say nothing of its length, and take its time."""
     size = 0
+    complete = False
+    until = asyncio.get_running_loop().time() + BODY_SECONDS
 
     async def counted() -> Message:
-        nonlocal size
-        message = await receive()
+        nonlocal size, complete
+        if complete:
+            return await receive()
+        try:
+            async with asyncio.timeout_at(until):
+                message = await receive()
+        except TimeoutError:
+            raise _TooSlow from None
         size += len(message.get("body", b""))
         if size > MAX_BODY:
             raise _TooLarge
+        complete = not message.get("more_body", False)
         return message
 
     return counted

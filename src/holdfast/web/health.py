@@ -5,18 +5,20 @@ from __future__ import annotations
 from fastapi import APIRouter
 
 from holdfast.domain.sessions import SessionFilter
+from holdfast.web.access import Guarded
 from holdfast.web.serving import Served
 
 router = APIRouter(tags=["health"])
+guarded = APIRouter(tags=["health"], route_class=Guarded)
 
 
-@router.get("/healthz")
+@router.get("/healthz", openapi_extra={"security": []})
 def healthz() -> dict[str, str]:
     """The server answers."""
     return {"status": "ok"}
 
 
-@router.get("/readyz")
+@guarded.get("/readyz")
 def readyz(holdfast: Served) -> dict[str, str]:
     """The store answers too."""
     holdfast.store.list_sessions(SessionFilter(), 1)

@@ -10,24 +10,26 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
-from holdfast.domain.policy import NotifyPolicy
+from holdfast.engine.holdfast import Holdfast
 from holdfast.engine.hooking import answer_hook
 from holdfast.hooks.log import HookLog
 from holdfast.hooks.main import EVENTS
-from holdfast.store.contract import Store
+from holdfast.web.access import ANYONE, Guarded, caller_of
 from holdfast.web.serving import Served
 
-router = APIRouter(tags=["hooks"])
+router = APIRouter(tags=["hooks"], route_class=Guarded)
 
 
 @router.post("/hooks/{event}")
 async def hook(event: str, request: Request, holdfast: Served) -> JSONResponse:
     """Whatever happens, the agent goes on: what cannot be recorded is a line in the hooks' log."""
     body = await request.body()
-    return JSONResponse(await run_in_threadpool(_answer, holdfast.store, holdfast.policy.notify, event, body))
+    # who has a token may be on another machine: the names are of files there
+    here = caller_of(request) is ANYONE
+    return JSONResponse(await run_in_threadpool(_answer, holdfast, event, body, reads_files=here))
 
 
-def _answer(store: Store, policy: NotifyPolicy, event: str, body: bytes) -> dict[str, Any]:
+def _answer(holdfast: Holdfast, event: str, body: bytes, *, reads_files: bool) -> dict[str, Any]:
     log = HookLog(os.environ, event[:40])
     if event not in EVENTS:
         log.say("unknown event")
@@ -36,7 +38,8 @@ def _answer(store: Store, policy: NotifyPolicy, event: str, body: bytes) -> dict
         payload = json.loads(body)
         if not isinstance(payload, dict):
             raise ValueError("not an object")
-        return answer_hook(store, policy, event, payload) or {}
+        policy = holdfast.policy.notify
+        return answer_hook(holdfast.store, policy, event, payload, reads_files=reads_files) or {}
     except Exception as exc:  # noqa: BLE001 - whatever it is, the agent goes on
         log.problem(exc)
         return {}

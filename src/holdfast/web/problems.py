@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from http import HTTPStatus
-from typing import Final
+from typing import Any, Final
 
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
@@ -12,11 +13,13 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 
+from holdfast.domain.redaction import Json
 from holdfast.errors import (
     AmbiguousId,
     Busy,
     ConfigError,
     Conflict,
+    Forbidden,
     HoldfastError,
     InvalidInput,
     LeaseLost,
@@ -25,7 +28,11 @@ from holdfast.errors import (
     Refused,
     StoreError,
     StoreUnavailable,
+    TooMany,
+    Unauthenticated,
+    UnreadableSession,
 )
+from holdfast.store.wire_errors import encode_error
 
 log = logging.getLogger("holdfast.web")
 
@@ -40,23 +47,60 @@ _STATUS: Final = (
     (Refused, HTTPStatus.CONFLICT),
     (LeaseLost, HTTPStatus.CONFLICT),
     (Busy, HTTPStatus.CONFLICT),
+    (Unauthenticated, HTTPStatus.UNAUTHORIZED),
+    (Forbidden, HTTPStatus.FORBIDDEN),
+    (TooMany, HTTPStatus.TOO_MANY_REQUESTS),
     (StoreUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
 )
-#: about this machine, which is nobody else's business: the log has the rest
-_KEPT_BACK: Final = (StoreError, ConfigError, MissingBinary)
+_HERE: Final = "the server's store"
+
+#: how the document looks, and what it may come with
+SCHEMA: Final = {
+    "type": "object",
+    "description": "What went wrong (RFC 9457); code is one of Holdfast's reason codes.",
+    "properties": {
+        "type": {"const": "about:blank"},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "code": {"type": "string"},
+        "detail": {"type": "string"},
+        "details": {"type": "object"},
+        "fields": {"type": "object"},
+    },
+    "required": ["type", "title", "status", "code", "detail"],
+    "additionalProperties": False,
+}
+ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
+    status: {
+        "description": HTTPStatus(status).phrase,
+        "content": {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}},
+    }
+    for status in (400, 401, 403, 404, 408, 409, 413, 415, 421, 422, 429, 500, 503)
+}
 
 
-def status_of(error: HoldfastError) -> HTTPStatus:
-    return next(
+class _Ascii(JSONResponse):
+    """What a problem quotes need not be Unicode."""
+
+    def render(self, content: Any) -> bytes:
+        return json.dumps(content).encode()
+
+
+def answer_to(error: HoldfastError) -> JSONResponse:
+    status = next(
         (status for kind, status in _STATUS if isinstance(error, kind)), HTTPStatus.INTERNAL_SERVER_ERROR
     )
+    if isinstance(error, StoreError | ConfigError | MissingBinary):
+        log.error("%s", error.message)
+        error = _without_places(error)
+    answer = _answer(status, encode_error(error))
+    if status is HTTPStatus.UNAUTHORIZED:
+        answer.headers["www-authenticate"] = "Bearer"
+    return answer
 
 
-def problem(status: HTTPStatus, code: str, detail: str, details: object = None) -> JSONResponse:
-    body = {"type": "about:blank", "title": status.phrase, "status": status, "code": code, "detail": detail}
-    if details:
-        body["details"] = details
-    return JSONResponse(body, status_code=status, media_type=MEDIA_TYPE)
+def problem(status: HTTPStatus, code: str, detail: str) -> JSONResponse:
+    return _answer(status, {"code": code, "detail": detail})
 
 
 def answer_with_problems(app: FastAPI) -> None:
@@ -67,19 +111,29 @@ def answer_with_problems(app: FastAPI) -> None:
     app.add_exception_handler(Exception, _unexpected)
 
 
+def _answer(status: HTTPStatus, content: dict[str, Json]) -> JSONResponse:
+    body = {"type": "about:blank", "title": status.phrase, "status": status.value, **content}
+    return _Ascii(body, status_code=status, media_type=MEDIA_TYPE)
+
+
+def _without_places(error: StoreError | ConfigError | MissingBinary) -> HoldfastError:
+    """The same kind of error, which tells nothing about this machine: that is nobody else's business."""
+    if isinstance(error, UnreadableSession):
+        return UnreadableSession(_HERE, error.session_id, "the server's log says more")
+    return type(error)(_HERE, "the server's log says more")
+
+
 async def _ours(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HoldfastError)
-    if isinstance(error, _KEPT_BACK):
-        log.error("%s %s: %s", request.method, request.url.path, error.message)
-        return problem(status_of(error), error.code, "the server's log says more")
-    return problem(status_of(error), error.code, error.message, error.details)
+    request.state.code = error.code
+    return answer_to(error)
 
 
 async def _invalid(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - the framework's signature
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"])
-    return problem(HTTPStatus.UNPROCESSABLE_ENTITY, InvalidInput.code, f"{where}: {first['msg']}")
+    where = ".".join(str(part)[:40] for part in first["loc"])
+    return answer_to(InvalidInput(where, first["msg"]))
 
 
 async def _http(request: Request, error: Exception) -> JSONResponse:
@@ -96,5 +150,5 @@ async def _hung_up(request: Request, error: Exception) -> JSONResponse:  # noqa:
 
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    log.error("%s %s", request.method, request.url.path, exc_info=error)
+    log.error("%s %s: %r", request.method, request.url.path, error, exc_info=error)
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "the server's log says more")

@@ -6,39 +6,75 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
 from typing import NoReturn
 
 import uvicorn
 
-from holdfast.errors import InvalidInput
+from holdfast.engine.holdfast import Holdfast
+from holdfast.errors import ConfigError, InvalidInput
+from holdfast.store.sql_store import SqlStore
 from holdfast.web.app import create_app
+from holdfast.web.callers import Callers
 from holdfast.web.door import is_loopback
+from holdfast.web.events import Streams
+from holdfast.web.rates import Rates
 from holdfast.web.serving import Workspaces
 
 #: requests that are still answered after a signal has come
 _LAST_ANSWERS_SECONDS = 10
 _BACKLOG = 128
+#: at the same time; whoever comes then is told so
+_MOST_CONNECTIONS = 1000
 
 
-def serve_until_stopped(
-    workspaces: Workspaces, host: str, port: int, announce: Callable[[str], None]
-) -> None:
+@dataclass(frozen=True, slots=True)
+class Listening:
+    host: str
+    port: int
+    rate: float  #: requests a second that one caller may make
+
+
+def serve_until_stopped(holdfast: Holdfast, at: Listening, announce: Callable[[str], None]) -> None:
     """``announce`` gets the address once somebody can connect to it."""
-    if not is_loopback(host):
-        raise InvalidInput("host", f"{host!r} is not a loopback address: others are not let in yet")
-    with listen(host, port) as listening:
+    store = holdfast.store
+    if not isinstance(store, SqlStore):
+        raise ConfigError("url", "a server works on a database, and not on another server")
+    callers = Callers(store)
+    if not is_loopback(at.host) and not callers.need_tokens():
+        words = "others are let in with tokens only; make one first: holdfast token create --role admin"
+        raise InvalidInput("host", f"{at.host!r} is not a loopback address: {words}")
+    app = create_app(Workspaces(store.workspace, holdfast.within), callers, Rates(at.rate))
+    host = at.host
+    with listen(host, at.port) as listening:
         shown = f"[{host}]" if ":" in host else host
         config = uvicorn.Config(
-            create_app(workspaces),
+            app,
+            log_config=None,
             log_level="warning",
             access_log=False,
             lifespan="off",
             server_header=False,
+            proxy_headers=False,
+            limit_concurrency=_MOST_CONNECTIONS,
             timeout_graceful_shutdown=_LAST_ANSWERS_SECONDS,
         )
         with _ended_by_sigterm():
             announce(f"http://{shown}:{listening.getsockname()[1]}")
-            uvicorn.Server(config).run([listening])
+            _Server(config, app.state.streams).run([listening])
+
+
+class _Server(uvicorn.Server):
+    """Tells the streams to end before it waits for its last answers."""
+
+    def __init__(self, config: uvicorn.Config, streams: Streams) -> None:
+        super().__init__(config)
+        self._streams = streams
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        self._streams.closing = True
+        super().handle_exit(sig, frame)
 
 
 class _Stopped(BaseException):

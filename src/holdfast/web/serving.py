@@ -7,10 +7,12 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Request
 
-from holdfast.domain.ids import check_workspace
+from holdfast.domain.ids import MAX_ID, check_workspace
 from holdfast.engine.holdfast import Holdfast
+from holdfast.errors import Forbidden, InvalidInput
+from holdfast.web.access import caller_of
 
-#: names the workspace of a request; without it, the one that the server was started for
+#: names the workspace of a request; without it, the token's, or the one that the server was started for
 WORKSPACE_HEADER = "Holdfast-Workspace"
 _MOST_WORKSPACES = 1000
 
@@ -33,12 +35,25 @@ class Workspaces:
         return found
 
 
-def _served(
-    request: Request, holdfast_workspace: Annotated[str | None, Header(alias=WORKSPACE_HEADER)] = None
-) -> Holdfast:
+def served(request: Request) -> Holdfast:
+    """Of the token's workspace and no other; opening one takes no look at the store."""
+    given = request.headers.getlist(WORKSPACE_HEADER)
+    if len(given) > 1:
+        raise InvalidInput(WORKSPACE_HEADER, "is given more than once")
+    wanted = given[0] if given else None
+    own = caller_of(request).workspace
+    if own is not None and wanted not in (None, own):
+        raise Forbidden("the token is for another workspace")
     workspaces = request.app.state.workspaces
     assert isinstance(workspaces, Workspaces)
-    return workspaces.get(holdfast_workspace)
+    return workspaces.get(own or wanted)
+
+
+async def _served(
+    request: Request,
+    _documented: Annotated[str | None, Header(alias=WORKSPACE_HEADER, max_length=MAX_ID)] = None,
+) -> Holdfast:
+    return served(request)
 
 
 Served = Annotated[Holdfast, Depends(_served)]

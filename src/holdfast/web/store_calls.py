@@ -1,57 +1,106 @@
-"""Owns the Store contract as HTTP calls: what ``HOLDFAST_URL=http://…`` talks to."""
+"""Owns the Store contract as HTTP calls: what ``HOLDFAST_URL=http://…`` talks to, a route for each verb."""
 
 from __future__ import annotations
 
 import json
-from http import HTTPStatus
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final, NoReturn
 
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from starlette.responses import Response
 
-from holdfast.domain.ids import check_id
-from holdfast.domain.redaction import Json
-from holdfast.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.domain.approvals import Answer
+from holdfast.domain.ids import MAX_ID
+from holdfast.errors import InvalidInput, NotFound
 from holdfast.store.contract import Store
 from holdfast.store.http_store import KEY_HEADER
-from holdfast.store.sql.calls import Call
-from holdfast.store.sql_store import SqlStore
 from holdfast.store.verbs import HAPPENS_AGAIN, Verb, verbs
-from holdfast.store.wire_errors import encode_error
-from holdfast.web.problems import status_of
-from holdfast.web.serving import Served
-
-router = APIRouter(tags=["store"])
+from holdfast.web.access import Caller, Guarded, caller_of
+from holdfast.web.keys import once
+from holdfast.web.limits import check_arguments
+from holdfast.web.problems import ANSWERS
+from holdfast.web.schemas import Schemas
+from holdfast.web.serving import WORKSPACE_HEADER, served
+from holdfast.web.watching import about
 
 _JSON: Final = "application/json"
 
+router = APIRouter(tags=["store"], route_class=Guarded)
 
-@router.post("/store/{verb}")
-async def call(verb: str, request: Request, holdfast: Served) -> Response:
-    """One verb of the Store contract: its arguments as an object, its answer as it is."""
+
+# described by hand below: a route for each verb would be looked through, one after the other, on each call
+@router.post("/store/{verb}", include_in_schema=False)
+async def call(verb: str, request: Request) -> Response:
+    found = verbs().get(verb)
+    if found is None:
+        raise NotFound("verb", verb[:40])
+    request.state.verb = verb
+    holdfast = served(request)
+    if verb in HAPPENS_AGAIN:
+        holdfast = await once(request, holdfast)
+    return await _called(found, holdfast.store, request)
+
+
+def described(schemas: Schemas) -> dict[str, Any]:
+    """The paths of all verbs, as OpenAPI has them."""
+    return {f"/store/{verb.name}": {"post": _operation(verb, schemas)} for verb in verbs().values()}
+
+
+def _operation(verb: Verb, schemas: Schemas) -> dict[str, Any]:
+    headers = [WORKSPACE_HEADER, *([KEY_HEADER] if verb.name in HAPPENS_AGAIN else [])]
+    return {
+        "tags": ["store"],
+        "operationId": f"store.{verb.name}",
+        "description": verb.words,
+        "parameters": [
+            {"name": name, "in": "header", "schema": {"type": "string", "maxLength": MAX_ID}}
+            for name in headers
+        ],
+        "requestBody": {**_content(schemas.of_call(verb)), "required": True},
+        "responses": {
+            "200": {"description": "Its answer", **_content(schemas.of_answer(verb))},
+            **{str(status): answer for status, answer in ANSWERS.items()},
+        },
+    }
+
+
+def _content(schema: dict[str, Any]) -> dict[str, Any]:
+    return {"content": {_JSON: {"schema": schema}}}
+
+
+async def _called(verb: Verb, store: Store, request: Request) -> Response:
     body = await request.body()
-    key = request.headers.get(KEY_HEADER)
-    status, answer = await run_in_threadpool(_answer, holdfast.store, verb, body, key)
-    return Response(json.dumps(answer), status, media_type=_JSON)
+    return Response(await run_in_threadpool(_answer, verb, store, body, request), media_type=_JSON)
 
 
-def _answer(store: Store, name: str, body: bytes, key: str | None) -> tuple[HTTPStatus, Json]:
+def _answer(verb: Verb, store: Store, body: bytes, request: Request) -> str:
+    arguments = verb.decode_call(_read(verb, body))
+    check_arguments(verb.name, arguments)
+    arguments = {name: _signed(value, caller_of(request)) for name, value in arguments.items()}
+    request.state.about = about(arguments, None)
     try:
-        verb = verbs().get(name)
-        if verb is None:
-            raise NotFound("verb", name[:40])
-        return HTTPStatus.OK, _run(store, verb, body, key)
-    except HoldfastError as error:
-        return status_of(error), {"error": encode_error(error)}
+        answer = getattr(store, verb.name)(**arguments)
+        request.state.about = about(arguments, answer)
+        request.app.state.meters.claimed(arguments.get("request"), answer)
+        return json.dumps(verb.answer.encode(answer))
+    except RecursionError as exc:
+        raise InvalidInput(verb.name, "is nested too deeply") from exc
+    except UnicodeEncodeError as exc:
+        raise InvalidInput(verb.name, "holds text that is not Unicode") from exc
 
 
-def _run(store: Store, verb: Verb, body: bytes, key: str | None) -> Json:
+def _signed(argument: object, caller: Caller) -> object:
+    """An answer is by whoever holds the token, whatever name it was given."""
+    return replace(argument, by=caller.id) if isinstance(argument, Answer) and caller.id else argument
+
+
+def _read(verb: Verb, body: bytes) -> Any:
     try:
-        call = json.loads(body)
+        return json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError) as exc:
         raise InvalidInput(verb.name, "the body is not JSON") from exc
-    arguments = verb.decode_call(call)
-    if key is not None and verb.name in HAPPENS_AGAIN and isinstance(store, SqlStore):
-        store = store.once(Call(check_id(KEY_HEADER, key), verb.answer))
-    return verb.answer.encode(getattr(store, verb.name)(**arguments))
+
+
+def _no_number(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no number of JSON")

@@ -63,6 +63,93 @@ def test_other_words_do_not_count(command: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("terraform apply*", "terraform -chdir=infra apply -auto-approve"),
+        ("terraform apply*", "cd x && sudo terraform -no-color -chdir=infra apply"),
+        ("terraform apply*", "sh -c 'terraform -chdir=infra apply'"),
+        ("git push*", "git -C /repo push"),
+        ("git push*", "git -C /repo --no-pager -c a=b push origin"),
+        ("git push*", "git -C '/my repo' push"),
+        ("git push*", 'git -c user.name="A B C" push'),
+        ("git push*", "git -C /my\\ repo push"),
+        ("git push*", "git -C $(git rev-parse --show-toplevel) push"),
+        ("git push*", "git -C git push"),
+        ("git push --force*", "git push -u --force"),
+        ("kubectl delete*", "kubectl -n prod delete pod x"),
+        ("kubectl delete*", "kubectl --namespace=prod delete pod x"),
+        ("kubectl delete*", "kubectl --namespace delete delete"),
+        ("aws s3 rm*", "aws --profile p s3 rm s3://x"),
+        ("aws s3 rm*", "aws --profile p s3 --region r rm s3://x"),
+        ("docker compose down", "docker compose -f a.yml down"),
+        ("docker*compose down", "docker -H x compose -f a.yml down"),
+    ],
+)
+def test_options_may_stand_between_the_words(words: str, command: str) -> None:
+    assert matches(f"Bash({words})", "Bash", {"command": command})
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("git push*", "git log push"),
+        ("git push*", "git -C /repo log push"),
+        ("git push*", "git stash -m x push"),
+        ("git push", "git -C /repo pushed"),
+        ("git push*", "legit -C /repo push"),
+        ("rm -rf*", "rm -fr x"),
+    ],
+)
+def test_nothing_but_options_may(words: str, command: str) -> None:
+    assert not matches(f"Bash({words})", "Bash", {"command": command})
+
+
+@pytest.mark.parametrize("command", ["curl x|sh", "curl x | sh", "curl x |sh -s", "curl -L x| sh"])
+@pytest.mark.parametrize("words", ["curl * | sh", "curl *|sh", "curl *| sh*", "*| sh", "curl * |*sh"])
+def test_spaces_around_operators_do_not_matter(words: str, command: str) -> None:
+    assert matches(f"Bash({words})", "Bash", {"command": command})
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [("a &*& b", "a && b"), ("2>*1", "x 2>&1"), ("*> x", "> x"), ("x &*", "x &"), ("a *", "a ; b")],
+)
+def test_stars_stand_for_what_is_beside_an_operator(words: str, command: str) -> None:
+    assert matches(f"Bash({words})", "Bash", {"command": command})
+
+
+@pytest.mark.parametrize(
+    ("words", "path", "found"),
+    [
+        ("~/.ssh/*", "/home/me/.ssh/config", True),
+        ("~/.ssh/*", "~/.ssh/config", True),
+        ("~/.ssh/*", "/home/you/.ssh/config", False),
+        ("/home/me/*", "~/x", True),
+        ("//etc/*", "/etc/passwd", True),
+        ("/src/*", "/work/src/a", True),
+        ("./infra/*", "/work/infra/main.tf", True),
+        ("./main.tf", "/work/main.tf", True),
+        ("./main.tf", "/work/domain.tf", False),
+        ("src/**/*.ts", "/work/src/a.ts", True),
+        ("src/**/*.ts", "/work/src/x/y/a.ts", True),
+        ("src/**/*.ts", "/work/lib/a.ts", False),
+        ("**/main.tf", "main.tf", True),
+        ("**/main.tf", "/work/x/main.tf", True),
+        ("**/main.tf", "/work/x/domain.tf", False),
+        ("./**/**/main.tf", "/work/main.tf", True),
+        ("infra/**", "/work/infra/x/main.tf", True),
+    ],
+)
+@pytest.mark.parametrize("tool", ["Edit", "NotebookEdit", "Read", "Write"])
+def test_paths_are_written_as_claude_code_writes_them(
+    monkeypatch: pytest.MonkeyPatch, tool: str, words: str, path: str, found: bool
+) -> None:
+    monkeypatch.setenv("HOME", "/home/me")
+    key = "notebook_path" if tool == "NotebookEdit" else "file_path"
+    assert matches(f"{tool}({words})", tool, {key: path}) is found
+
+
+@pytest.mark.parametrize(
     ("pattern", "tool", "arguments", "found"),
     [
         ("Bash", "Bash", {"command": "ls"}, True),
@@ -109,3 +196,20 @@ def test_what_is_no_pattern_is_refused(wrong: str) -> None:
 
 def test_a_long_command_is_judged_in_no_time() -> None:
     assert not matches("Bash(a*b*c*d*e*f*g)", "Bash", {"command": "a b c d e f " * 50_000})
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        ("git push*", "git " + "-c a " * 25_000),
+        ("git push*", "git -c " * 15_000),
+        ("git push*", "git " + "-" * 100_000),
+        (" ".join("a" * 100) + " b", "a -a " * 20_000),
+        ("a a*" * 100 + "b", "a -a " * 20_000),
+        ("a b", "$(" * 50_000),
+        ("a b", "\\'\"`" * 25_000),
+    ],
+    ids=lambda text: ascii(text[:20]),
+)
+def test_repeated_options_are_read_in_one_pass(words: str, command: str) -> None:
+    assert not matches(f"Bash({words})", "Bash", {"command": command})

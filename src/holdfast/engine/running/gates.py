@@ -17,7 +17,7 @@ from holdfast.providers.contract import ToolGate
 from holdfast.store.contract import Store
 
 #: oldest first is how they come, and the newest counts
-_MOST_APPROVALS = 1_000_000
+_MOST_APPROVALS = 10_000
 
 
 @contextmanager

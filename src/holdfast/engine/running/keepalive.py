@@ -11,7 +11,7 @@ from typing import Self
 
 from holdfast.domain.policy import QueuePolicy
 from holdfast.domain.turns import Lease
-from holdfast.errors import LeaseLost, StoreError
+from holdfast.errors import HoldfastError, LeaseLost
 from holdfast.processes.process import StopCause
 from holdfast.store.contract import Store
 
@@ -78,7 +78,7 @@ class KeepAlive:
             except LeaseLost:
                 self.tell(StopCause.LEASE_LOST)
                 return
-            except StoreError as exc:
+            except HoldfastError as exc:
                 if not is_cut_off:
                     log.warning("the lease cannot be renewed for the moment: %s", exc)
                     is_cut_off = True

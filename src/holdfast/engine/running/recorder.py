@@ -13,7 +13,7 @@ from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
 from holdfast.domain.turns import Event, EventKind, Lease
 from holdfast.domain.usage import UsageReport
-from holdfast.errors import Conflict, LeaseLost, StoreUnavailable
+from holdfast.errors import OUTAGES, Conflict, LeaseLost
 from holdfast.providers.happenings import (
     Called,
     Deferred,
@@ -112,7 +112,7 @@ class Recorder:
             self._store.record_events(self._lease, [*self._gap(), *self._batch])
         except LeaseLost:
             self.is_fenced = True
-        except StoreUnavailable as exc:
+        except OUTAGES as exc:
             if not self._is_unreachable:
                 log.warning("events wait to be recorded: %s", exc)
             self._since, self._is_unreachable = time.monotonic(), True
@@ -142,7 +142,7 @@ class Recorder:
             self.is_fenced = True
         except Conflict:
             pass  # the provider runs another session than it was asked to: judged at the end
-        except StoreUnavailable as exc:
+        except OUTAGES as exc:
             log.warning("the session waits to be pinned: %s", exc)
             return
         self._unpinned = None

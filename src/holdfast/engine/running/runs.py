@@ -123,8 +123,11 @@ def _check_rights(rights: Rights) -> None:
         "allowed_tools": rights.allowed_tools,
         "extra_dirs": rights.extra_dirs,
         "arguments": rights.extra_args,
+        "approve_tools": rights.approve_tools,
     }
     for field, values in named.items():
+        if isinstance(values, str):  # whose letters would count as values
+            raise InvalidInput(field, "must be several texts, not one")
         for value in values:
             check_text(field, value)
     for directory in rights.extra_dirs:

@@ -38,13 +38,13 @@ from holdfast.engine.running.stops import Stops
 from holdfast.engine.running.turn_notices import turn_notice
 from holdfast.engine.running.waiting import ask_for, awaited, is_void, refuse_elsewhere
 from holdfast.errors import (
+    OUTAGES,
     ConfigError,
     HoldfastError,
     InvalidInput,
     LeaseLost,
     NotFound,
     StoreError,
-    StoreUnavailable,
 )
 from holdfast.notifying.sending import notify
 from holdfast.processes.locks import SessionLock
@@ -214,7 +214,10 @@ class TurnPath:
     def _rights(self) -> Rights:
         """Recorded at the first launch, replayed on each one after it."""
         recorded = None if self._before is None else self._before.rights
-        return self._claim.turn.request.rights or recorded or NO_RIGHTS
+        request = self._claim.turn.request
+        rights = request.rights or recorded or NO_RIGHTS
+        # a gate is the session's: it does not go with a pointer that was lost, or with another provider
+        return replace(rights, approve_tools=rights.approve_tools | request.approve_tools)
 
     def _must_end_within(self, seconds: float) -> bool:
         """Waits; True if the turn was to end meanwhile."""
@@ -288,7 +291,7 @@ class TurnPath:
         while True:
             try:
                 return verb()
-            except StoreUnavailable:
+            except OUTAGES:
                 if time.monotonic() >= until:
                     raise
                 time.sleep(_LOOK_EVERY)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from holdfast.clock import to_iso
-from holdfast.domain.approvals import Answer, AnswerRefusal, Approval, NewApproval, refusal_of
+from holdfast.domain.approvals import (
+    Answer,
+    AnswerRefusal,
+    Approval,
+    NewApproval,
+    expired_when,
+    refusal_of,
+    why_it_waits,
+)
 from holdfast.domain.ids import ApprovalId
 from holdfast.domain.phases import Phase
 from holdfast.domain.turns import AttemptCause, Turn, TurnStatus
 from holdfast.errors import (
     AmbiguousId,
     HoldfastError,
-    NeedsApproval,
     NotFound,
     Refused,
     SessionClosed,
@@ -23,10 +29,9 @@ from holdfast.store.sql.shapes import readable
 
 BY_PREFIX = """
 SELECT id FROM approvals WHERE workspace = :ws AND id >= :low AND id < :high ORDER BY id DESC LIMIT 6"""
-OPEN_OF_SESSION = """
-SELECT id FROM approvals INDEXED BY approvals_of_sessions
-WHERE workspace = :ws AND session_id = :session_id AND status = 'open'
-ORDER BY requested_at DESC, id DESC LIMIT 6"""
+NEWEST_OF_SESSION = """
+SELECT id, status, expires_at FROM approvals INDEXED BY approvals_of_sessions
+WHERE workspace = :ws AND session_id = :session_id ORDER BY requested_at DESC, id DESC LIMIT 50"""
 
 
 HEAD = """
@@ -55,12 +60,24 @@ def find(s: Scope, given: str) -> ApprovalId:
             session_id = sessions.resolve(s, given)
         except NotFound:
             raise NotFound("approval", given) from None
-        fits = [found for (found,) in s.all(OPEN_OF_SESSION, session_id=session_id)]
+        fits = _of_session(s, session_id)
     if len(fits) > 1:
         raise AmbiguousId(given, tuple(fits[:5]), "approval")
     if not fits:
-        raise NotFound("open approval of session", given)
+        raise NotFound("approval of session", given)
     return ApprovalId(fits[0])
+
+
+def _of_session(s: Scope, session_id: str) -> list[str]:
+    """Those that can be answered now; else the newest, which says why it cannot, or has been."""
+    known = s.all(NEWEST_OF_SESSION, session_id=session_id)
+    open_ones = [found for found, status, until in known if status == "open" and _lasts(until, s.now)]
+    return open_ones or [found for found, _, _ in known[:1]]
+
+
+def _lasts(until: object, now: int) -> bool:
+    """What is no instant is for whoever reads the row to complain about."""
+    return not isinstance(until, int) or until > now
 
 
 def listed(s: Scope, session_id: str | None, limit: int, *, open_only: bool) -> tuple[Approval, ...]:
@@ -119,11 +136,7 @@ def _why(approval: Approval, refusal: AnswerRefusal) -> str:
         case AnswerRefusal.NOT_AMONG:
             return f"only these may answer it: {', '.join(sorted(approval.answerers))}"
         case AnswerRefusal.EXPIRED:
-            return f"it has expired{_when(approval)}"
-
-
-def _when(approval: Approval) -> str:
-    return "" if approval.expires_at is None else f" ({to_iso(approval.expires_at)})"
+            return f"it has expired{expired_when(approval)}"
 
 
 def refuse_unanswered(s: Scope, session_id: str | None) -> None:
@@ -135,15 +148,7 @@ def refuse_unanswered(s: Scope, session_id: str | None) -> None:
 
 
 def _unanswered(s: Scope, turn: Turn) -> HoldfastError:
-    """Why a turn that waits cannot run now."""
     approval = approval_rows.of_turn(s, turn)
     if approval is None:
         raise NotFound("approval of turn", str(turn.seq), session_id=turn.session_id)
-    if approval.is_expired(s.now):
-        return Refused(
-            AnswerRefusal.EXPIRED,
-            f"turn {turn.seq} of {turn.session_id} waits for approval {approval.id}, which has expired"
-            f"{_when(approval)}; to go on without it: holdfast cancel {turn.session_id} --turn {turn.seq}",
-            approval_id=approval.id, session_id=turn.session_id, seq=turn.seq,
-        )  # fmt: skip
-    return NeedsApproval(turn.session_id, turn.seq, approval.id, approval.what)
+    return why_it_waits(approval, s.now)

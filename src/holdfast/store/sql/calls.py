@@ -8,16 +8,19 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from holdfast.clock import after
+from holdfast.errors import Conflict
 from holdfast.store.sql.scope import Scope
 from holdfast.store.wire import Coder
 
 # on PostgreSQL this waits for the same call, if that is still going on
-BEGIN = "INSERT INTO calls (workspace, key, at) VALUES (:ws, :key, :now) ON CONFLICT DO NOTHING"
-ANSWER = "SELECT answer FROM calls WHERE workspace = :ws AND key = :key"
-END = "UPDATE calls SET answer = :answer WHERE workspace = :ws AND key = :key"
+BEGIN = """
+INSERT INTO calls (workspace, caller, key, request, at) VALUES (:ws, :caller, :key, :request, :now)
+ON CONFLICT DO NOTHING"""
+KNOWN = "SELECT request, answer FROM calls WHERE workspace = :ws AND caller = :caller AND key = :key"
+END = "UPDATE calls SET answer = :answer WHERE workspace = :ws AND caller = :caller AND key = :key"
 FORGET = """
-DELETE FROM calls WHERE workspace = :ws AND key IN (
-    SELECT key FROM calls WHERE workspace = :ws AND at < :cutoff ORDER BY at LIMIT 8)"""
+DELETE FROM calls WHERE workspace = :ws AND (caller, key) IN (
+    SELECT caller, key FROM calls WHERE workspace = :ws AND at < :cutoff ORDER BY at LIMIT 8)"""
 
 #: nobody asks for a reply that was lost so long ago
 KEPT_SECONDS = 3600.0
@@ -27,15 +30,21 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Call:
+    caller: str
     key: str
+    request: str  #: a digest of everything that was asked for
     answer: Coder
 
     def once(self, s: Scope, work: Callable[[], T]) -> T:
-        if not s.run(BEGIN, key=self.key, now=s.now):
-            (known,) = s.one(ANSWER, key=self.key) or (None,)
+        """Conflict if the caller has used the key for another request."""
+        mine = {"caller": self.caller, "key": self.key}
+        if not s.run(BEGIN, request=self.request, now=s.now, **mine):
+            request, known = s.one(KNOWN, **mine) or (None, None)
+            if request != self.request:
+                raise Conflict(f"the key {self.key} was used for another request", key=self.key)
             answer: T = self.answer.decode(json.loads(known or "null"), "answer")
             return answer
         result = work()
-        s.run(END, key=self.key, answer=json.dumps(self.answer.encode(result)))
+        s.run(END, answer=json.dumps(self.answer.encode(result)), **mine)
         s.run(FORGET, cutoff=after(s.now, -KEPT_SECONDS))
         return result

@@ -115,6 +115,8 @@ def encode_request(request: TurnRequest) -> str:
         value["provider_session_id"] = request.provider_session_id
     if request.allow_wider_rights:
         value["allow_wider_rights"] = True
+    if request.approve_tools:
+        value["approve_tools"] = sorted(request.approve_tools)
     return dump(value) if value else "{}"
 
 
@@ -130,6 +132,7 @@ def decode_request(text: str) -> TurnRequest:
         force_fresh=value.get("force_fresh", False),
         provider_session_id=None if explicit is None else ProviderSessionId(explicit),
         allow_wider_rights=value.get("allow_wider_rights", False),
+        approve_tools=frozenset(_texts(value.get("approve_tools", []))),
     )
 
 

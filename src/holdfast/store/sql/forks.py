@@ -7,7 +7,7 @@ from holdfast.domain.ids import SessionId, conversation_of
 from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import NewSession, Session
 from holdfast.errors import Conflict, NotFound
-from holdfast.store.sql import history, pointers, sessions
+from holdfast.store.sql import gates, history, pointers, sessions
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.session_rows import SHAPE, read_session
 from holdfast.store.sql.session_statements import INSERT_CONVERSATION
@@ -46,6 +46,7 @@ def fork(s: Scope, parent_id: str, child_id: SessionId, at: int | None, name: st
     metadata = SHAPE.column(row, "metadata")
     child = sessions.insert(s, new, child_conversation, metadata, Phase.INITIALIZING, parent.id)
     pointers.copy_as_fork_source(s, parent.id, child.id, seq)
+    gates.copy(s, parent.id, child.id)
     return child
 
 

@@ -16,7 +16,16 @@ from holdfast.domain.turns import AttemptCause, NewTurn, Turn, TurnStatus
 from holdfast.domain.usage import Usage
 from holdfast.errors import Conflict, NotFound
 from holdfast.store.driver import Row
-from holdfast.store.sql import approval_rows, attempts, codec, history, phase_changes, runtimes, sessions
+from holdfast.store.sql import (
+    approval_rows,
+    attempts,
+    codec,
+    gates,
+    history,
+    phase_changes,
+    runtimes,
+    sessions,
+)
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.shapes import Shape, read_flag, read_instant, read_optional_instant
 
@@ -163,9 +172,10 @@ def put(
     s: Scope, conversation: Conversation, session_id: str, new: NewTurn, retry_of: int | None = None
 ) -> Turn:
     seq = history.take_seq(s, conversation)
+    request = gates.keep(s, session_id, new.request)
     turn = Turn(
         conversation.id, seq, SessionId(session_id), new.provider, TurnStatus.QUEUED, new.prompt, None,
-        new.request, new.priority, new.not_before, new.runtime_id, new.foreground, retry_of, 0,
+        request, new.priority, new.not_before, new.runtime_id, new.foreground, retry_of, 0,
         _max_attempts(s, new), conversation.generation, None, None, False, s.now, None,
     )  # fmt: skip
     _insert(s, turn, new.key)

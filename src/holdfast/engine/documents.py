@@ -1,4 +1,4 @@
-"""Owns the JSON form of what the command shows about sessions."""
+"""Owns the JSON form of what the command and the server show about sessions."""
 
 from __future__ import annotations
 

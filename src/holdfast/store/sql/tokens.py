@@ -1,0 +1,85 @@
+"""Owns the rows of tokens: made, listed and revoked in a workspace; proved by their id alone."""
+
+from __future__ import annotations
+
+from holdfast.clock import Instant, after
+from holdfast.domain.ids import Workspace
+from holdfast.domain.tokens import NO_DIGEST, NewToken, Role, Token, proves
+from holdfast.errors import Conflict, NotFound
+from holdfast.store.driver import Row
+from holdfast.store.sql.scope import Scope
+from holdfast.store.sql.shapes import Shape, read_instant, read_optional_instant, readable
+
+COLUMNS = "id, workspace, role, name, created_at, expires_at, last_used_at, revoked_at, digest"
+INSERT = """
+INSERT INTO tokens (id, workspace, role, name, digest, created_at, expires_at)
+VALUES (:id, :ws, :role, :name, :digest, :now, :expires_at) ON CONFLICT (id) DO NOTHING"""
+GET = f"SELECT {COLUMNS} FROM tokens WHERE workspace = :ws AND id = :id"
+ALL = f"SELECT {COLUMNS} FROM tokens WHERE workspace = :ws ORDER BY created_at, id"
+REVOKE = "UPDATE tokens SET revoked_at = :now WHERE workspace = :ws AND id = :id AND revoked_at IS NULL"
+# the three that know no workspace: the token is what says which one it is
+ANY = "SELECT 1 FROM tokens LIMIT 1"
+FIND = f"SELECT {COLUMNS} FROM tokens WHERE id = :id"
+TOUCH = "UPDATE tokens SET last_used_at = :now WHERE id = :id"
+
+#: how exactly the last use is known: not every request is worth a write
+TOUCH_SECONDS = 3600.0
+
+_SHAPE = Shape("tokens", COLUMNS, "expires_at last_used_at revoked_at")
+
+
+def create(s: Scope, new: NewToken) -> Token:
+    s.run(
+        INSERT, id=new.id, role=new.role.value, name=new.name, digest=new.digest, now=s.now,
+        expires_at=new.expires_at,
+    )  # fmt: skip
+    row = s.one(GET, id=new.id)
+    if row is None or _SHAPE.column(row, "digest") != new.digest:
+        raise Conflict(f"the id {new.id} is another token's", id=new.id)
+    return _read(s, row)
+
+
+def of_workspace(s: Scope) -> tuple[Token, ...]:
+    return tuple(readable(lambda row: _read(s, row), s.all(ALL)))
+
+
+def revoke(s: Scope, token_id: str) -> Token:
+    s.run(REVOKE, id=token_id, now=s.now)
+    row = s.one(GET, id=token_id)
+    if row is None:
+        raise NotFound("token", token_id)
+    return _read(s, row)
+
+
+def are_there(s: Scope) -> bool:
+    return s.one(ANY) is not None
+
+
+def proved(s: Scope, token_id: str, secret: str) -> Token | None:
+    row = s.one(FIND, id=token_id)
+    right = proves(secret, NO_DIGEST if row is None else str(_SHAPE.column(row, "digest")))
+    if row is None or not right:
+        return None
+    token = _read(s, row)
+    return token if token.is_good(s.now) else None
+
+
+def is_long_ago(token: Token, now: Instant) -> bool:
+    return token.last_used_at is None or token.last_used_at <= after(now, -TOUCH_SECONDS)
+
+
+def touch(s: Scope, token_id: str) -> None:
+    s.run(TOUCH, id=token_id, now=s.now)
+
+
+def _read(s: Scope, row: Row) -> Token:
+    return _SHAPE.read(s.where, row, _read_token, row[0])
+
+
+def _read_token(row: Row) -> Token:
+    token_id, workspace, role, name, created_at, expires_at, last_used_at, revoked_at, _ = row
+    return Token(
+        token_id, Workspace(workspace), Role(role), name, read_instant(created_at),
+        read_optional_instant(expires_at), read_optional_instant(last_used_at),
+        read_optional_instant(revoked_at),
+    )  # fmt: skip

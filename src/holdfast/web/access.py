@@ -1,0 +1,153 @@
+"""Owns what each role may do: one table, by verb; a verb that is not in it is for admins alone.
+
+Routes are named after the verb that they carry out, so that no route has rules of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Final
+
+from fastapi import Request
+from fastapi.routing import APIRoute
+from starlette.responses import Response
+
+from holdfast.domain.tokens import Role
+from holdfast.errors import Forbidden
+
+READS: Final = frozenset(
+    {
+        "approval_window",
+        "approvals",
+        "attempts",
+        "bytes_used",
+        "children",
+        "delegation_counts",
+        "delegations",
+        "events",
+        "explain",
+        "find_approval",
+        "find_session",
+        "free_sessions",
+        "get_approval",
+        "get_conversation",
+        "get_session",
+        "get_turn",
+        "history",
+        "holder",
+        "late_reports",
+        "list_sessions",
+        "newest_attempt",
+        "newest_events",
+        "now",
+        "observed_session",
+        "observed_sessions",
+        "open_delegations",
+        "orphans",
+        "phase_history",
+        "pointer",
+        "pointers",
+        "provider_sessions",
+        "readyz",
+        "runtimes",
+        "statistics",
+        "turns",
+        "usage",
+        "welcome",
+    }
+)
+#: what hooks write down, wherever they run
+_HOOKS: Final = frozenset(
+    {"ask_delegation", "delegate", "end_delegation", "hook", "lose_delegations", "observe_session"}
+)
+OPERATES: Final = _HOOKS | frozenset(
+    {
+        "answer_approval",
+        "cancel_turn",
+        "clean_up",
+        "clear_pointer",
+        "create_session",
+        "edit_turn",
+        "enqueue_turn",
+        "finalize_session",
+        "fork",
+        "new_generation",
+        "record_turn",
+        "remove_session",
+        "rename_session",
+        "request_approval",
+        "retire",
+        "retry_turn",
+        "set_pointer",
+        "truncate",
+        "update_session",
+    }
+)
+WORKS: Final = _HOOKS | frozenset(
+    {
+        "claim_turn",
+        "fall_back",
+        "finish_turn",
+        "heartbeat",
+        "launch",
+        "pin",
+        "put_back",
+        "record_events",
+        "record_turn",  # what a person did in the agent's own program, found before its next turn
+        "recover",
+        "register_runtime",
+        "request_approval",
+        "retire",
+        "set_pointer",
+        "start_turn",
+        "update_session",
+    }
+)
+_OF_ROLE: Final = {Role.READER: READS, Role.OPERATOR: READS | OPERATES, Role.WORKER: READS | WORKS}
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who made a request. Without a workspace: any."""
+
+    id: str
+    role: Role
+    workspace: str | None
+
+
+#: on a server that no token was ever made for: whoever can reach it from this machine
+ANYONE: Final = Caller("", Role.ADMIN, None)
+
+
+def may(role: Role, verb: str) -> bool:
+    return role is Role.ADMIN or verb in _OF_ROLE[role]
+
+
+class Guarded(APIRoute):
+    """A route that only callers who may carry out its verb get to, before anything is read.
+
+    That is the verb of its name, or the one that stands in the path.
+    """
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        answer = super().get_route_handler()
+
+        async def guarded(request: Request) -> Response:
+            role, verb = caller_of(request).role, request.path_params.get("verb", self.name)
+            if not may(role, verb):
+                raise Forbidden(f"a token of the role {role} does not do {verb[:40]}", role=role.value)
+            request.state.verb = self.name
+            return await answer(request)
+
+        return guarded
+
+
+def verb_of(request: Request) -> str:
+    return str(request.state.verb)
+
+
+def caller_of(request: Request) -> Caller:
+    caller = request.state.caller
+    assert isinstance(caller, Caller)
+    return caller

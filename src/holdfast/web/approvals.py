@@ -1,0 +1,60 @@
+"""Owns approvals as resources: what people are asked, and their answers, from wherever they are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request
+
+from holdfast.domain.approvals import Approval
+from holdfast.engine.documents import Document, approval_document
+from holdfast.engine.holdfast import Holdfast
+from holdfast.web.access import Guarded, caller_of
+from holdfast.web.serving import Served
+from holdfast.web.sessions import Body
+
+router = APIRouter(tags=["approvals"], prefix="/approvals", route_class=Guarded)
+
+ApprovalPath = Annotated[str, Path(min_length=1, max_length=128)]
+
+
+class AnswerBody(Body):
+    """``arguments_hash`` and ``nonce`` as they were shown: the answer counts for exactly that."""
+
+    approved: bool
+    arguments_hash: str
+    nonce: str
+    note: str | None = None
+
+
+@router.get("", name="approvals")
+def approvals(holdfast: Served, session: str | None = None, every: bool = False) -> Document:
+    """Those without an answer, the oldest first; ``every``: the answered ones too."""
+    session_id = None if session is None else holdfast.find(session)
+    found = holdfast.approvals(session_id, open_only=not every)
+    return {"approvals": [_shown(holdfast, approval) for approval in found]}
+
+
+@router.get("/{approval}", name="get_approval")
+def get_approval(holdfast: Served, approval: ApprovalPath) -> Document:
+    return _shown(holdfast, holdfast.approval(approval))
+
+
+@router.post("/{approval}/answer", name="answer_approval")
+def answer_approval(
+    request: Request, holdfast: Served, approval: ApprovalPath, answer: AnswerBody
+) -> Document:
+    """Once; the same answer again changes nothing. A denial needs a note, which tells the agent why."""
+    bound = {"by": _who(request), "arguments_hash": answer.arguments_hash, "nonce": answer.nonce}
+    if answer.approved:
+        return _shown(holdfast, holdfast.approve(approval, answer.note, **bound))
+    return _shown(holdfast, holdfast.deny(approval, answer.note or "", **bound))
+
+
+def _who(request: Request) -> str | None:
+    """Whoever holds the token; None, on a server without tokens: the user that it runs as."""
+    return caller_of(request).id or None
+
+
+def _shown(holdfast: Holdfast, approval: Approval) -> Document:
+    return approval_document(approval, holdfast.store.now())

@@ -1,0 +1,164 @@
+"""Owns the stream of a session's events (SSE): from the last one that the caller has, until there can be no more."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import time
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import islice
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Header, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from holdfast.clock import to_iso
+from holdfast.domain.turns import Event
+from holdfast.engine.following import BEGINNING, Place, events_behind, is_over
+from holdfast.errors import HoldfastError, InvalidInput, StoreUnavailable, TooMany
+from holdfast.store.contract import Store
+from holdfast.web.access import Guarded, caller_of
+from holdfast.web.callers import Callers
+from holdfast.web.serving import Served
+from holdfast.web.sessions import SessionPath
+
+router = APIRouter(tags=["events"], route_class=Guarded)
+
+MEDIA_TYPE: Final = "text/event-stream"
+LOOK_SECONDS: Final = 1.0
+#: between two signs of life, at each of which the caller's token is looked at again
+SIGN_SECONDS: Final = 15.0
+#: then the stream ends, and whoever still listens comes back with the last id
+_LONGEST_SECONDS: Final = 600.0
+_PAGE: Final = 500
+_PLACE: Final = re.compile(r"(\d{1,15})-(\d{1,15})-(\d{1,15})\Z", re.ASCII)
+
+
+class Streams:
+    """How many are open; ``closing`` is set when the server wants to end."""
+
+    def __init__(self, most: int = 500, most_each: int = 50) -> None:
+        self.closing = False
+        self._most = most
+        self._most_each = most_each
+        self._open: Counter[str] = Counter()
+
+    def open(self, caller: str) -> None:
+        if self._open.total() >= self._most or self._open[caller] >= self._most_each:
+            raise TooMany("too many streams are open")
+        self._open[caller] += 1
+
+    def close(self, caller: str) -> None:
+        self._open[caller] -= 1
+        self._open += Counter()  # forgets whoever has none
+
+
+@dataclass(frozen=True, slots=True)
+class Follower:
+    store: Store
+    session_id: str
+    callers: Callers
+    authorization: list[str]
+    streams: Streams
+
+    async def messages(self, place: Place) -> AsyncIterator[str]:
+        until = time.monotonic() + _LONGEST_SECONDS
+        sign_at = time.monotonic() + SIGN_SECONDS
+        while not self.streams.closing and time.monotonic() < until:
+            try:
+                found, over = await run_in_threadpool(self._look, place)
+                if time.monotonic() >= sign_at:
+                    await run_in_threadpool(self.callers.identify, self.authorization)
+                    sign_at = time.monotonic() + SIGN_SECONDS
+                    yield ": still here\n\n"
+            except StoreUnavailable:
+                found, over = [], False  # it may come back
+            except HoldfastError:
+                return
+            for place, event in found:
+                yield _message(place, event)
+            if over and not found:
+                yield "event: end\ndata: {}\n\n"
+                return
+            if not found:
+                await asyncio.sleep(LOOK_SECONDS)
+
+    def _look(self, place: Place) -> tuple[list[tuple[Place, Event]], bool]:
+        # asked first: what happens in between is still found
+        over = is_over(self.store, self.session_id)
+        return list(islice(events_behind(self.store, self.session_id, place), _PAGE)), over
+
+
+class _Stream(StreamingResponse):
+    """Ends also for a caller who does not take what was sent."""
+
+    def __init__(self, messages: AsyncIterator[str], streams: Streams, caller: str) -> None:
+        super().__init__(messages, media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
+        self._streams = streams
+        self._caller = caller
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._streams.open(self._caller)
+        try:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LONGEST_SECONDS + SIGN_SECONDS):
+                    await super().__call__(scope, receive, send)
+        finally:
+            self._streams.close(self._caller)
+
+
+@router.get(
+    "/sessions/{session}/events",
+    name="events",
+    response_class=StreamingResponse,
+    responses={200: {"description": "Events", "content": {MEDIA_TYPE: {"schema": {"type": "string"}}}}},
+)
+async def events(
+    request: Request,
+    holdfast: Served,
+    session: SessionPath,
+    last_event_id: Annotated[str | None, Header(max_length=60)] = None,
+) -> _Stream:
+    """One message for each event, with the id turn-attempt-number: ``Last-Event-ID`` goes on behind it.
+
+    It ends with a message ``end`` when the session is closed. A stream that breaks off is asked for again.
+    """
+    place = _place(last_event_id)
+    session_id = await run_in_threadpool(holdfast.find, session)
+    streams: Streams = request.app.state.streams
+    follower = Follower(
+        holdfast.store,
+        session_id,
+        request.app.state.callers,
+        request.headers.getlist("authorization"),
+        streams,
+    )
+    return _Stream(follower.messages(place), streams, caller_of(request).id)
+
+
+def _place(last: str | None) -> Place:
+    if last is None:
+        return BEGINNING
+    found = _PLACE.match(last)
+    if found is None:
+        raise InvalidInput("Last-Event-ID", "must be the id of an event: turn-attempt-number")
+    return Place(*map(int, found.groups()))
+
+
+def _message(place: Place, event: Event) -> str:
+    data: dict[str, Any] = {
+        "turn": place.turn,
+        "attempt": place.attempt,
+        "number": place.number,
+        "at": to_iso(event.at),
+        "kind": event.kind.value,
+        "data": dict(event.data),
+    }
+    # on one line: JSON has no bare newlines
+    return f"id: {'-'.join(map(str, place))}\nevent: {event.kind.value}\ndata: {json.dumps(data)}\n\n"

@@ -1,0 +1,61 @@
+"""Owns what one call may ask for: so many rows, words that can be ids, and records that the engine would have made.
+
+Whoever calls the Store contract over HTTP need not have used the engine, which checks what a person gives.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from holdfast.domain.approvals import Answer, check_note
+from holdfast.domain.ids import check_id, check_provider, check_session_name
+from holdfast.domain.sessions import NewSession
+from holdfast.domain.text import check_name, check_text
+from holdfast.domain.turns import NewTurn
+from holdfast.errors import InvalidInput
+from holdfast.store.wire import MAX_WORD
+
+MAX_PAGE: Final = 10_000
+#: of a page that is shown to somebody, whole records with their texts
+MAX_SHOWN: Final = 500
+_TEXTS: Final = frozenset({"prompt", "response", "summary", "why"})
+
+
+def check_arguments(verb: str, arguments: Mapping[str, object]) -> None:
+    for name, value in arguments.items():
+        place = f"{verb}.{name}"
+        match value:
+            case int() if name == "limit" and value > MAX_PAGE:
+                raise InvalidInput(place, f"must be at most {MAX_PAGE}")
+            case str() if name in _TEXTS:
+                check_text(place, value)
+            case str():
+                check_text(place, value, limit=MAX_WORD)
+            case NewSession():
+                _check_session(value)
+            case NewTurn():
+                _check_turn(value)
+            case Answer():
+                check_note(value.approved, value.note)
+            case _:
+                pass
+
+
+def _check_session(new: NewSession) -> None:
+    check_id("id", new.id)
+    check_name("agent", new.agent)
+    check_text("purpose", new.purpose)
+    if new.name is not None:
+        check_session_name(new.name)
+    if new.provider is not None:
+        check_provider(new.provider)
+    if new.conversation_id is not None:
+        check_id("conversation", new.conversation_id)
+
+
+def _check_turn(new: NewTurn) -> None:
+    check_text("prompt", new.prompt)
+    check_provider(new.provider)
+    if new.key is not None:
+        check_text("key", new.key, limit=MAX_WORD)

@@ -1,0 +1,104 @@
+"""Owns the turns of a session as resources: put into the queue, looked at, changed and cancelled."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Query
+
+from holdfast.domain.ids import RuntimeId
+from holdfast.domain.numbers import MOST
+from holdfast.domain.turns import NewTurn, TurnRequest
+from holdfast.engine.documents import (
+    Document,
+    attempt_document,
+    history_turn_document,
+    turn_document,
+)
+from holdfast.web.access import Guarded
+from holdfast.web.keys import ServedOnce
+from holdfast.web.serving import Served
+from holdfast.web.sessions import Body, Limit, SessionPath
+
+router = APIRouter(tags=["turns"], prefix="/sessions/{session}/turns", route_class=Guarded)
+
+TurnPath = Annotated[int, Path(ge=1, le=MOST)]
+_MOST_PRIORITY = 1000
+
+
+class NewTurnBody(Body):
+    prompt: str
+    provider: str | None = None
+    model: str | None = None
+    work_dir: str | None = None
+    fresh: bool = False
+    priority: Annotated[int, Query(ge=-_MOST_PRIORITY, le=_MOST_PRIORITY)] = 0
+    runtime_id: str | None = None
+    key: str | None = None
+
+
+class EditBody(Body):
+    prompt: str | None = None
+    response: str | None = None
+
+
+class RetryBody(Body):
+    prompt: str | None = None
+
+
+@router.get("", name="turns")
+def turns(
+    holdfast: Served,
+    session: SessionPath,
+    after: Annotated[int, Query(ge=0, le=MOST)] = 0,
+    limit: Limit = 50,
+) -> Document:
+    """In order; ``next_after`` leads to the next page, and is null on the last one."""
+    found = holdfast.store.turns(holdfast.find(session), after=after, limit=limit)
+    return {
+        "turns": [turn_document(turn) for turn in found],
+        "next_after": found[-1].seq if len(found) == limit else None,
+    }
+
+
+@router.post("", name="enqueue_turn", status_code=HTTPStatus.CREATED)
+def enqueue_turn(holdfast: ServedOnce, session: SessionPath, new: NewTurnBody) -> Document:
+    """Put a turn into the queue, for a worker to run."""
+    found = holdfast.session(holdfast.find(session))
+    asked = NewTurn(
+        new.prompt,
+        holdfast.provider_of(found, new.provider),
+        TurnRequest(new.work_dir, new.model, force_fresh=new.fresh),
+        priority=new.priority,
+        runtime_id=None if new.runtime_id is None else RuntimeId(new.runtime_id),
+        key=new.key,
+    )
+    return turn_document(holdfast.enqueue(found.id, new.prompt, asked))
+
+
+@router.get("/{turn}", name="get_turn")
+def get_turn(holdfast: Served, session: SessionPath, turn: TurnPath) -> Document:
+    conversation = holdfast.session(holdfast.find(session)).conversation_id
+    found = holdfast.store.get_turn(conversation, turn)
+    attempts = holdfast.store.attempts(conversation, turn)
+    return {**turn_document(found), "attempts": [attempt_document(attempt) for attempt in attempts]}
+
+
+@router.patch("/{turn}", name="edit_turn")
+def edit_turn(holdfast: ServedOnce, session: SessionPath, turn: TurnPath, edit: EditBody) -> Document:
+    """Change what was asked or answered: whatever has seen it is not resumed any more."""
+    edited = holdfast.edit(holdfast.find(session), turn, prompt=edit.prompt, response=edit.response)
+    return history_turn_document(edited)
+
+
+@router.post("/{turn}/cancel", name="cancel_turn")
+def cancel_turn(holdfast: ServedOnce, session: SessionPath, turn: TurnPath) -> Document:
+    """At once while it waits; one that runs is asked to stop, and its session stays."""
+    return turn_document(holdfast.cancel(holdfast.find(session), turn))
+
+
+@router.post("/{turn}/retry", name="retry_turn", status_code=HTTPStatus.CREATED)
+def retry_turn(holdfast: ServedOnce, session: SessionPath, turn: TurnPath, again: RetryBody) -> Document:
+    """Take it and what came after it out of the history, and put it into the queue again."""
+    return turn_document(holdfast.retry(holdfast.find(session), turn, again.prompt))

@@ -1,0 +1,72 @@
+"""Owns what is told about each request: one line in the log, and the figures."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Mapping
+from typing import Final
+
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from holdfast.domain.turns import Claim, Lease, Orphan
+from holdfast.web.access import Caller
+from holdfast.web.metrics import Meters
+
+log = logging.getLogger("holdfast.web")
+
+#: of a request that got to no verb: it was not let in, or asked for nothing that there is
+NO_VERB: Final = "none"
+
+
+class Watch:
+    def __init__(self, app: ASGIApp, meters: Meters) -> None:
+        self._app = app
+        self._meters = meters
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        state = scope.setdefault("state", {})
+        began, status = time.monotonic(), 500
+
+        async def noticed(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noticed)
+        finally:
+            seconds = time.monotonic() - began
+            verb = state.get("verb", NO_VERB)
+            self._meters.answered(verb, status, seconds, state.get("code"))
+            if log.isEnabledFor(logging.INFO):
+                log.info("%s %s", scope["method"], verb, extra={"about": _told(state, status, seconds)})
+
+
+def _told(state: Mapping[str, object], status: int, seconds: float) -> dict[str, object]:
+    caller = state.get("caller")
+    told: dict[str, object] = {"status": status, "seconds": round(seconds, 6)}
+    if isinstance(caller, Caller) and caller.id:
+        told["token"] = caller.id
+    if "code" in state:
+        told["code"] = state["code"]
+    about = state.get("about")
+    return told | about if isinstance(about, dict) else told
+
+
+def about(arguments: Mapping[str, object], answer: object) -> dict[str, object]:
+    """The session, the turn and the attempt that a call was about, where it says so."""
+    lease = arguments.get("lease")
+    if isinstance(answer, Claim):
+        lease = answer.lease
+    orphan = arguments.get("orphan")
+    if isinstance(orphan, Orphan):
+        lease = orphan.lease
+    if isinstance(lease, Lease):
+        return {"session": lease.session_id, "turn": lease.seq, "attempt": lease.attempt}
+    named = {"session": arguments.get("session_id"), "turn": arguments.get("seq")}
+    return {name: value for name, value in named.items() if value is not None}

@@ -1,0 +1,340 @@
+"""The server's resources: sessions, turns, events and figures, as scripts and pages ask for them."""
+
+import json
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
+from http.client import HTTPConnection, HTTPResponse
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.acceptance.command import holdfast
+from tests.acceptance.served import ask, server
+
+JSON = {"Content-Type": "application/json"}
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return f"sqlite:///{tmp_path_factory.mktemp('resources')}/holdfast.db"
+
+
+@pytest.fixture(scope="module")
+def url(store: str) -> Iterator[str]:
+    with server("--url", store) as (url, _):
+        yield url
+
+
+def send(url: str, method: str, path: str, body: object = None, **headers: str) -> tuple[int, Any]:
+    named = {name.replace("_", "-"): value for name, value in headers.items()}
+    text = None if body is None else json.dumps(body)
+    response, told = ask(url, method, path, text, {**JSON, **named})
+    return response.status, told
+
+
+def begin(url: str, **fields: object) -> str:
+    status, made = send(url, "POST", "/v1/sessions", {"agent": "terraform-architect", **fields})
+    assert status == 201
+    return str(made["session_id"])
+
+
+def work(url: str) -> None:
+    ended = holdfast("worker", "--provider", "scripted", "--once", env={"HOLDFAST_URL": url})
+    assert ended.code == 0, ended
+
+
+def test_a_session_is_made_changed_and_closed(url: str) -> None:
+    session = begin(url, purpose="plan", metadata={"task": "T1"}, name="infra")
+
+    status, changed = send(
+        url, "PATCH", "/v1/sessions/infra", {"phase": "planning", "expected_phase": "initializing"}
+    )
+    assert (status, changed["phase"]) == (200, "planning")
+    status, problem = send(
+        url, "PATCH", f"/v1/sessions/{session}", {"phase": "executing", "expected_phase": "approval"}
+    )
+    assert (status, problem["code"], problem["details"]["actual"]) == (409, "phase_conflict", "planning")
+    status, closed = send(
+        url, "POST", f"/v1/sessions/{session}/finalize", {"outcome": "completed", "summary": "ok"}
+    )
+    assert (status, closed["phase"], closed["summary"]) == (200, "completed", "ok")
+    status, read = send(url, "GET", f"/v1/sessions/{session}")
+    assert [change["to_phase"] for change in read["history"]] == ["planning", "completed"]
+    assert (
+        send(url, "POST", f"/v1/sessions/{session}/finalize", {"outcome": "failed"})[1]["code"]
+        == "session_closed"
+    )
+
+
+def test_every_session_is_on_one_page_of_the_list(url: str) -> None:
+    made = [begin(url) for _ in range(5)]
+    found: list[str] = []
+    path = "/v1/sessions?limit=2"
+    while True:
+        status, page = send(url, "GET", path)
+        assert status == 200
+        found += [session["session_id"] for session in page["sessions"]]
+        if page["next_cursor"] is None:
+            break
+        path = f"/v1/sessions?limit=2&cursor={page['next_cursor']}"
+
+    assert len(found) == len(set(found))
+    assert set(made) <= set(found)
+    assert found[:5] == made[::-1]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/sessions?limit=501",
+        "/v1/sessions?limit=0",
+        f"/v1/sessions/{'a' * 201}",
+        "/v1/sessions?cursor=%00",
+    ],
+)
+def test_what_is_too_much_is_refused(url: str, path: str) -> None:
+    status, problem = send(url, "GET", path)
+
+    assert (status, problem["code"]) == (422, "invalid_input")
+
+
+def test_a_turn_is_enqueued_run_edited_and_retried(url: str) -> None:
+    session = begin(url, provider="scripted")
+    status, turn = send(url, "POST", f"/v1/sessions/{session}/turns", {"prompt": "hello"})
+    assert (status, turn["turn"], turn["status"]) == (201, 1, "queued")
+    work(url)
+
+    status, ran = send(url, "GET", f"/v1/sessions/{session}/turns/1")
+    assert (ran["status"], ran["attempts"][0]["decision"]["kind"]) == ("done", "fresh")
+    assert send(url, "GET", f"/v1/sessions/{session}/decision")[1]["kind"] == "resume"
+    status, edited = send(url, "PATCH", f"/v1/sessions/{session}/turns/1", {"prompt": "hello there"})
+    assert (status, edited["prompt"]) == (200, "hello there")
+    decision = send(url, "GET", f"/v1/sessions/{session}/decision")[1]
+    assert (decision["kind"], decision["reason"]) == ("fresh", "history_changed"), (
+        "an edit counts over HTTP too"
+    )
+    status, again = send(url, "POST", f"/v1/sessions/{session}/turns/1/retry", {})
+    assert (status, again["retry_of"], again["prompt"]) == (201, 1, "hello there")
+    status, cancelled = send(url, "POST", f"/v1/sessions/{session}/turns/{again['turn']}/cancel")
+    assert (status, cancelled["status"]) == (200, "cancelled")
+    pages = send(url, "GET", f"/v1/sessions/{session}/turns?limit=1")[1]
+    assert ([one["turn"] for one in pages["turns"]], pages["next_after"]) == ([1], 1)
+    history = send(url, "GET", f"/v1/sessions/{session}/history")[1]["turns"]
+    assert [one["turn"] for one in history] == [2], "the one that was retried is out of it"
+
+
+def test_an_approval_is_answered_for_exactly_what_was_shown(url: str) -> None:
+    session = begin(url)
+    asked = holdfast("request-approval", session, "apply the plan", env={"HOLDFAST_URL": url}).out.split()[0]
+    _, shown = send(url, "GET", f"/v1/approvals/{asked}")
+    _, listed = send(url, "GET", f"/v1/approvals?session={session}")
+    assert [one["approval_id"] for one in listed["approvals"]] == [asked]
+    bound = {"arguments_hash": shown["arguments_hash"], "nonce": shown["nonce"]}
+    answer = f"/v1/approvals/{asked}/answer"
+
+    status, problem = send(url, "POST", answer, {**bound, "approved": True, "nonce": "0"})
+    assert (status, problem["code"]) == (409, "refused")
+    assert send(url, "POST", answer, {"approved": True})[0] == 422
+    assert send(url, "POST", answer, {**bound, "approved": False})[0] == 422
+    status, denied = send(url, "POST", answer, {**bound, "approved": False, "note": "not today"})
+    assert (status, denied["status"], denied["note"]) == (200, "denied", "not today")
+    status, problem = send(url, "POST", answer, {**bound, "approved": True})
+    assert (status, problem["code"]) == (409, "refused")
+    assert send(url, "GET", "/v1/approvals/apr-nobody")[0] == 404
+
+
+def test_a_post_with_a_key_happens_once(url: str) -> None:
+    new = {"agent": "terraform-architect", "purpose": "once"}
+    first, second = (send(url, "POST", "/v1/sessions", new, Idempotency_Key="make-it")[1] for _ in range(2))
+    assert first == second
+    status, problem = send(url, "POST", "/v1/sessions", {**new, "purpose": "two"}, Idempotency_Key="make-it")
+    assert (status, problem["code"]) == (409, "conflict")
+    path = f"/v1/sessions/{first['session_id']}/turns"
+    turns = [send(url, "POST", path, {"prompt": "go"}, Idempotency_Key="enqueue-it")[1] for _ in range(2)]
+    assert turns[0] == turns[1]
+
+
+@pytest.mark.parametrize(
+    ("body", "status"),
+    [
+        (b'{"agent": "a", "unknown": 1}', 422),
+        (b'{"agent": 7}', 422),
+        (b'{"agent": "a", "metadata": ' + b'{"a":' * 2000 + b"1" + b"}" * 2001, 422),
+        (b'{"agent": "a", "metadata": ' + b"[" * 100_000, 422),
+        (b'{"agent": "a", "metadata": {"a": NaN}}', 422),
+        (b'{"agent": "\\ud800"}', 422),
+        (b'{"agent": "a\\u0000"}', 422),
+        (b"agent=a", 422),
+        (b"", 422),
+    ],
+)
+def test_a_body_that_cannot_be_used_is_a_problem_and_no_more(url: str, body: bytes, status: int) -> None:
+    response, problem = ask(url, "POST", "/v1/sessions", body, JSON)
+
+    assert response.status in (400, status)
+    assert "Traceback" not in json.dumps(problem)
+
+
+# --- events -----------------------------------------------------------------------------------------------------
+
+
+class Stream:
+    """The events of a session, as they come."""
+
+    def __init__(self, url: str, path: str, **headers: str) -> None:
+        parts = urlsplit(url)
+        self.connection = HTTPConnection(str(parts.hostname), parts.port, timeout=30)
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.connection.request("GET", path, headers=named)
+        self.response: HTTPResponse = self.connection.getresponse()
+
+    def __enter__(self) -> Self:
+        assert self.response.headers["content-type"].startswith("text/event-stream")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.response.close()
+        self.connection.close()
+
+    def message(self) -> dict[str, str]:
+        """The next one; empty at the end of the stream."""
+        fields: dict[str, str] = {}
+        while line := self.response.readline().decode():
+            if line == "\n" and fields:
+                return fields
+            name, _, value = line.rstrip("\n").partition(": ")
+            if name:
+                fields[name] = value
+        return {}
+
+
+def ran(url: str, prompt: str = "hello") -> str:
+    result = holdfast("run", prompt, "--provider", "scripted", "--json", env={"HOLDFAST_URL": url})
+    return str(result.json["session_id"])
+
+
+def test_events_come_in_order_and_go_on_behind_the_last_one(url: str) -> None:
+    session = ran(url)
+    path = f"/v1/sessions/{session}/events"
+    send(url, "POST", f"/v1/sessions/{session}/finalize", {"outcome": "completed"})
+    with Stream(url, path) as stream:
+        messages = list(iter(stream.message, {}))
+
+    *events, end = messages
+    assert end == {"event": "end", "data": "{}"}
+    places = [tuple(map(int, event["id"].split("-"))) for event in events]
+    assert places == sorted(set(places))
+    assert [json.loads(event["data"])["kind"] for event in events] == [event["event"] for event in events]
+    assert "text" in [event["event"] for event in events]
+    with Stream(url, path, Last_Event_ID=events[0]["id"]) as stream:
+        assert list(iter(stream.message, {})) == messages[1:]
+
+
+def test_what_happens_is_told_to_who_listens(url: str) -> None:
+    session = begin(url, provider="scripted")
+    with Stream(url, f"/v1/sessions/{session}/events") as stream:
+        send(url, "POST", f"/v1/sessions/{session}/turns", {"prompt": "hello"})
+        work(url)
+
+        assert json.loads(stream.message()["data"])["turn"] == 1
+
+
+def test_a_stream_of_nothing_is_refused(url: str) -> None:
+    assert send(url, "GET", "/v1/sessions/nobody/events")[0] == 404
+    session = begin(url)
+    for last in ("1", "a-b-c", "1-1-9999999999999999"):
+        status, problem = send(url, "GET", f"/v1/sessions/{session}/events", Last_Event_ID=last)
+        assert (status, problem["code"]) == (422, "invalid_input")
+
+
+def test_nobody_takes_all_the_streams(url: str) -> None:
+    session = begin(url)
+    path = f"/v1/sessions/{session}/events"
+    with ExitStack() as opened:
+        for _ in range(50):
+            opened.enter_context(Stream(url, path))
+
+        status, problem = send(url, "GET", path)
+
+        assert (status, problem["code"]) == (429, "too_many")
+
+
+def test_a_server_that_is_stopped_ends_its_streams(tmp_path: Path) -> None:
+    with (
+        server("--url", f"sqlite:///{tmp_path}/holdfast.db") as (url, process),
+        Stream(url, f"/v1/sessions/{begin(url)}/events") as stream,
+    ):
+        process.send_signal(signal.SIGTERM)
+
+        assert stream.message() == {}
+        assert process.wait(timeout=9) == 0, "sooner than streams are cut off"
+
+
+# --- figures and logs -------------------------------------------------------------------------------------------
+
+
+def figures(url: str) -> dict[str, float]:
+    parts = urlsplit(url)
+    connection = HTTPConnection(str(parts.hostname), parts.port, timeout=30)
+    try:
+        connection.request("GET", "/metrics")
+        response = connection.getresponse()
+        assert response.headers["content-type"].startswith("text/plain")
+        lines = response.read().decode().splitlines()
+    finally:
+        connection.close()
+    pairs = (line.rpartition(" ") for line in lines if not line.startswith("#"))
+    return {name: float(value) for name, _, value in pairs}
+
+
+def test_figures_count_what_happened_and_name_nobody(tmp_path: Path) -> None:
+    with server("--url", f"sqlite:///{tmp_path}/holdfast.db") as (url, _):
+        session = begin(url, provider="scripted", name="infra")
+        send(url, "POST", f"/v1/sessions/{session}/turns", {"prompt": "hello"})
+        send(url, "POST", f"/v1/sessions/{session}/turns", {"prompt": "and on"})
+        work(url)
+        send(url, "GET", "/v1/sessions/nobody")
+        send(url, "GET", "/v1/sessions/infra")
+
+        found = figures(url)
+
+    assert found['holdfast_sessions{kind="delegated",phase="initializing"}'] == 1
+    assert found['holdfast_turns{failure="",status="done"}'] == 2
+    assert found['holdfast_attempts{decision="fresh",reason="no_pointer",status="done"}'] == 1
+    assert found['holdfast_attempts{decision="resume",reason="resumable",status="done"}'] == 1
+    assert found["holdfast_queue_depth"] == 0
+    assert found["holdfast_claim_latency_seconds_count"] == 2
+    assert found['holdfast_refusals_total{code="not_found"}'] == 1
+    assert found['holdfast_requests_total{status="201",verb="enqueue_turn"}'] == 2
+    assert found["holdfast_store_bytes"] > 0
+    assert not [name for name in found if session in name or "infra" in name or "nobody" in name]
+
+
+def test_paths_that_there_are_not_make_no_figures(url: str) -> None:
+    def ask_for(number: int) -> set[str]:
+        send(url, "GET", f"/v1/{number}")
+        send(url, "GET", f"/v1/sessions/{number}")
+        send(url, "POST", f"/v1/store/{number}", {})
+        return set(figures(url))
+
+    names = ask_for(0) | ask_for(0)
+
+    assert set().union(*map(ask_for, range(1, 20))) == names
+
+
+def test_the_log_says_as_json_which_turn_a_request_was_about(tmp_path: Path) -> None:
+    with (tmp_path / "log").open("w+") as log:
+        with server("--url", f"sqlite:///{tmp_path}/holdfast.db", "--log-json", stderr=log) as (url, _):
+            session = begin(url, provider="scripted")
+            send(url, "POST", f"/v1/sessions/{session}/turns", {"prompt": "hello"})
+            work(url)
+        log.seek(0)
+        lines = [json.loads(line) for line in log]
+
+    (finished,) = [line for line in lines if line["message"] == "POST finish_turn"]
+    assert (finished["session"], finished["turn"], finished["attempt"]) == (session, 1, 1)
+    assert (finished["status"], finished["level"]) == (200, "info")
+    assert all("hello" not in json.dumps(line) for line in lines), "no texts"

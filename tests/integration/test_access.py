@@ -1,0 +1,487 @@
+"""Who may do what over HTTP: every role with every verb, in its own workspace and in another one."""
+
+import json
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from http.client import HTTPConnection
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import pytest
+
+from holdfast.clock import Instant, after
+from holdfast.domain.ids import Workspace
+from holdfast.domain.sightings import Sighting
+from holdfast.domain.tokens import ENTROPY, Role, make_token
+from holdfast.engine.holdfast import Holdfast
+from holdfast.errors import (
+    Busy,
+    Conflict,
+    Forbidden,
+    InvalidInput,
+    LeaseLost,
+    NotFound,
+    Refused,
+    Unauthenticated,
+)
+from holdfast.store.contract import Store
+from holdfast.store.http_store import open_http
+from holdfast.store.open import open_store
+from holdfast.store.sql_store import SqlStore
+from holdfast.store.verbs import verbs
+from holdfast.testing.builders import a_delegation, a_runtime, a_session, an_answer
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.workspace_contract import VERBS, Theirs, begin_theirs, nothing
+from holdfast.web.access import ANYONE
+from holdfast.web.app import create_app
+from holdfast.web.callers import Callers
+from holdfast.web.rates import Rates
+from holdfast.web.serving import Workspaces
+from tests.contract.heads import dump
+from tests.contract.served import NoTokens, Served, serving
+from tests.integration.hook_process import a_stop, recorded, write_message
+
+MEMORY = "sqlite:///:memory:"
+
+#: reader, operator, worker, admin: who may
+MATRIX = {
+    "answer_approval": "-o-a",
+    "approval_window": "rowa",
+    "approvals": "rowa",
+    "ask_delegation": "-owa",
+    "attempts": "rowa",
+    "bytes_used": "rowa",
+    "cancel_turn": "-o-a",
+    "children": "rowa",
+    "claim_turn": "--wa",
+    "clean_up": "-o-a",
+    "clear_pointer": "-o-a",
+    "create_session": "-o-a",
+    "create_token": "---a",
+    "delegate": "-owa",
+    "delegation_counts": "rowa",
+    "delegations": "rowa",
+    "edit_turn": "-o-a",
+    "end_delegation": "-owa",
+    "enqueue_turn": "-o-a",
+    "events": "rowa",
+    "explain": "rowa",
+    "fall_back": "--wa",
+    "finalize_session": "-o-a",
+    "find_approval": "rowa",
+    "find_session": "rowa",
+    "finish_turn": "--wa",
+    "fork": "-o-a",
+    "free_sessions": "rowa",
+    "get_approval": "rowa",
+    "get_conversation": "rowa",
+    "get_session": "rowa",
+    "get_turn": "rowa",
+    "heartbeat": "--wa",
+    "history": "rowa",
+    "holder": "rowa",
+    "hook": "-owa",
+    "late_reports": "rowa",
+    "launch": "--wa",
+    "list_sessions": "rowa",
+    "lose_delegations": "-owa",
+    "new_generation": "-o-a",
+    "newest_attempt": "rowa",
+    "newest_events": "rowa",
+    "now": "rowa",
+    "observe_session": "-owa",
+    "observed_session": "rowa",
+    "observed_sessions": "rowa",
+    "open_delegations": "rowa",
+    "orphans": "rowa",
+    "phase_history": "rowa",
+    "pin": "--wa",
+    "pointer": "rowa",
+    "pointers": "rowa",
+    "provider_sessions": "rowa",
+    "put_back": "--wa",
+    "readyz": "rowa",
+    "record_events": "--wa",
+    "record_turn": "-owa",
+    "recover": "--wa",
+    "register_runtime": "--wa",
+    "remove_session": "-o-a",
+    "rename_session": "-o-a",
+    "request_approval": "-owa",
+    "retire": "-owa",
+    "retry_turn": "-o-a",
+    "revoke_token": "---a",
+    "runtimes": "rowa",
+    "set_pointer": "-owa",
+    "start_turn": "--wa",
+    "statistics": "rowa",
+    "tokens": "---a",
+    "truncate": "-o-a",
+    "turns": "rowa",
+    "update_session": "-owa",
+    "usage": "rowa",
+    "welcome": "rowa",
+}
+CALLS: dict[str, Callable[[Store, Theirs], object]] = {
+    **VERBS,
+    "now": lambda s, _: s.now(),
+    "bytes_used": lambda s, _: s.bytes_used(),
+    "register_runtime": lambda s, _: s.register_runtime(a_runtime()),
+    "delegate": lambda s, _: s.delegate(a_delegation()),
+    "observe_session": lambda s, _: s.observe_session(Sighting(provider="claude", id="1", at=s.now())),
+}
+OPEN_TO_ALL = {"healthz"}
+
+
+class Route(NamedTuple):
+    method: str
+    path: str  #: with ids of nothing
+    verb: str
+
+
+def routes() -> list[Route]:
+    """Every one, from the document that describes them."""
+    app = create_app(
+        Workspaces("default", Holdfast(open_store(MEMORY)).within), Callers(NoTokens()), Rates(1)
+    )
+    return [
+        Route(method.upper(), re.sub(r"{[^}]*}", "7", path), operation["operationId"].rpartition(".")[2])
+        for path, operations in app.openapi()["paths"].items()
+        for method, operation in operations.items()
+    ]
+
+
+ROUTES = [route for route in routes() if route.verb not in OPEN_TO_ALL]
+CELLS = [(role, verb) for role in Role for verb in sorted(verbs())]
+
+
+def may(role: Role, verb: str) -> bool:
+    return role.value[0] in MATRIX[verb]
+
+
+Header = tuple[str, str]
+
+
+def ask(url: str, method: str, path: str, *headers: Header, body: str = "{}") -> tuple[int, dict[str, Any]]:
+    """By hand, so that a header can be sent twice."""
+    parts = urlsplit(url)
+    connection = HTTPConnection(str(parts.hostname), parts.port, timeout=30)
+    try:
+        connection.putrequest(method, path)
+        length = ("Content-Length", str(len(body)))
+        for name, value in (*headers, ("Content-Type", "application/json"), length):
+            connection.putheader(name, value)
+        connection.endheaders(body.encode())
+        response = connection.getresponse()
+        text = response.read()
+        told = json.loads(text) if "json" in response.headers["content-type"] else {}
+        return response.status, told if isinstance(told, dict) else {}
+    finally:
+        connection.close()
+
+
+def rows_of(fleet: "Fleet") -> dict[str, list[str]]:
+    """Everything in the workspace that is not empty."""
+    return {
+        table: [row for row in rows if repr(fleet.room) in row] for table, rows in dump(fleet.full).items()
+    }
+
+
+class Fleet:
+    """One database behind one server: a workspace with data in it, empty ones, and tokens of each."""
+
+    def __init__(self, served: Served, book: SqlStore, database: SqlStore, clock: ManualClock) -> None:
+        self.served = served
+        self.book = book
+        self.room, self.full = served.room_in(database)
+        self._database = database
+        self.theirs = begin_theirs(self.full, clock)
+        self._tokens: dict[tuple[Role, str], str] = {}
+
+    def empty_room(self) -> str:
+        return self.served.room_in(self._database)[0]
+
+    def token(self, role: Role, room: str) -> str:
+        if (role, room) not in self._tokens:
+            new, self._tokens[role, room] = make_token(role, role.value, None, os.urandom(ENTROPY))
+            self.book.within(Workspace(room)).create_token(new)
+        return self._tokens[role, room]
+
+    @contextmanager
+    def store(self, role: Role, *, token_of: str, workspace: str) -> Iterator[Store]:
+        with closing(open_http(self.served.url, workspace, self.token(role, token_of))) as store:
+            yield store
+
+
+@pytest.fixture(scope="module")
+def opened() -> Iterator[Callable[..., SqlStore]]:
+    with ExitStack() as open_stores:
+
+        def make(clock: ManualClock | None = None) -> SqlStore:
+            store = open_stores.enter_context(closing(open_store(MEMORY, clock=clock)))
+            assert isinstance(store, SqlStore)
+            return store
+
+        yield make
+
+
+@pytest.fixture(scope="module")
+def book(opened: Callable[..., SqlStore]) -> SqlStore:
+    store = opened()
+    store.create_token(make_token(Role.READER, "the first", None, bytes(ENTROPY))[0])
+    return store
+
+
+@pytest.fixture(scope="module")
+def served(book: SqlStore) -> Iterator[Served]:
+    with serving(book) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def make_fleet(served: Served, book: SqlStore, opened: Callable[..., SqlStore]) -> Callable[[], Fleet]:
+    clock = ManualClock()
+    database = opened(clock)
+    return lambda: Fleet(served, book, database, clock)
+
+
+@pytest.fixture(scope="module")
+def untouched(served: Served, book: SqlStore, opened: Callable[..., SqlStore]) -> Fleet:
+    """For cells in which nothing may change."""
+    clock = ManualClock()
+    return Fleet(served, book, opened(clock), clock)
+
+
+def bearer(token: str) -> tuple[str, str]:
+    return ("Authorization", f"Bearer {token}")
+
+
+# --- the matrix -------------------------------------------------------------------------------------------------
+
+
+def test_the_matrix_names_every_verb_and_every_route() -> None:
+    guarded = {route.verb for route in ROUTES}
+
+    assert set(MATRIX) == guarded
+    assert set(verbs()) == set(CALLS)
+    assert set(verbs()) <= guarded
+
+
+@pytest.mark.parametrize(("role", "verb"), CELLS)
+def test_in_its_own_workspace_a_role_does_its_verbs_and_no_other(
+    make_fleet: Callable[[], Fleet], untouched: Fleet, role: Role, verb: str
+) -> None:
+    fleet = make_fleet() if may(role, verb) else untouched
+    with fleet.store(role, token_of=fleet.room, workspace=fleet.room) as store:
+        if may(role, verb):
+            try:
+                CALLS[verb](store, fleet.theirs)
+            except (NotFound, LeaseLost, Conflict, Refused, Busy):
+                pass  # it may well be impossible; nobody forbade it
+        else:
+            before = dump(fleet.full)
+            with pytest.raises(Forbidden, match=f"a token of the role {role} does not do {verb}"):
+                CALLS[verb](store, fleet.theirs)
+            assert dump(fleet.full) == before
+
+
+@pytest.mark.parametrize(("role", "verb"), CELLS)
+def test_no_role_does_anything_in_another_workspace(untouched: Fleet, role: Role, verb: str) -> None:
+    before = dump(untouched.full)
+
+    with (
+        untouched.store(role, token_of=untouched.empty_room(), workspace=untouched.room) as store,
+        pytest.raises(Forbidden),
+    ):
+        CALLS[verb](store, untouched.theirs)
+
+    assert dump(untouched.full) == before
+
+
+@pytest.mark.parametrize(("role", "verb"), [cell for cell in CELLS if cell[1] in VERBS])
+def test_ids_of_another_workspace_lead_nowhere(untouched: Fleet, role: Role, verb: str) -> None:
+    before = rows_of(untouched)
+    room = untouched.empty_room()
+    with untouched.store(role, token_of=room, workspace=room) as store:
+        try:
+            answer = CALLS[verb](store, untouched.theirs)
+        except (NotFound, LeaseLost, Conflict, Forbidden):
+            answer = None
+
+    assert nothing(answer)
+    assert rows_of(untouched) == before
+
+
+@pytest.mark.parametrize("verb", sorted(MATRIX))
+def test_nobody_does_anything_without_a_good_token(untouched: Fleet, verb: str) -> None:
+    method, path, _ = next(route for route in ROUTES if route.verb == verb)
+    good = untouched.token(Role.ADMIN, untouched.room)
+    bad = [
+        (),
+        (("Authorization", "Basic YWRtaW46YWRtaW4="),),
+        (bearer("hft_" + "0" * 12),),
+        (bearer(good[:-1] + ("0" if good[-1] != "0" else "1")),),
+        (bearer(good), bearer(good)),
+    ]
+    for headers in bad:
+        status, problem = ask(untouched.served.url, method, path, *headers)
+        assert (status, problem["code"]) == (401, "unauthenticated"), headers
+
+
+@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
+def test_every_route_asks_the_same_table(untouched: Fleet, role: Role, route: Route) -> None:
+    token = bearer(untouched.token(role, untouched.empty_room()))
+
+    status, problem = ask(untouched.served.url, route.method, route.path, token)
+    elsewhere, told = ask(
+        untouched.served.url, route.method, route.path, token, ("Holdfast-Workspace", untouched.room)
+    )
+
+    if may(role, route.verb):
+        assert status in (200, 404, 409, 422), problem
+        assert elsewhere == 403, told
+    else:
+        assert (status, problem["code"]) == (403, "forbidden")
+        assert elsewhere == 403
+
+
+# --- tokens -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def tokens(opened: Callable[..., SqlStore], clock: ManualClock) -> SqlStore:
+    return opened(clock)
+
+
+def reader(tokens: SqlStore, expires_at: Instant | None = None) -> list[str]:
+    """The header of a new token."""
+    new, text = make_token(Role.READER, "a", expires_at, bytes(ENTROPY))
+    tokens.create_token(new)
+    return [f"Bearer {text}"]
+
+
+def test_a_token_is_good_until_it_expires(tokens: SqlStore, clock: ManualClock) -> None:
+    header = reader(tokens, after(clock(), 60))
+    clock.advance(59)
+    assert Callers(tokens).identify(header).role is Role.READER
+    clock.advance(1)
+    with pytest.raises(Unauthenticated):
+        Callers(tokens).identify(header)
+
+
+def test_a_token_that_is_revoked_is_believed_for_a_second_more_at_most(tokens: SqlStore) -> None:
+    now = 0.0
+    callers = Callers(tokens, lambda: now)
+    header = reader(tokens)
+    caller = callers.identify(header)
+    tokens.revoke_token(caller.id)
+
+    assert callers.remembered(header) == caller
+    now = 1.0
+    assert callers.remembered(header) is None
+    with pytest.raises(Unauthenticated):
+        callers.identify(header)
+
+
+def test_revoking_the_last_token_opens_nothing(tokens: SqlStore) -> None:
+    assert Callers(tokens).identify([]) is ANYONE
+    reader(tokens)
+    tokens.revoke_token(tokens.tokens()[0].id)
+
+    with pytest.raises(Unauthenticated):
+        Callers(tokens).identify([])
+
+
+def test_the_last_use_of_a_token_is_known_to_the_hour(tokens: SqlStore, clock: ManualClock) -> None:
+    header, first = reader(tokens), clock()
+    for seconds, known in ((0, first), (3599, first), (1, after(first, 3600))):
+        clock.advance(seconds)
+        Callers(tokens).identify(header)
+        assert tokens.tokens()[0].last_used_at == known
+
+
+# --- answers ---------------------------------------------------------------------------------------------------
+
+
+def test_an_answer_is_by_whoever_holds_the_token(make_fleet: Callable[[], Fleet]) -> None:
+    fleet = make_fleet()
+    asked = fleet.theirs.approval
+    with fleet.store(Role.OPERATOR, token_of=fleet.room, workspace=fleet.room) as store:
+        answered = store.answer_approval(asked.id, an_answer(asked, by="someone else"))
+
+    assert answered.answered_by == fleet.token(Role.OPERATOR, fleet.room).split("_")[1]
+
+
+def test_a_denial_says_why(make_fleet: Callable[[], Fleet]) -> None:
+    fleet = make_fleet()
+    asked = fleet.theirs.approval
+    with fleet.store(Role.OPERATOR, token_of=fleet.room, workspace=fleet.room) as store:
+        for note in (None, " "):
+            with pytest.raises(InvalidInput, match="note"):
+                store.answer_approval(asked.id, an_answer(asked, False, note=note))
+
+    assert fleet.full.get_approval(asked.id) == asked
+
+
+# --- hooks ------------------------------------------------------------------------------------------------------
+
+
+def test_files_that_a_token_names_are_not_opened(make_fleet: Callable[[], Fleet], tmp_path: Path) -> None:
+    fleet = make_fleet()
+    transcript = tmp_path / "transcript.jsonl"
+    write_message(transcript, "msg_1", 100)
+    new = a_delegation(id="toolu_http")
+    delegated = fleet.full.delegate(new).session
+    assert delegated is not None
+    operator = bearer(fleet.token(Role.OPERATOR, fleet.room))
+
+    def tell(event: str, payload: dict[str, Any]) -> None:
+        status, answer = ask(
+            fleet.served.url, "POST", f"/v1/hooks/{event}", operator, body=json.dumps(payload)
+        )
+        assert (status, answer) == (200, {})
+
+    for event in ("stop", "pre-compact", "session-end"):
+        tell(event, recorded(event.replace("-", "_"), session_id="seen", transcript_path=str(transcript)))
+    tell("subagent-stop", a_stop(tmp_path, new.id))
+
+    seen = fleet.full.observed_session("claude", "seen")
+    assert seen is not None
+    assert (seen.transcript_path, seen.transcript_offset, seen.input_tokens) == (str(transcript), 0, 0)
+    assert [held.outcome for held in fleet.full.delegations(delegated.id)] == [None]
+
+
+# --- keys -------------------------------------------------------------------------------------------------------
+
+
+def test_a_key_is_its_callers_own_and_good_for_one_request(
+    served: Served, make_fleet: Callable[[], Fleet]
+) -> None:
+    fleet = make_fleet()
+    session = fleet.full.create_session(a_session())
+    mine, other = (bearer(fleet.token(role, fleet.room)) for role in (Role.OPERATOR, Role.ADMIN))
+    key = ("Idempotency-Key", "once")
+
+    def rename(name: str, *headers: tuple[str, str]) -> int:
+        body = json.dumps({"session_id": session.id, "name": name})
+        return ask(served.url, "POST", "/v1/store/rename_session", *headers, key, body=body)[0]
+
+    assert rename("blue", mine) == 200
+    fleet.full.rename_session(session.id, "green")
+    assert rename("blue", mine) == 200
+    assert fleet.full.get_session(session.id).name == "green", "it did not happen again"
+    assert rename("red", mine) == 409
+    other_verb = json.dumps({"session_id": session.id, "change": {}})
+    assert ask(served.url, "POST", "/v1/store/update_session", mine, key, body=other_verb)[0] == 409
+    assert rename("red", other) == 200
+    assert rename("red", mine, key) == 422, "two keys"
+    assert fleet.full.get_session(session.id).name == "red"

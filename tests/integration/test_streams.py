@@ -1,0 +1,105 @@
+"""When a stream of events ends, and when it does not."""
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from holdfast.domain.tokens import ENTROPY, Role, make_token
+from holdfast.engine.following import BEGINNING
+from holdfast.errors import StoreUnavailable, TooMany
+from holdfast.store.open import open_store
+from holdfast.store.sql_store import SqlStore
+from holdfast.testing.builders import an_event
+from holdfast.testing.steps import begin, claim, enqueue
+from holdfast.web import events
+from holdfast.web.callers import Callers
+from holdfast.web.events import Follower, Streams
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(events, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(events, "SIGN_SECONDS", 0.05)
+
+
+@pytest.fixture
+def store() -> Iterator[SqlStore]:
+    with closing(open_store("sqlite:///:memory:")) as opened:
+        assert isinstance(opened, SqlStore)
+        yield opened
+
+
+def follower(store: SqlStore, streams: Streams | None = None, header: str = "") -> Follower:
+    session = begin(store)
+    enqueue(store, session, "go")
+    store.record_events(claim(store, session).lease, [an_event(1)])
+    return Follower(store, session.id, Callers(store), [header] if header else [], streams or Streams())
+
+
+async def messages(following: Follower, most: int) -> list[str]:
+    found = []
+    async with asyncio.timeout(30):
+        async for message in following.messages(BEGINNING):
+            found.append(message)
+            if len(found) == most:
+                break
+    return found
+
+
+def test_it_gives_signs_of_life_as_long_as_nothing_happens(store: SqlStore) -> None:
+    first, *signs = asyncio.run(messages(follower(store), 4))
+
+    assert first.startswith("id: 1-1-1\n")
+    assert signs == [": still here\n\n"] * 3
+
+
+def test_it_ends_when_its_token_is_revoked(store: SqlStore) -> None:
+    new, text = make_token(Role.READER, "a", None, bytes(ENTROPY))
+    store.create_token(new)
+    following = follower(store, header=f"Bearer {text}")
+    store.revoke_token(new.id)
+
+    assert len(asyncio.run(messages(following, 100))) == 1
+
+
+def test_it_ends_when_the_server_does(store: SqlStore) -> None:
+    streams = Streams()
+    following = follower(store, streams)
+    streams.closing = True
+
+    assert asyncio.run(messages(following, 100)) == []
+
+
+def test_it_ends_when_its_session_is_removed(store: SqlStore) -> None:
+    session = begin(store)
+    following = Follower(store, session.id, Callers(store), [], Streams())
+    store.remove_session(session.id)
+
+    assert asyncio.run(messages(following, 100)) == []
+
+
+def test_it_sits_out_a_store_that_is_away(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    following = follower(store)
+    read, failures = store.get_session, iter(range(3))
+
+    def get_session(session_id: str) -> object:
+        if next(failures, None) is not None:
+            raise StoreUnavailable("there", "is away")
+        return read(session_id)
+
+    monkeypatch.setattr(store, "get_session", get_session)
+
+    assert "id: 1-1-1\n" in "".join(asyncio.run(messages(following, 2)))
+
+
+def test_places_are_given_back() -> None:
+    streams = Streams(most=3, most_each=2)
+    for caller in ("a", "a", "b"):
+        streams.open(caller)
+    for caller in ("a", "c"):
+        with pytest.raises(TooMany):
+            streams.open(caller)
+    streams.close("a")
+    streams.open("c")

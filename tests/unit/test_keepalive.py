@@ -1,0 +1,49 @@
+"""Keeping a lease alive when the store says no."""
+
+import threading
+from typing import Any, cast
+
+import pytest
+
+from holdfast.clock import Instant
+from holdfast.domain.ids import ConversationId, SessionId
+from holdfast.domain.policy import QueuePolicy
+from holdfast.domain.turns import Lease
+from holdfast.engine.running.keepalive import KeepAlive
+from holdfast.errors import Forbidden, HoldfastError, NotFound, TooMany, Unauthenticated
+from holdfast.processes.process import StopCause
+from holdfast.store.contract import Store
+
+LEASE = Lease(SessionId("agent-1"), ConversationId("conv-1"), 1, 1, 1, "worker", Instant(0))
+HASTY = QueuePolicy(heartbeat_seconds=0.01, lease_seconds=1, grace_seconds=0.05, poll_seconds=0.01)
+
+
+class Refusing:
+    """A server that lets nobody do anything any more."""
+
+    def __init__(self, error: HoldfastError) -> None:
+        self._error = error
+
+    def __getattr__(self, name: str) -> Any:
+        def refuse(*_: object) -> None:
+            raise self._error
+
+        return refuse
+
+
+@pytest.mark.parametrize(
+    "error", [Unauthenticated("who?"), Forbidden("no"), TooMany("later"), NotFound("turn", "1")]
+)
+def test_a_lease_that_cannot_be_renewed_for_longer_than_the_grace_ends_the_turn(error: HoldfastError) -> None:
+    told, causes = threading.Event(), list[StopCause]()
+
+    def stop(cause: StopCause) -> None:
+        causes.append(cause)
+        told.set()
+
+    alive = KeepAlive(cast("Store", Refusing(error)), LEASE, HASTY)
+    alive.watch(stop)
+    with alive:
+        assert told.wait(30), "its agent would run on beside the next one"
+
+    assert causes == [StopCause.LEASE_LOST]
