@@ -75,6 +75,20 @@ def test_everything_else_in_the_file_stays_byte_for_byte(settings: Path) -> None
     assert beside(settings) == {"settings.json.before-holdfast"}
 
 
+def test_what_is_kept_is_the_file_before_holdfast_came(settings: Path) -> None:
+    write(settings, THEIRS)
+    ok("hooks", "install")
+
+    ok("hooks", "install", "--http", "http://127.0.0.1:8787")
+    ok("hooks", "uninstall")
+
+    assert (settings.parent / "settings.json.before-holdfast").read_text() == THEIRS
+
+
+def test_it_is_for_one_of_both() -> None:
+    assert holdfast("hooks", "install", "--user", "--project").code == 2
+
+
 def test_installing_twice_writes_once(settings: Path) -> None:
     write(settings, THEIRS)
     ok("hooks", "install")

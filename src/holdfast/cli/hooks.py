@@ -45,15 +45,8 @@ _TONES = {
     "holdfast hooks uninstall",
 )
 @click.argument("action", type=click.Choice(["install", "status", "uninstall"]))
-@click.option(
-    "--user", "scope", flag_value="user", help="In your own settings, for every project; the default."
-)
-@click.option(
-    "--project",
-    "scope",
-    flag_value="project",
-    help="In this project's settings, for everyone who works on it.",
-)
+@click.option("--user", is_flag=True, help="In your own settings, for every project; the default.")
+@click.option("--project", is_flag=True, help="In this project's settings, for everyone who works on it.")
 @click.option(
     "--http",
     metavar="URL",
@@ -61,7 +54,9 @@ _TONES = {
 )
 @pass_invocation
 @click.pass_context
-def hooks(ctx: click.Context, run: Invocation, action: str, scope: str | None, http: str | None) -> None:
+def hooks(
+    ctx: click.Context, run: Invocation, action: str, user: bool, project: bool, http: str | None
+) -> None:
     """Make Claude Code call Holdfast: install, status, uninstall.
 
     Subagents then get durable sessions, and what was begun by hand is known. Only Holdfast's own entries
@@ -70,11 +65,15 @@ def hooks(ctx: click.Context, run: Invocation, action: str, scope: str | None, h
     """
     if http is not None and action != "install":
         raise click.UsageError("--http is for install")
+    if user and project:
+        raise click.UsageError("--user or --project, not both")
     if action == "status":
-        if scope is not None:
+        if user or project:
             raise click.UsageError("status looks at all settings")
         ctx.exit(_status(run))
-    path = _settings_file(scope or "user")
+    path = (
+        project_settings(os.environ, current_directory(os.environ)) if project else user_settings(os.environ)
+    )
     if action == "uninstall":
         _tell(
             run,
@@ -91,12 +90,6 @@ def hooks(ctx: click.Context, run: Invocation, action: str, scope: str | None, h
         "the hooks were installed",
         "the hooks are installed",
     )
-
-
-def _settings_file(scope: str) -> Path:
-    if scope == "user":
-        return user_settings(os.environ)
-    return project_settings(os.environ, current_directory(os.environ))
 
 
 def _programs() -> tuple[str, ...]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.engine.hook_entries import Hooks, WrongShape
+from holdfast.engine.hook_entries import Hooks, WrongShape, without_entries
 from holdfast.engine.json_text import JsonProblem, line_of, read_object, remove_member, set_member
 from holdfast.errors import ConfigError, Conflict
 
@@ -70,7 +70,8 @@ def change_hooks(path: Path, change: Callable[[Hooks], Hooks]) -> Changed:
         return Changed(path, is_changed=False)
     after = set_member(text, _HOOKS, new) if new else remove_member(text, _HOOKS)
     try:
-        return Changed(path, is_changed=True, backup=_replace(path, found, after))
+        was_ours = without_entries(hooks) is not hooks
+        return Changed(path, is_changed=True, backup=_replace(path, found, after, was_ours=was_ours))
     except OSError as exc:
         raise ConfigError(str(path), f"cannot be written: {exc.strerror}") from exc
 
@@ -106,18 +107,20 @@ def _problem(path: Path, problem: str, line: int) -> ConfigError:
     return ConfigError(str(path), f"line {line}: {problem}", line=line)
 
 
-def _replace(path: Path, before: str | None, after: str) -> Path | None:
-    """The file is the old one or the new one at any moment."""
+def _replace(path: Path, before: str | None, after: str, *, was_ours: bool) -> Path | None:
+    """The file is the old one or the new one at any moment.
+
+    What is kept beside it is the file before Holdfast came: what it is renewed or removed from is not kept.
+    """
     real = path.resolve()
     real.parent.mkdir(parents=True, exist_ok=True)
-    backup = None
-    if before is not None:
-        backup = path.with_name(path.name + _BACKUP_SUFFIX)
-        _write(backup, before, real)
+    kept = path.with_name(path.name + _BACKUP_SUFFIX)
+    if before is not None and not was_ours:
+        _write(kept, before, real)
     if _read(path) != before:
         raise Conflict(f"{path} was changed by somebody else just now; nothing was changed")
     _write(real, after, real)
-    return backup
+    return kept if before is not None and kept.exists() else None
 
 
 def _write(path: Path, text: str, like: Path) -> None:

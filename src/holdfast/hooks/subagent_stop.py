@@ -63,7 +63,14 @@ def _end(call: HookCall, end: DelegationEnd) -> EndedDelegation | None:
     if ended.queued:
         call.log.say("queued", session=ended.session_id, id=ended.id, outcome=ended.outcome)
         return ended
-    what = "finalized" if ended.finalized_now else "ended" if ended.ended_now else "had ended before"
+    is_paused = ended.outcome is DelegationOutcome.PAUSED
+    what = (
+        "finalized"
+        if ended.finalized_now
+        else "ended"
+        if ended.ended_now or is_paused
+        else "had ended before"
+    )
     call.log.say(what, session=ended.session_id, id=ended.id, outcome=ended.outcome)
     if ended.finalized_now and call.when_done is not None:
         call.when_done(ended.session_id)
