@@ -78,7 +78,8 @@ def _environ(home: Path, url: str | None) -> dict[str, str]:
 def _payload(event: str, home: Path) -> Payload:
     if event == "pre-delegate":
         return _tool_call
-    recorded = json.loads(next(_RECORDED.glob(f"{event.replace('-', '_')}_*.json")).read_text())
+    named = sorted(_RECORDED.glob(f"{event.replace('-', '_')}*.json"))
+    recorded = json.loads(next(file for file in named if ".meta." not in file.name).read_text())
     if event == "subagent-stop":
         return lambda number: {**recorded, "agent_transcript_path": _transcript(home, number)}
     return lambda _: recorded
