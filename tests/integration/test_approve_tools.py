@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.domain.decisions import Reason, Refuse
 from holdfast.domain.pointers import Rights
+from holdfast.domain.policy import Policy, QueuePolicy
 from holdfast.domain.turns import NewTurn, TurnRequest
 from holdfast.engine.worker import WorkerOptions
 from holdfast.errors import InvalidInput
@@ -155,3 +156,31 @@ def test_a_turn_that_waits_is_run_as_it_was_asked_for(shop: Workshop) -> None:
         hf.resume(waits.session_id, rights=Rights(permission_mode="plan"))
 
     assert (hf.resume(waits.session_id).status, applied(shop)) == ("done", 1)
+
+
+def test_a_worker_does_not_run_it_with_an_agent_that_cannot_wait(shop: Workshop) -> None:
+    first = shop.begin(rights=GATED)
+    says = "if argv == ['--help']: print('--session-id --resume'); sys.exit()"
+    shop.changes["HOLDFAST_SCRIPTED_BINARY"] = shop.stand_in("simple-agent", says)
+    shop.policy = Policy(queue=QueuePolicy(affinity_seconds=0))
+    hf = shop.open()
+    hf.enqueue(first.session_id, APPLY)
+
+    hf.worker(["scripted"], WorkerOptions(once=True)).run()
+
+    turn = hf.store.turns(first.session_id)[-1]
+    assert (turn.status, applied(shop)) == ("failed", 0)
+    assert turn.failure is not None
+    assert "approv" in turn.failure.message
+
+
+def test_a_person_may_go_on_with_an_agent_that_cannot_wait(shop: Workshop) -> None:
+    first = shop.begin(rights=GATED)
+    says = "if argv == ['--help']: print('--session-id --resume'); sys.exit()"
+    shop.changes["HOLDFAST_SCRIPTED_BINARY"] = shop.stand_in("simple-agent", says)
+    hf = shop.open()
+    with pytest.raises(InvalidInput, match="--allow-wider-rights goes on without"):
+        hf.resume(first.session_id, APPLY)
+
+    assert hf.resume(first.session_id, APPLY, allow_wider_rights=True).status == "done"
+    assert applied(shop) == 1

@@ -9,7 +9,7 @@ from time import sleep
 
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import ProviderSessionId, SessionId
-from holdfast.domain.pointers import NO_RIGHTS, Rights
+from holdfast.domain.pointers import Rights
 from holdfast.domain.policy import Policy
 from holdfast.domain.text import check_name, check_text
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Refusal, Turn, TurnRequest, TurnStatus
@@ -73,7 +73,7 @@ def run_turn(
     result, too: it is part of the record.
     """
     request = _as_before(store, agent, session_id, options.request())
-    request = _still_asking(store, agent, session_id, request)
+    _require_waiting(store, agent, session_id, request)
     _require_directory(store, agent, session_id, request)
     taken = recover_session(store, agent.machine, session_id)
     if taken is not None:
@@ -153,22 +153,15 @@ def _as_before(store: Store, agent: Agent, session_id: SessionId, request: TurnR
     return replace(request, model=request.model or newest.model, rights=request.rights or newest.rights)
 
 
-def _still_asking(store: Store, agent: Agent, session_id: SessionId, request: TurnRequest) -> TurnRequest:
-    """What waited for a person with another provider waits with this one, too."""
+def _require_waiting(store: Store, agent: Agent, session_id: SessionId, request: TurnRequest) -> None:
+    """What waited for a person goes along with the session: refused before a turn is put in that could not run."""
     newest = store.newest_attempt(session_id)
-    if newest is None or newest.provider == agent.provider.name or newest.rights is None:
-        return request
-    pointer = store.pointer(session_id, agent.provider.name)
-    rights = request.rights or (pointer.rights if pointer is not None else None) or NO_RIGHTS
-    patterns = newest.rights.approve_tools
-    if request.allow_wider_rights or patterns <= rights.approve_tools:
-        return request
-    if not agent.runtime.capabilities.can_defer:
+    waits = newest is not None and newest.rights is not None and newest.rights.approve_tools
+    if waits and not request.allow_wider_rights and not agent.runtime.capabilities.can_defer:
         raise InvalidInput(
             "approve_tools",
             f"not supported by this provider ({agent.provider.name}); --allow-wider-rights goes on without",
         )
-    return replace(request, rights=replace(rights, approve_tools=rights.approve_tools | patterns))
 
 
 def _require_directory(store: Store, agent: Agent, session_id: SessionId, request: TurnRequest) -> None:

@@ -217,7 +217,10 @@ class TurnPath:
         request = self._claim.turn.request
         rights = request.rights or recorded or NO_RIGHTS
         # a gate is the session's: it does not go with a pointer that was lost, or with another provider
-        return replace(rights, approve_tools=rights.approve_tools | request.approve_tools)
+        patterns = rights.approve_tools | request.approve_tools
+        if request.allow_wider_rights and not self._agent.runtime.capabilities.can_defer:
+            patterns = frozenset()  # a person said to go on without
+        return replace(rights, approve_tools=patterns)
 
     def _must_end_within(self, seconds: float) -> bool:
         """Waits; True if the turn was to end meanwhile."""

@@ -32,8 +32,6 @@ SELECT id FROM approvals WHERE workspace = :ws AND id >= :low AND id < :high ORD
 NEWEST_OF_SESSION = """
 SELECT id, status, expires_at FROM approvals INDEXED BY approvals_of_sessions
 WHERE workspace = :ws AND session_id = :session_id ORDER BY requested_at DESC, id DESC LIMIT 50"""
-
-
 HEAD = """
 SELECT t.conversation_id, t.seq, t.status FROM sessions s JOIN turns t
     ON t.workspace = s.workspace AND t.conversation_id = s.conversation_id AND t.seq = s.head_seq
