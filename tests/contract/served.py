@@ -68,5 +68,6 @@ def serving(book: TokenBook | None = None) -> Iterator[Served]:
         try:
             yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}")
         finally:
+            app.state.queues.close()
             server.should_exit = True
             thread.join()

@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from holdfast.clock import Clock, Instant
 from holdfast.domain.turns import Claim
+from holdfast.store.contract import QueueWatch
 from holdfast.store.driver import Driver, Transaction
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
@@ -55,6 +56,9 @@ class MortalDriver:
     @property
     def where(self) -> str:
         return self._driver.where
+
+    def watch(self, topic: str, is_news: Callable[[], bool], /) -> QueueWatch:
+        return self._driver.watch(topic, is_news)
 
     def bytes_used(self) -> int:
         return self._driver.bytes_used()

@@ -123,6 +123,7 @@ MATRIX = {
     "turns": "rowa",
     "update_session": "-owa",
     "usage": "rowa",
+    "watch_queue": "--wa",
     "welcome": "rowa",
 }
 CALLS: dict[str, Callable[[Store, Theirs], object]] = {

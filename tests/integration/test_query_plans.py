@@ -24,6 +24,7 @@ ABOUT_ALL = {
     "statistics.TURNS",
     "tokens.ALL",
     "tokens.ANY",
+    "turns.ANY_READY",
     "welcomes.OPEN_APPROVALS",
 }
 

@@ -1,6 +1,7 @@
 """Owns the Store contract: every verb, none optional; these docstrings are its specification, whole and in one place.
 
-One call is one transaction, and a call that raises has changed nothing; ``clean_up`` alone is several. Everything
+One call is one transaction, and a call that raises has changed nothing; ``clean_up`` alone is several, and
+``watch_queue`` none. Everything
 happens in the workspace that the store was opened for; what is in another one does not exist.
 ``NotFound`` is raised for an id that does not exist; a verb that only lists what belongs to it lists nothing. Instants are the store's own.
 ``InvalidInput`` refuses a limit or a place to begin that is negative or beyond 2**53.
@@ -10,6 +11,7 @@ happens in the workspace that the store was opened for; what is in another one d
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol
 
 from holdfast.clock import Instant
@@ -61,6 +63,28 @@ from holdfast.domain.turns import (
     TurnRequest,
 )
 from holdfast.domain.usage import NOTHING_REPORTED, Usage, UsageGroup, UsageReport, UsageTotal
+
+
+class QueueWatch(AbstractContextManager["QueueWatch"], Protocol):
+    """For one waiting thread; its end closes it.
+
+    News is a hint and no promise: it may be about nothing, and may get lost in an outage. Whoever waits looks
+    for turns now and then all the same, as for those whose time comes.
+    """
+
+    def wait(self, seconds: float) -> bool:
+        """Whether a turn may have become claimable, since the last wait or since it was opened.
+
+        False once the time is over, or it is closed. StoreUnavailable: it is of no use any more.
+        """
+        ...
+
+    def close(self) -> None:
+        """Idempotent, and from any thread: who waits stops waiting."""
+        ...
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
 
 class Store(Protocol):
@@ -213,6 +237,14 @@ class Store(Protocol):
         A turn whose approval was answered resumes the very provider session that deferred, or is refused,
         and then the approval is void. If the one session that was asked for waits for an approval:
         NeedsApproval, or Refused once that has expired.
+        """
+        ...
+
+    def watch_queue(self) -> QueueWatch:
+        """Be told when a turn can be claimed. No transaction: it reads nothing, and a claim decides.
+
+        What becomes claimable after this call is news, whoever did it; but not to a worker what its own
+        ``finish_turn`` leaves to it, nor what only the passing of time makes claimable.
         """
         ...
 

@@ -8,12 +8,15 @@ not say, and turns its engine's errors into Holdfast's.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from holdfast.clock import Instant
 from holdfast.errors import StoreUnavailable
+
+if TYPE_CHECKING:
+    from holdfast.store.contract import QueueWatch
 
 Row = tuple[Any, ...]
 Params = dict[str, object]
@@ -36,6 +39,10 @@ class Transaction(Protocol):
         ...
 
     def run_many(self, sql: str, rows: Sequence[Params]) -> None: ...
+
+    def ring(self, topic: str) -> None:
+        """Once this is committed, whoever watches the topic hears of it."""
+        ...
 
 
 class Undone(StoreUnavailable):
@@ -60,6 +67,12 @@ class Driver(Protocol):
 
     def read(self) -> AbstractContextManager[Transaction]:
         """One consistent view; nothing can be written."""
+        ...
+
+    def watch(self, topic: str, is_news: Callable[[], bool], /) -> QueueWatch:
+        """Hears what rings for the topic. An engine whose watchers can only see that something was committed
+        asks ``is_news`` then.
+        """
         ...
 
     def bytes_used(self) -> int: ...

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, cast
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import SplitResult, urlencode, urlsplit
 
 from holdfast.domain.ids import Workspace
 from holdfast.errors import ConfigError, InvalidInput, StoreUnavailable
-from holdfast.store.contract import Store
+from holdfast.store.contract import QueueWatch, Store
+from holdfast.store.http_watch import HttpWatch
 from holdfast.store.verbs import Verb, verbs
 from holdfast.store.wire_errors import decode_error
 
@@ -58,6 +59,9 @@ class HttpStore:
         other._idle = self._idle  # connections carry no workspace
         return cast(Store, other)
 
+    def watch_queue(self) -> QueueWatch:
+        return HttpWatch(self._connection, self._news, self.where)
+
     def close(self) -> None:
         while self._idle:
             self._idle.pop().close()
@@ -68,11 +72,20 @@ class HttpStore:
         except (TypeError, ValueError, RecursionError) as exc:
             raise InvalidInput(verb.name, f"cannot be sent: {exc}") from exc
         status, answer = self._answered(verb.name, body, os.urandom(16).hex())
+        return verb.answer.decode(self._told(verb.name, status, answer), verb.name)
+
+    def _news(self, connection: HTTPConnection, query: Mapping[str, str]) -> Any:
+        path = f"{self._url.path.rstrip('/')}/v1/queue/news?{urlencode(query)}"
+        connection.request("GET", path, headers=self._headers())
+        response = connection.getresponse()
+        return self._told("watch_queue", response.status, response.read())
+
+    def _told(self, name: str, status: int, answer: bytes) -> Any:
         told = self._read(answer)
         if status == 200:
-            return verb.answer.decode(told, verb.name)
+            return told
         problem = told if isinstance(told, dict) else {}
-        words = f"the server answered {status} to {verb.name}: {str(problem.get('detail'))[:_LONGEST_WORDS]}"
+        words = f"the server answered {status} to {name}: {str(problem.get('detail'))[:_LONGEST_WORDS]}"
         raise decode_error(problem) or StoreUnavailable(self.where, words)
 
     def _read(self, answer: bytes) -> Any:
@@ -82,9 +95,7 @@ class HttpStore:
             raise StoreUnavailable(self.where, "the server's answer is not JSON") from exc
 
     def _answered(self, name: str, body: bytes, key: str) -> tuple[int, bytes]:
-        headers = {"Content-Type": "application/json", "Holdfast-Workspace": self._workspace, KEY_HEADER: key}
-        if self._token is not None:
-            headers["Authorization"] = f"Bearer {self._token}"
+        headers = {"Content-Type": "application/json", KEY_HEADER: key, **self._headers()}
         path = f"{self._url.path.rstrip('/')}/v1/store/{name}"
         wait = _FIRST_WAIT
         for left in reversed(range(_TRIES)):
@@ -122,5 +133,14 @@ class HttpStore:
         try:
             return self._idle.pop()
         except IndexError:
-            make = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
-            return make(self._url.hostname or "", self._url.port, timeout=_TIMEOUT)
+            return self._connection()
+
+    def _connection(self) -> HTTPConnection:
+        make = HTTPSConnection if self._url.scheme == "https" else HTTPConnection
+        return make(self._url.hostname or "", self._url.port, timeout=_TIMEOUT)
+
+    def _headers(self) -> dict[str, str]:
+        headers = {"Holdfast-Workspace": self._workspace}
+        if self._token is not None:
+            headers["Authorization"] = f"Bearer {self._token}"
+        return headers

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, cast
@@ -16,6 +16,7 @@ from holdfast.clock import Clock, Instant
 from holdfast.errors import Conflict, HoldfastError, InvalidInput, StoreCorrupt, StoreError, StoreUnavailable
 from holdfast.store.driver import Params, Row, Undone
 from holdfast.store.pool import NOT_ITS_TRANSACTION, Pool
+from holdfast.store.postgres_watch import KEEPALIVE, Bell, ring
 
 CONNECT_SECONDS = 10
 POOL_SIZE = 8
@@ -56,11 +57,12 @@ _said = _Dialect()
 
 
 class PostgresTransaction:
-    __slots__ = ("_cursor", "now")
+    __slots__ = ("_cursor", "now", "rung")
 
     def __init__(self, cursor: psycopg.Cursor[Row], now: Instant) -> None:
         self._cursor = cursor
         self.now = now
+        self.rung: set[str] = set()  #: topics that somebody has to hear of
 
     def one(self, sql: str, params: Params) -> Row | None:
         return self._cursor.execute(_said[sql], params).fetchone()
@@ -73,6 +75,9 @@ class PostgresTransaction:
 
     def run_many(self, sql: str, rows: Sequence[Params]) -> None:
         self._cursor.executemany(_said[sql], rows)
+
+    def ring(self, topic: str) -> None:
+        self.rung.add(topic)
 
 
 class Connection:
@@ -106,10 +111,10 @@ class Connector:
         # the last one wins: what the user says comes after ours
         self._options = f"{_OPTIONS} {given.get('options') or os.environ.get('PGOPTIONS', '')}"
 
-    def connect(self) -> Connection:
+    def connect(self, **more: Any) -> Connection:
         return Connection(
             psycopg.connect(
-                self._url, autocommit=True, connect_timeout=CONNECT_SECONDS, options=self._options
+                self._url, autocommit=True, connect_timeout=CONNECT_SECONDS, options=self._options, **more
             )
         )
 
@@ -147,6 +152,10 @@ class PostgresDriver:
         with self._transaction(_BEGIN_READ) as tx:
             yield tx
 
+    def watch(self, topic: str, _is_news: Callable[[], bool], /) -> Bell:
+        with self._errors():
+            return Bell(self._connector.connect(**KEEPALIVE), topic, self._errors)
+
     def bytes_used(self) -> int:
         with self.read() as tx:
             row = tx.one("SELECT pg_database_size(current_database())", {})
@@ -160,10 +169,12 @@ class PostgresDriver:
         with self._errors():
             connection, cursor, now = self._begin(begin)
             try:
-                yield PostgresTransaction(cursor, self._clock() if self._clock else now)
+                tx = PostgresTransaction(cursor, self._clock() if self._clock else now)
+                yield tx
                 if connection.abandoned:
                     raise StoreUnavailable(self.where, NOT_ITS_TRANSACTION)
                 cursor.execute("COMMIT")
+                ring(cursor, tx.rung)
             except Exception:
                 self._roll_back(connection)
                 raise

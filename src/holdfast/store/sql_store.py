@@ -55,6 +55,7 @@ from holdfast.domain.usage import (
     check_usage,
 )
 from holdfast.errors import InvalidInput
+from holdfast.store.contract import QueueWatch
 from holdfast.store.driver import Driver, Undone
 from holdfast.store.hook_verbs import HookVerbs
 from holdfast.store.sql import (
@@ -246,6 +247,13 @@ class SqlStore(HookVerbs):
 
     def claim_turn(self, request: ClaimRequest) -> Claim | None:
         return self._write(claims.claim, request)
+
+    def watch_queue(self) -> QueueWatch:
+        return self._driver.watch(self.workspace, self._has_ready_turns)
+
+    def _has_ready_turns(self) -> bool:
+        with self._read() as s:
+            return turns.any_ready(s)
 
     def start_turn(self, session_id: str, new: NewTurn, request: ClaimRequest) -> Claim | Refusal:
         return self._write(claims.start, session_id, new, request)

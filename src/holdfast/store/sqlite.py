@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,6 +17,7 @@ from holdfast.store.driver import Params, Row
 from holdfast.store.pool import NOT_ITS_TRANSACTION, Pool
 from holdfast.store.sqlite_connections import Connection, FileConnector, MemoryConnector, prepare_files
 from holdfast.store.sqlite_dialect import SAID
+from holdfast.store.sqlite_watch import CommitWatch, changes_of_all, changes_of_others
 
 BUSY_SECONDS = 30.0
 #: more than that are closed when they come back
@@ -80,22 +82,29 @@ class SqliteDriver:
         self._connector.close()
         self._pool.close()
 
+    def watch(self, _topic: str, is_news: Callable[[], bool], /) -> CommitWatch:
+        if self.path is None:
+            return CommitWatch(self.raw, changes_of_all, is_news)
+        own = Pool(self._connector, keep=1)
+        return CommitWatch(partial(self.raw, own), changes_of_others, is_news, own.close)
+
     @contextmanager
-    def raw(self) -> Iterator[sqlite3.Connection]:
-        """A connection outside any transaction, for backups."""
-        connection = self.borrow()
+    def raw(self, pool: Pool[Connection] | None = None) -> Iterator[sqlite3.Connection]:
+        """A connection outside any transaction, for backups and watches."""
+        pool = pool or self._pool
+        connection = self.borrow(pool)
         try:
             yield connection.sql
         except BaseException as exc:
-            self.discard(connection)
+            pool.discard(connection)
             if isinstance(exc, (*_ENGINE_ERRORS, OSError)):
                 raise translate_error(self.where, exc) from exc
             raise
-        self.give_back(connection)
+        pool.give_back(connection)
 
-    def borrow(self) -> Connection:
+    def borrow(self, pool: Pool[Connection] | None = None) -> Connection:
         try:
-            return self._pool.borrow()
+            return (pool or self._pool).borrow()
         except (*_ENGINE_ERRORS, OSError) as exc:
             raise translate_error(self.where, exc) from exc
 
@@ -137,6 +146,9 @@ class SqliteTransaction:
 
     def run_many(self, sql: str, rows: Sequence[Params]) -> None:
         self._sql.executemany(SAID[sql], rows)
+
+    def ring(self, topic: str) -> None:
+        """Whoever watches sees every commit."""
 
     def _damaged(self, error: sqlite3.OperationalError, sql: str, params: Params) -> list[Row]:
         """The same rows, if all that was wrong is that some text is none."""

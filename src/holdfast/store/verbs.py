@@ -14,7 +14,7 @@ from holdfast.store.contract import Store
 from holdfast.store.wire import Coder, coder, declared
 
 #: of one process, not of what lies behind it
-_LOCAL: Final = frozenset({"close", "where", "within"})
+_LOCAL: Final = frozenset({"close", "watch_queue", "where", "within"})
 
 
 #: what happens again when it is called again; the others are idempotent by themselves

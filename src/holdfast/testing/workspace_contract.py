@@ -179,7 +179,8 @@ NAMES_AN_ID = [
 ]  # fmt: skip
 #: verbs that are about no one's data in particular
 WITHOUT_DATA = {
-    "delegate", "register_runtime", "observe_session", "now", "bytes_used", "where", "within", "close",
+    "delegate", "register_runtime", "observe_session", "watch_queue", "now", "bytes_used", "where", "within",
+    "close",
 }  # fmt: skip
 
 

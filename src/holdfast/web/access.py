@@ -102,6 +102,7 @@ WORKS: Final = _HOOKS | frozenset(
         "set_pointer",
         "start_turn",
         "update_session",
+        "watch_queue",
     }
 )
 _OF_ROLE: Final = {Role.READER: READS, Role.OPERATOR: READS | OPERATES, Role.WORKER: READS | WORKS}

@@ -8,7 +8,17 @@ from typing import Any
 from fastapi import FastAPI
 
 from holdfast import __version__
-from holdfast.web import approvals, events, health, hooks, metrics, sessions, store_calls, turns
+from holdfast.web import (
+    approvals,
+    events,
+    health,
+    hooks,
+    metrics,
+    queue_news,
+    sessions,
+    store_calls,
+    turns,
+)
 from holdfast.web.callers import Callers
 from holdfast.web.door import Door
 from holdfast.web.problems import ANSWERS, SCHEMA, answer_with_problems
@@ -31,6 +41,7 @@ def create_app(workspaces: Workspaces, callers: Callers, rates: Rates) -> FastAP
     app.state.workspaces = workspaces
     app.state.callers = callers
     app.state.streams = events.Streams()
+    app.state.queues = queue_news.Queues()
     app.state.meters = meters = metrics.Meters()
     app.add_middleware(Door, callers=callers, rates=rates)
     app.add_middleware(Watch, meters=meters)
@@ -38,7 +49,7 @@ def create_app(workspaces: Workspaces, callers: Callers, rates: Rates) -> FastAP
     app.include_router(health.router)
     app.include_router(health.guarded)
     app.include_router(metrics.router)
-    for routes in (store_calls, sessions, turns, approvals, events, hooks):
+    for routes in (store_calls, sessions, turns, approvals, events, queue_news, hooks):
         app.include_router(routes.router, prefix=_VERSION)
     _describe(app)
     return app

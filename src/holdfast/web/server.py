@@ -19,6 +19,7 @@ from holdfast.web.app import create_app
 from holdfast.web.callers import Callers
 from holdfast.web.door import is_loopback
 from holdfast.web.events import Streams
+from holdfast.web.queue_news import Queues
 from holdfast.web.rates import Rates
 from holdfast.web.serving import Workspaces
 
@@ -62,18 +63,20 @@ def serve_until_stopped(holdfast: Holdfast, at: Listening, announce: Callable[[s
         )
         with _ended_by_sigterm():
             announce(f"http://{shown}:{listening.getsockname()[1]}")
-            _Server(config, app.state.streams).run([listening])
+            _Server(config, app.state.streams, app.state.queues).run([listening])
 
 
 class _Server(uvicorn.Server):
-    """Tells the streams to end before it waits for its last answers."""
+    """Tells those who wait, and those who listen, before it waits for its last answers."""
 
-    def __init__(self, config: uvicorn.Config, streams: Streams) -> None:
+    def __init__(self, config: uvicorn.Config, streams: Streams, queues: Queues) -> None:
         super().__init__(config)
         self._streams = streams
+        self._queues = queues
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._streams.closing = True
+        self._queues.close()
         super().handle_exit(sig, frame)
 
 

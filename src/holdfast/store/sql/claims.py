@@ -144,7 +144,8 @@ def start(s: Scope, session_id: str, new: NewTurn, request: ClaimRequest) -> Cla
     if turns.known(s, conversation, session_id, new) is not None:
         raise Conflict(f"the turn with the key {new.key} is there already", key=new.key)
     runtimes.register(s, request.runtime, refresh=False)
-    turn = turns.put(s, conversation, session.id, new)
+    taker = turns.Taker(new.provider, request.runtime.id)
+    turn = turns.put(s, conversation, session.id, new, taker=taker)
     judged = judge(s, session, conversation, turn, request.runtime)
     if isinstance(judged.decision, Wait):
         raise Busy(f"the {new.provider} session of {session_id}")

@@ -115,7 +115,10 @@ def finish(s: Scope, lease: Lease, end: TurnEnd) -> Turn | Late:
     except UnreadableSession:
         # the answer is kept all the same; the session's own counters cannot be
         leases.release(s, lease)
-    turns.promote_head(s, lease.conversation_id, lease.session_id)
+    # on PostgreSQL ringing has a price, and every turn ends here: it is left out where the worker that ends this
+    # turn looks for its next one anyway. A person's command does not
+    taker = None if turn.foreground else turns.Taker(attempt.provider, attempt.runtime_id)
+    turns.promote_head(s, lease.conversation_id, lease.session_id, taker)
     return turn
 
 

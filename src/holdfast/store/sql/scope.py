@@ -48,6 +48,10 @@ class Scope:
         params["ws"] = self.ws
         return self._tx.run(sql, params)
 
+    def ring(self) -> None:
+        """Once this is committed, whoever watches the queue of this workspace hears of it."""
+        self._tx.ring(self.ws)
+
     def run_many(self, sql: str, rows: Sequence[dict[str, object]], /) -> None:
         if rows:
             self._tx.run_many(sql, [{"ws": self.ws, **row} for row in rows])

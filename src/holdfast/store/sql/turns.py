@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from typing import NamedTuple
 
 from holdfast.clock import after
 from holdfast.domain.conversations import Conversation, HistoryTurn
@@ -61,6 +62,8 @@ SET_HEAD = """
 UPDATE sessions SET head_seq = :seq, head_provider = :provider, head_runtime_id = :runtime_id,
     head_kept = :kept, head_priority = :priority, ready_at = :ready_at, wake_at = :wake_at
 WHERE workspace = :ws AND id = :session_id AND (head_seq = :seq AND ready_at IS NOT NULL) IS NOT TRUE"""
+ANY_READY = """
+SELECT 1 FROM sessions INDEXED BY ready_heads WHERE workspace = :ws AND ready_at IS NOT NULL LIMIT 1"""
 REQUEUE = """
 UPDATE turns SET status = 'queued', not_before = :not_before, next_cause = :cause, tries = :tries
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
@@ -103,6 +106,16 @@ _HEAD = Shape(
 )
 _STATUSES = {status.value: status for status in TurnStatus}
 _CAUSES = {cause.value: cause for cause in AttemptCause}
+
+
+class Taker(NamedTuple):
+    """Who looks for the next turn by itself as soon as the transaction is over, and need not be told of it."""
+
+    provider: str
+    runtime_id: str | None
+
+    def takes(self, provider: str, runtime_id: str) -> bool:
+        return provider == self.provider and runtime_id in ("", self.runtime_id)
 
 
 def _read(row: Row, prompt: str, response: str | None) -> Turn:
@@ -169,7 +182,12 @@ def known(s: Scope, conversation: Conversation, session_id: str, new: NewTurn) -
 
 
 def put(
-    s: Scope, conversation: Conversation, session_id: str, new: NewTurn, retry_of: int | None = None
+    s: Scope,
+    conversation: Conversation,
+    session_id: str,
+    new: NewTurn,
+    retry_of: int | None = None,
+    taker: Taker | None = None,
 ) -> Turn:
     seq = history.take_seq(s, conversation)
     request = gates.keep(s, session_id, new.request)
@@ -180,7 +198,7 @@ def put(
     )  # fmt: skip
     _insert(s, turn, new.key)
     history.add_text(s, conversation.id, seq, conversation.revision, prompt=new.prompt, response=None)
-    promote_head(s, conversation.id, session_id)
+    promote_head(s, conversation.id, session_id, taker)
     return turn
 
 
@@ -266,11 +284,12 @@ def begin_again(s: Scope, session_id: str) -> Conversation:
     return changed
 
 
-def promote_head(s: Scope, conversation_id: str, session_id: str) -> None:
+def promote_head(s: Scope, conversation_id: str, session_id: str, taker: Taker | None = None) -> None:
     """Keep the session's oldest open turn in the session's own row, so that a claim need not look for it.
 
     A head that waits holds its session: turns never overtake each other. One that acts on an answer can
-    do so only where the call is, so nobody else gets it.
+    do so only where the call is, so nobody else gets it. Workers are told of a head that can run now, unless
+    the ``taker`` is there for it.
     """
     row = s.one(HEAD, conversation_id=conversation_id, session_id=session_id)
     if row is None:
@@ -293,11 +312,17 @@ def promote_head(s: Scope, conversation_id: str, session_id: str) -> None:
             wake_at = not_before
         else:
             ready_at, wake_at = s.now, after(s.now, affinity) if kept else None
-    s.run(
-        SET_HEAD, session_id=session_id, seq=seq, provider=provider,
-        runtime_id=ran_on if kept else pinned_to or "", kept=kept, priority=priority,
-        ready_at=ready_at, wake_at=wake_at,
+    runtime_id = ran_on if kept else pinned_to or ""
+    changed = s.run(
+        SET_HEAD, session_id=session_id, seq=seq, provider=provider, runtime_id=runtime_id, kept=kept,
+        priority=priority, ready_at=ready_at, wake_at=wake_at,
     )  # fmt: skip
+    if changed and ready_at is not None and not (taker and taker.takes(provider, runtime_id)):
+        s.ring()
+
+
+def any_ready(s: Scope) -> bool:
+    return s.one(ANY_READY) is not None
 
 
 def _were_dropped(s: Scope, conversation_id: str, session_ids: Iterable[str]) -> None:

@@ -1,0 +1,167 @@
+"""Owns the long question whether a turn can be claimed: answered when one can, or when its time is over."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Query, Request
+from pydantic import BaseModel
+
+from holdfast.engine.holdfast import Holdfast
+from holdfast.errors import HoldfastError, StoreUnavailable, TooMany
+from holdfast.store.contract import QueueWatch, Store
+from holdfast.store.http_watch import LONGEST_SECONDS
+from holdfast.web.access import Guarded, caller_of
+from holdfast.web.events import Streams
+from holdfast.web.serving import Served
+
+router = APIRouter(tags=["queue"], route_class=Guarded)
+
+#: a queue in which nobody waits is watched for so long: whoever got an answer asks again
+_KEPT_SECONDS: Final = 30.0
+#: each of them has a thread, and a connection to the database
+_MOST_QUEUES: Final = 32
+
+
+class News(BaseModel):
+    mark: str  #: to ask from here on
+    news: bool  #: since the mark that was given
+
+
+class _Queue:
+    """One workspace, watched by a thread; everything else happens in the event loop."""
+
+    def __init__(self, store: Store, forget: Callable[[], object]) -> None:
+        self._store = store
+        self._forget = forget
+        self._loop = asyncio.get_running_loop()
+        self._name = os.urandom(8).hex()
+        self._rung = 0
+        self._askers = 0
+        self._news = asyncio.Event()
+        self._opened = self._loop.create_future()
+        self._ending: asyncio.TimerHandle | None = None
+        self._watch: QueueWatch | None = None
+        self._closed = False
+        self._failure: HoldfastError | None = None
+        threading.Thread(target=self._listen, name="holdfast queue", daemon=True).start()
+
+    @property
+    def _mark(self) -> str:
+        return f"{self._name}-{self._rung}"
+
+    async def since(self, mark: str | None, seconds: float) -> News:
+        """Raises what keeps the queue from being watched."""
+        self._askers += 1
+        if self._ending is not None:
+            self._ending.cancel()
+        try:
+            await asyncio.shield(self._opened)
+            if mark == self._mark and not self._closed:
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._news.wait(), seconds)
+        finally:
+            self._askers -= 1
+            if not self._askers:
+                self._ending = self._loop.call_later(_KEPT_SECONDS, self.close)
+        if self._failure is not None:
+            raise self._failure
+        return News(mark=self._mark, news=mark is not None and mark != self._mark)
+
+    def close(self) -> None:
+        """Whoever waits is answered now."""
+        self._closed = True
+        self._forget()
+        self._news.set()
+        if self._watch is not None:
+            self._watch.close()
+
+    # --- the thread ---
+
+    def _listen(self) -> None:
+        try:
+            with self._store.watch_queue() as self._watch:
+                self._tell(self._open)
+                while not self._closed:
+                    if self._watch.wait(LONGEST_SECONDS):
+                        self._tell(self._ring)
+        except HoldfastError as exc:
+            self._tell(self._fail, exc)
+
+    def _tell(self, happened: Callable[..., None], *about: object) -> None:
+        with suppress(RuntimeError):  # the loop has ended, and everyone in it
+            self._loop.call_soon_threadsafe(happened, *about)
+
+    def _open(self) -> None:
+        self._opened.set_result(None)
+
+    def _ring(self) -> None:
+        self._rung += 1
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def _fail(self, error: HoldfastError) -> None:
+        self._failure = error
+        if not self._opened.done():
+            self._opened.set_result(None)
+        self.close()
+
+
+class Queues:
+    """Those in which somebody waits, and how many do."""
+
+    def __init__(self) -> None:
+        self._watched: dict[Holdfast, _Queue] = {}
+        self._askers = Streams(most=500, most_each=200)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._closed = False
+
+    async def news(self, holdfast: Holdfast, caller: str, mark: str | None, seconds: float) -> News:
+        self._askers.open(caller)
+        try:
+            return await self._of(holdfast).since(mark, seconds)
+        finally:
+            self._askers.close(caller)
+
+    def _of(self, holdfast: Holdfast) -> _Queue:
+        if self._closed:
+            raise StoreUnavailable(holdfast.store.where, "the server ends")
+        found = self._watched.get(holdfast)
+        if found is None:
+            if len(self._watched) >= _MOST_QUEUES:
+                raise TooMany("too many queues are watched")
+            self._loop = asyncio.get_running_loop()
+            found = _Queue(holdfast.store, partial(self._watched.pop, holdfast, None))
+            self._watched[holdfast] = found
+        return found
+
+    def close(self) -> None:
+        """The server ends. From any thread, also out of a signal handler."""
+        self._closed = True
+        if self._loop is not None:
+            self._loop.call_soon_threadsafe(self._close_all)
+
+    def _close_all(self) -> None:
+        for queue in list(self._watched.values()):
+            queue.close()
+
+
+@router.get("/queue/news", name="watch_queue")
+async def watch_queue(
+    request: Request,
+    holdfast: Served,
+    mark: Annotated[str | None, Query(max_length=60)] = None,
+    seconds: Annotated[float, Query(ge=0, le=LONGEST_SECONDS)] = LONGEST_SECONDS,
+) -> News:
+    """Whether a turn may have become claimable since the answer with this mark; waits for it so many seconds.
+
+    Without a mark, or with one that is not known here any more, it is answered at once.
+    """
+    queues: Queues = request.app.state.queues
+    return await queues.news(holdfast, caller_of(request).id, mark, seconds)

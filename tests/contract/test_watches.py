@@ -1,0 +1,5 @@
+from holdfast.testing.watch_contract import WatchContract
+
+
+class TestWatches(WatchContract):
+    pass
