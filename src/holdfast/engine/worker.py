@@ -19,6 +19,7 @@ from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.recovery import recover_all
 from holdfast.engine.running.setting import Setting
 from holdfast.engine.running.turn_path import TurnPath
+from holdfast.engine.watching_queue import QueueWatcher
 from holdfast.errors import OUTAGES, HoldfastError, LeaseLost
 from holdfast.processes.machine import Machine
 from holdfast.store.contract import Store
@@ -55,9 +56,10 @@ class Worker:
         self._policy = policy
         self._options = options
         self._stops = 0  #: how often it was told to
-        # the thread of a turn that ended, or None: to stop. Of all that can be waited for, this alone may be
-        # used by a signal handler that interrupts the waiting itself
+        # the thread of a turn that ended, or None: to stop, or to look again. Of all that can be waited for, this
+        # alone may be used by a signal handler that interrupts the waiting itself
         self._news: SimpleQueue[threading.Thread | None] = SimpleQueue()
+        self._has_rung = False  #: and was not heard yet: once is enough
         self._running: dict[threading.Thread, _Running] = {}
         self._look_at = time.monotonic()
         self._absent_until: dict[str, float] = {}
@@ -71,7 +73,10 @@ class Worker:
 
     def run(self) -> None:
         """Raises only if it was to work once: otherwise an outage is sat out."""
+        watcher = QueueWatcher(self._store, self._ring)
         try:
+            if not self._options.once:
+                watcher.start()
             while not self._stops:
                 claimed = self._next()
                 if claimed is not None:
@@ -81,7 +86,13 @@ class Worker:
                 else:
                     self._await_news(self._policy.queue.poll_seconds)
         finally:
+            watcher.close()
             self._drain()
+
+    def _ring(self) -> None:
+        if not self._has_rung:
+            self._has_rung = True
+            self._news.put(None)
 
     def _next(self) -> tuple[Agent, Claim] | None:
         """None: no slot is free, nothing can run, or the store cannot be reached for the moment."""
@@ -173,7 +184,9 @@ class Worker:
     def _await_news(self, seconds: float) -> None:
         with suppress(Empty):
             ended = self._news.get(timeout=seconds)
-            if ended is not None:
+            if ended is None:
+                self._has_rung = False
+            else:
                 ended.join()
                 del self._running[ended]
 
