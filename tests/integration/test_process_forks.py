@@ -17,6 +17,7 @@ import pytest
 
 import holdfast
 from holdfast.domain.sessions import SessionFilter
+from holdfast.domain.turns import NewTurn
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import StoreUnavailable
 from tests import processes
@@ -135,6 +136,33 @@ def test_others_come_and_go_while_a_daemon_writes(url: str) -> None:
     if url.startswith("sqlite:"):
         with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def everyone_is_told(url: str) -> tuple[bool, bool, bool]:
+    """The child closes what it has inherited while somebody waits for it, and opens a watch of its own."""
+    hf = holdfast.open(url)
+    session = hf.begin("work", provider="scripted").id
+
+    inherited = hf.store.watch_queue()
+
+    def child_hears() -> bool:
+        inherited.close()
+        with hf.store.watch_queue() as watch:
+            hf.enqueue(session, "go", NewTurn("", "scripted"))
+            return watch.wait(30)
+
+    waited: list[bool] = []
+    waiting = threading.Thread(target=lambda: waited.append(inherited.wait(30)))
+    waiting.start()
+    child_heard = Child(child_hears).answer()
+    waiting.join()
+    hf.enqueue(hf.begin("more", provider="scripted").id, "go", NewTurn("", "scripted"))
+    with inherited:
+        return child_heard, waited.pop(), inherited.wait(30)
+
+
+def test_a_parent_and_its_child_are_told_of_turns_each_by_itself(url: str) -> None:
+    assert run(everyone_is_told, url) == (True, True, True)
 
 
 # --- in the middle of something ----------------------------------------------------------------------------

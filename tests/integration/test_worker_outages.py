@@ -177,6 +177,39 @@ def test_an_agent_outlives_a_restart_of_the_server(crew: Crew, number: signal.Si
         served.end(signal.SIGTERM)
 
 
+RARELY = {"HOLDFAST_QUEUE__POLL_SECONDS": "1800"}
+
+
+def test_a_worker_is_told_of_turns_again_after_a_restart_of_the_database(
+    crew: Crew, postgres: postgres_server.OwnServer
+) -> None:
+    worker = crew.enlist(environ=RARELY)
+    crew.until(crew.ask(crew.session(), "SAY before"), TurnStatus.DONE)
+
+    postgres.stop()
+    told(worker, "not told of new turns")
+    postgres.start()
+
+    for word in ("after", "it"):
+        crew.until(crew.ask(crew.session(), f"SAY {word}"), TurnStatus.DONE)
+
+
+def test_a_worker_is_told_of_turns_again_after_a_restart_of_the_server(crew: Crew) -> None:
+    served = Served(crew.shop)
+    try:
+        worker = crew.enlist(environ=RARELY | {"HOLDFAST_URL": served.url})
+        crew.until(crew.ask(crew.session(), "SAY before"), TurnStatus.DONE)
+
+        served.end(signal.SIGTERM)
+        told(worker, "not told of new turns")
+        served.start()
+
+        for word in ("after", "it"):
+            crew.until(crew.ask(crew.session(), f"SAY {word}"), TurnStatus.DONE)
+    finally:
+        served.end(signal.SIGTERM)
+
+
 def test_a_clock_that_is_wrong_steals_nothing(crew: Crew) -> None:
     turn = crew.ask(crew.session(), WHOLE)
     crew.enlist()

@@ -26,6 +26,9 @@ from holdfast.store.contract import Store
 
 log = logging.getLogger("holdfast")
 
+#: a signal that the kernel gave to another thread does not end a wait of this one, where its handler runs
+_SIGNAL_SECONDS = 1.0
+
 
 @dataclass(frozen=True, slots=True)
 class WorkerOptions:
@@ -182,13 +185,18 @@ class Worker:
             self._absent_until[running.agent.provider.name] = until
 
     def _await_news(self, seconds: float) -> None:
-        with suppress(Empty):
-            ended = self._news.get(timeout=seconds)
-            if ended is None:
-                self._has_rung = False
-            else:
-                ended.join()
-                del self._running[ended]
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            with suppress(Empty):
+                self._hear(self._news.get(timeout=min(left, _SIGNAL_SECONDS)))
+                return
+
+    def _hear(self, ended: threading.Thread | None) -> None:
+        if ended is None:
+            self._has_rung = False
+        else:
+            ended.join()
+            del self._running[ended]
 
     def _drain(self) -> None:
         until = time.monotonic() + self._options.drain_seconds

@@ -144,7 +144,7 @@ class Queues:
     def close(self) -> None:
         """The server ends. From any thread, also out of a signal handler."""
         self._closed = True
-        if self._loop is not None:
+        if self._watched and self._loop is not None:
             self._loop.call_soon_threadsafe(self._close_all)
 
     def _close_all(self) -> None:
