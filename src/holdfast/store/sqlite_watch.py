@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from holdfast.store.contract import QueueWatch
 
 #: between two looks; one takes some microseconds, and no lock that a writer would wait for
-LOOK_SECONDS = 0.05
+LOOK_SECONDS = 0.02
 
 Lend = Callable[[], AbstractContextManager[sqlite3.Connection]]
 
