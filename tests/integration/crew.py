@@ -14,6 +14,7 @@ from tests.integration.workshop import PATIENCE, Workshop, eventually
 #: nobody waits for what comes by itself: tests say what they wait for
 EAGER = {
     "HOLDFAST_QUEUE__POLL_SECONDS": "0.1",
+    "HOLDFAST_QUEUE__HEARTBEAT_SECONDS": "0.2",
     "HOLDFAST_QUEUE__RECOVER_SECONDS": "0.3",
     "HOLDFAST_QUEUE__RETRY_DELAY_SECONDS": "0.1",
 }

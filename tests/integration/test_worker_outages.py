@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.turns import AttemptStatus, TurnStatus
+from holdfast.domain.runtimes import Runtime
+from holdfast.domain.turns import AttemptStatus, ClaimRequest, TurnStatus
 from holdfast.processes.owners import process_start
 from tests import postgres_server
 from tests.contract.conftest import driver_of
@@ -175,6 +176,44 @@ def test_an_agent_outlives_a_restart_of_the_server(crew: Crew, number: signal.Si
         assert ended(worker)[0] == 0
     finally:
         served.end(signal.SIGTERM)
+
+
+def test_once_the_grace_is_over_the_agent_of_a_server_that_keeps_silent_is_ended(crew: Crew) -> None:
+    served = Served(crew.shop)
+    try:
+        turn = crew.ask(crew.session(), WHOLE)
+        crew.enlist(environ={"HOLDFAST_URL": served.url, "HOLDFAST_QUEUE__GRACE_SECONDS": "0.5"})
+        process = crew.until_begun(turn).process
+        assert process is not None
+
+        served.process.send_signal(signal.SIGSTOP)
+
+        eventually(lambda: process_start(process.pgid) != process.started_at)
+    finally:
+        served.process.send_signal(signal.SIGCONT)
+        crew.dismiss()
+        served.end(signal.SIGTERM)
+
+
+def test_a_worker_that_starts_leaves_expired_turns_to_the_living_for_one_heartbeat(
+    crew: Crew, postgres: postgres_server.OwnServer
+) -> None:
+    """As they are found when the database was away for longer than a lease, and all come back at once."""
+    turn = crew.ask(crew.session(), WHOLE)
+    elsewhere = crew.hf.store.claim_turn(
+        ClaimRequest(Runtime("far", "scripted", "scripted", "/home"), "somebody far away", "key", 0.001)
+    )
+    assert elsewhere is not None
+    worker = crew.enlist(environ={"HOLDFAST_QUEUE__HEARTBEAT_SECONDS": "59"})
+    after_it = crew.hf.store.now()
+    eventually(lambda: any(_seen_since(crew, after_it)))
+    crew.until(crew.ask(crew.session(), "SAY another"), TurnStatus.DONE)  # its first look is over
+
+    assert crew.look(turn).status is TurnStatus.CLAIMED
+    crew.hf.store.heartbeat(elsewhere.lease, 60)
+
+    worker.send_signal(signal.SIGTERM)
+    assert ended(worker)[0] == 0
 
 
 RARELY = {"HOLDFAST_QUEUE__POLL_SECONDS": "1800"}

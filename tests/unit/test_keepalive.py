@@ -47,3 +47,35 @@ def test_a_lease_that_cannot_be_renewed_for_longer_than_the_grace_ends_the_turn(
         assert told.wait(30), "its agent would run on beside the next one"
 
     assert causes == [StopCause.LEASE_LOST]
+
+
+class Silent:
+    """A store that takes every question, and answers none until it is let go."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        def wait(*_: object) -> None:
+            self.let_go.wait()
+            raise NotFound("turn", "1")
+
+        return wait
+
+
+def test_a_store_that_neither_answers_nor_fails_does_not_outlast_the_grace() -> None:
+    told, causes = threading.Event(), list[StopCause]()
+    silent = Silent()
+
+    def stop(cause: StopCause) -> None:
+        causes.append(cause)
+        told.set()
+
+    alive = KeepAlive(cast("Store", silent), LEASE, HASTY)
+    alive.watch(stop)
+    with alive:
+        was_told = told.wait(30)
+        silent.let_go.set()
+
+    assert was_told, "its agent would run on beside the next one"
+    assert causes == [StopCause.LEASE_LOST]

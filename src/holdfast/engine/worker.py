@@ -65,6 +65,7 @@ class Worker:
         self._has_rung = False  #: and was not heard yet: once is enough
         self._running: dict[threading.Thread, _Running] = {}
         self._look_at = time.monotonic()
+        self._spare_until = 0.0 if options.once else self._next_heartbeat()
         self._absent_until: dict[str, float] = {}
         self._is_cut_off = False
         self._unanswered: dict[str, str] = {}  #: by runtime, the key of a claim whose reply never came
@@ -101,14 +102,10 @@ class Worker:
         """None: no slot is free, nothing can run, or the store cannot be reached for the moment."""
         try:
             self._look_around()
-            found = self._claim() if len(self._running) < self._options.slots else None
+            return self._claim() if len(self._running) < self._options.slots else None
         except OUTAGES as exc:
             self._sit_out(exc)
             return None
-        if self._is_cut_off:
-            log.info("the store can be reached again")
-            self._is_cut_off = False
-        return found
 
     def _sit_out(self, outage: HoldfastError) -> None:
         if self._options.once:
@@ -116,8 +113,16 @@ class Worker:
         if not self._is_cut_off:
             log.warning("waiting for the store: %s", outage)
             self._is_cut_off = True
-        # leases expired meanwhile; whoever lives renews them before the next heartbeat, and is not taken over
-        self._look_at = time.monotonic() + self._policy.queue.heartbeat_seconds
+        self._look_at = self._spare_until = self._next_heartbeat()
+
+    def _reached(self) -> None:
+        if self._is_cut_off:
+            log.info("the store can be reached again")
+            self._is_cut_off = False
+
+    def _next_heartbeat(self) -> float:
+        """By then whoever lives has renewed what expired while the store was away: it is not taken from them."""
+        return time.monotonic() + self._policy.queue.heartbeat_seconds
 
     # --- claiming ---
 
@@ -128,9 +133,11 @@ class Worker:
         for agent in self._agents:
             self._store.register_runtime(agent.runtime)
         ours = {running.session_id for running in self._running.values()}
-        for turn in recover_all(self._store, self._machine, besides=ours):
+        spares = time.monotonic() < self._spare_until
+        for turn in recover_all(self._store, self._machine, besides=ours, even_expired=not spares):
             log.warning("turn %s of %s was left behind: it is %s now", turn.seq, turn.session_id, turn.status)
-        self._look_at = time.monotonic() + self._policy.queue.recover_seconds
+        self._reached()
+        self._look_at = self._spare_until if spares else time.monotonic() + self._policy.queue.recover_seconds
 
     def _claim(self) -> tuple[Agent, Claim] | None:
         for agent in list(self._agents):
@@ -139,6 +146,7 @@ class Worker:
             if time.monotonic() < self._absent_until.get(agent.provider.name, 0.0):
                 continue
             claim = self._store.claim_turn(self._request(agent))
+            self._reached()
             del self._unanswered[agent.runtime.id]
             if claim is not None:
                 return agent, claim

@@ -22,6 +22,8 @@ KEY_HEADER = "Idempotency-Key"
 _TRIES = 4
 _FIRST_WAIT = 0.1
 _TIMEOUT = 60.0
+#: no new try begins so long after the first
+_PATIENCE = 60.0
 #: somebody between us and the server, or its store, is not there for the moment
 _AGAIN = (429, 502, 503, 504)
 #: the longest that a server may make us wait between two tries
@@ -98,14 +100,15 @@ class HttpStore:
         headers = {"Content-Type": "application/json", KEY_HEADER: key, **self._headers()}
         path = f"{self._url.path.rstrip('/')}/v1/store/{name}"
         wait = _FIRST_WAIT
+        give_up = time.monotonic() + _PATIENCE
         for left in reversed(range(_TRIES)):
             try:
                 status, answer, asked = self._exchange(path, body, headers)
             except (OSError, HTTPException) as exc:
-                if not left:
+                if not left or time.monotonic() > give_up:
                     raise StoreUnavailable(self.where, f"cannot be reached: {exc}") from exc
             else:
-                if status not in _AGAIN or not left:
+                if status not in _AGAIN or not left or time.monotonic() > give_up:
                     return status, answer
                 wait = max(wait, asked)
             time.sleep(wait)

@@ -1,4 +1,4 @@
-"""Owns keeping a lease alive: a thread renews it from the claim to the commit."""
+"""Owns keeping a lease alive: a thread renews it from the claim to the commit, another one watches whether it can."""
 
 from __future__ import annotations
 
@@ -33,17 +33,25 @@ class KeepAlive:
         self._cause: StopCause | None = None
         self._lock = threading.Lock()
         self._done = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="holdfast-lease", daemon=True)
+        self._look_seconds = min(policy.poll_seconds, policy.heartbeat_seconds)
+        self._unanswered_since: float | None = None  #: when the store was first asked without an answer
+        self._given_up = False
+        self._threads = (
+            threading.Thread(target=self._renew_on, name="holdfast-lease", daemon=True),
+            threading.Thread(target=self._guard, name="holdfast-grace", daemon=True),
+        )
 
     def __enter__(self) -> Self:
-        self._thread.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._done.set()
-        self._thread.join()
+        for thread in self._threads:
+            thread.join()
 
     @property
     def cause(self) -> StopCause | None:
@@ -63,28 +71,39 @@ class KeepAlive:
         if stop is not None and cause is not None:
             stop(cause)
 
-    def _run(self) -> None:
-        reached = renewed = time.monotonic()
+    def _renew_on(self) -> None:
+        renewed = time.monotonic()
         is_cut_off = False
-        while not self._done.wait(min(self._policy.poll_seconds, self._policy.heartbeat_seconds)):
+        while not self._done.wait(self._look_seconds) and not self._given_up:
+            if self._unanswered_since is None:
+                self._unanswered_since = time.monotonic()
             try:
                 if time.monotonic() - renewed >= self._policy.heartbeat_seconds:
                     cancelled, renewed = self._renew(), time.monotonic()
                 else:
                     cancelled = self._is_cancelled()
-                if cancelled:
-                    self.tell(StopCause.CANCELLED)
-                reached, is_cut_off = time.monotonic(), False
             except LeaseLost:
-                self.tell(StopCause.LEASE_LOST)
-                return
+                self._give_up()
             except HoldfastError as exc:
                 if not is_cut_off:
                     log.warning("the lease cannot be renewed for the moment: %s", exc)
                     is_cut_off = True
-                if time.monotonic() - reached > self._policy.grace_seconds:
-                    self.tell(StopCause.LEASE_LOST)
-                    return
+            else:
+                self._unanswered_since, is_cut_off = None, False
+                if cancelled:
+                    self.tell(StopCause.CANCELLED)
+
+    def _guard(self) -> None:
+        """Asks the store nothing: one that neither answers nor fails holds up whoever asks it."""
+        while not self._done.wait(self._look_seconds):
+            since = self._unanswered_since
+            if since is not None and time.monotonic() - since > self._policy.grace_seconds:
+                self._give_up()
+                return
+
+    def _give_up(self) -> None:
+        self._given_up = True
+        self.tell(StopCause.LEASE_LOST)
 
     def _is_cancelled(self) -> bool:
         """A look, which costs nothing to speak of: a person who cancels does not wait for the next renewal."""

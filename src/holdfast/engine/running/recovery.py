@@ -33,8 +33,10 @@ def recover_session(store: Store, machine: Machine, session_id: str) -> Turn | N
     return _recover(store, machine, orphan, owner_is_gone=is_gone)
 
 
-def recover_all(store: Store, machine: Machine, besides: Collection[str] = ()) -> tuple[Turn, ...]:
-    """Everything whose owner is provably gone, or whose lease has expired, but for some sessions.
+def recover_all(
+    store: Store, machine: Machine, besides: Collection[str] = (), *, even_expired: bool = True
+) -> tuple[Turn, ...]:
+    """Everything whose owner is provably gone or, if wanted, whose lease has expired, but for some sessions.
 
     One that cannot be understood keeps none of the others waiting.
     """
@@ -42,7 +44,8 @@ def recover_all(store: Store, machine: Machine, besides: Collection[str] = ()) -
     now = store.now()
     for orphan in store.orphans(_MOST, even_live=True):
         is_gone = machine.is_gone(orphan.lease.owner)
-        if orphan.lease.session_id in besides or not (is_gone or orphan.lease.expires_at <= now):
+        is_left = is_gone or (even_expired and orphan.lease.expires_at <= now)
+        if orphan.lease.session_id in besides or not is_left:
             continue
         try:
             recovered.append(_recover(store, machine, orphan, owner_is_gone=is_gone))
