@@ -303,8 +303,8 @@ def test_figures_count_what_happened_and_name_nobody(tmp_path: Path) -> None:
 
     assert found['holdfast_sessions{kind="delegated",phase="initializing"}'] == 1
     assert found['holdfast_turns{failure="",status="done"}'] == 2
-    assert found['holdfast_attempts{decision="fresh",reason="no_pointer",status="done"}'] == 1
-    assert found['holdfast_attempts{decision="resume",reason="resumable",status="done"}'] == 1
+    assert found['holdfast_decisions_total{decision="fresh",reason="no_pointer"}'] == 1
+    assert found['holdfast_decisions_total{decision="resume",reason="resumable"}'] == 1
     assert found["holdfast_queue_depth"] == 0
     assert found["holdfast_claim_latency_seconds_count"] == 2
     assert found['holdfast_refusals_total{code="not_found"}'] == 1

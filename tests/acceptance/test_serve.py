@@ -157,3 +157,15 @@ def test_a_server_that_is_not_there_is_said_in_one_line() -> None:
 
     assert ended.code == 1
     assert "http://127.0.0.1:9: cannot be reached" in ended.one_line_error()
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)])
+def test_a_server_that_cannot_begin_says_so_in_its_log(tmp_path: Path, form: tuple[str, ...]) -> None:
+    """The log is JSON from its first line to its last; what the command says on standard output stays."""
+    ended = holdfast(
+        "serve", "--log-json", "--host", "0.0.0.0", "--url", f"sqlite:///{tmp_path}/holdfast.db", *form
+    )
+
+    line = json.loads(ended.err)
+    assert (ended.code, line["level"], line["code"]) == (2, "error", "invalid_input")
+    assert json.loads(ended.out)["error"]["code"] == "invalid_input" if form else ended.out == ""

@@ -6,7 +6,9 @@ import pytest
 
 from holdfast import Rights
 from holdfast.domain.decisions import Resume
+from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.policy import Policy, QueuePolicy
+from holdfast.domain.turns import AttemptStatus
 from holdfast.errors import InvalidInput
 from holdfast.providers.happenings import Said
 from tests.integration.workshop import FROM_SESSION, OPENING, RECALL, Workshop
@@ -21,6 +23,9 @@ def test_a_request_that_never_reached_the_agent_is_what_is_continued(shop: Works
         assert lock.try_acquire()
         failed = shop.open(Policy(queue=QUICKLY)).resume(first.session_id, "SAY the lights are on")
     assert not failed.ok
+    attempt = hf.store.newest_attempt(first.session_id)
+    assert attempt is not None
+    assert (attempt.status, attempt.failure) == (AttemptStatus.PUT_BACK, Failure(FailureClass.LOCKED, ""))
 
     again = hf.resume(first.session_id)
 

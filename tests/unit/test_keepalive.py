@@ -1,15 +1,21 @@
 """Keeping a lease alive when the store says no."""
 
+import json
+import logging
 import threading
+from dataclasses import replace
+from io import StringIO
 from typing import Any, cast
 
 import pytest
 
+from holdfast.cli.json_logs import JsonLines
 from holdfast.clock import Instant
 from holdfast.domain.ids import ConversationId, SessionId
 from holdfast.domain.policy import QueuePolicy
 from holdfast.domain.turns import Lease
 from holdfast.engine.running.keepalive import KeepAlive
+from holdfast.engine.running.log_subject import go_on_about, lease_fields, lines_about, log_subject
 from holdfast.errors import Forbidden, HoldfastError, NotFound, TooMany, Unauthenticated
 from holdfast.processes.process import StopCause
 from holdfast.store.contract import Store
@@ -79,3 +85,23 @@ def test_a_store_that_neither_answers_nor_fails_does_not_outlast_the_grace() -> 
 
     assert was_told, "its agent would run on beside the next one"
     assert causes == [StopCause.LEASE_LOST]
+
+
+def test_what_it_logs_is_about_the_turn_that_it_keeps() -> None:
+    told, logged = threading.Event(), StringIO()
+    handler = logging.StreamHandler(logged)
+    handler.setFormatter(JsonLines())
+    logging.getLogger("holdfast").addHandler(handler)
+    alive = KeepAlive(cast("Store", Refusing(TooMany("later"))), LEASE, HASTY)
+    alive.watch(lambda _: told.set())
+    try:
+        with lines_about(lease_fields(LEASE)):
+            go_on_about(replace(LEASE, attempt=2))
+            with alive:
+                assert told.wait(30)
+    finally:
+        logging.getLogger("holdfast").removeHandler(handler)
+
+    (line,) = map(json.loads, logged.getvalue().splitlines())
+    assert (line["session"], line["turn"], line["attempt"]) == ("agent-1", 1, 2)
+    assert dict(log_subject()) == {}, "nothing that is logged later is about it"

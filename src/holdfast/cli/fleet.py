@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import signal
+from contextlib import nullcontext
 from types import FrameType
 from typing import Any
 
@@ -13,11 +14,12 @@ from holdfast.cli import output
 from holdfast.cli.arguments import text_argument
 from holdfast.cli.command import command, pass_invocation
 from holdfast.cli.invocation import Invocation
+from holdfast.cli.json_logs import logged_as_json
 from holdfast.cli.rights import named_rights, rights_options
 from holdfast.clock import after
 from holdfast.domain.turns import NewTurn, Turn, TurnRequest
 from holdfast.engine.documents import turn_document
-from holdfast.engine.worker import WorkerOptions
+from holdfast.engine.worker import Worker, WorkerOptions
 
 _MOST_SLOTS = 256
 _LONGEST_DELAY = 366 * 24 * 3600.0
@@ -134,8 +136,13 @@ def _new_turn(run: Invocation, provider: str, given: dict[str, Any]) -> NewTurn:
     metavar="SECONDS",
     help="After SIGTERM, let turns go on for so long before they are handed back.",
 )
+@click.option(
+    "--log-json", is_flag=True, help="Log as JSON: the session, turn and attempt are fields of each line."
+)
 @pass_invocation
-def worker(run: Invocation, providers: tuple[str, ...], slots: int, once: bool, drain: float) -> None:
+def worker(
+    run: Invocation, providers: tuple[str, ...], slots: int, once: bool, drain: float, log_json: bool
+) -> None:
     """Run the turns that wait, until stopped.
 
     It takes over what dead workers left behind, renews its leases, and sits out a restart of the database.
@@ -143,8 +150,11 @@ def worker(run: Invocation, providers: tuple[str, ...], slots: int, once: bool, 
     longer; a second signal hands back at once.
     """
     logging.getLogger("holdfast").setLevel(logging.INFO)
-    working = run.holdfast.worker(providers, WorkerOptions(slots, once, drain))
+    with logged_as_json(run) if log_json else nullcontext():
+        _work(run.holdfast.worker(providers, WorkerOptions(slots, once, drain)))
 
+
+def _work(working: Worker) -> None:
     def stop(_number: int, _frame: FrameType | None) -> None:
         working.stop()
 

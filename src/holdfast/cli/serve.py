@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import click
 
 from holdfast.cli import output
 from holdfast.cli.command import command, pass_invocation
 from holdfast.cli.invocation import Invocation
-from holdfast.cli.json_logs import log_as_json
+from holdfast.cli.json_logs import logged_as_json
 from holdfast.errors import ConfigError
 
 
@@ -45,9 +47,8 @@ def serve(run: Invocation, host: str, port: int, rate: float, log_json: bool) ->
         from holdfast.web.server import Listening, serve_until_stopped
     except ImportError as exc:
         raise ConfigError("serve", "the server needs an extra: pip install 'holdfast[server]'") from exc
-    if log_json:
-        log_as_json()
-    serve_until_stopped(run.holdfast, Listening(host, port, rate), lambda url: _announce(run, url))
+    with logged_as_json(run) if log_json else nullcontext():
+        serve_until_stopped(run.holdfast, Listening(host, port, rate), lambda url: _announce(run, url))
 
 
 def _announce(run: Invocation, url: str) -> None:

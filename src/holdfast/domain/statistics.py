@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from holdfast.domain.decisions import DecisionKind, Reason
+from holdfast.domain.delegations import DelegationOutcome, DelegationReason
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.phases import Phase
 from holdfast.domain.records import record
@@ -36,11 +37,20 @@ class AttemptCount:
 
 
 @record
+class DelegationCount:
+    reason: DelegationReason
+    outcome: DelegationOutcome | None  #: None: still under way
+    count: int
+
+
+@record
 class Statistics:
     sessions: tuple[SessionCount, ...]
     turns: tuple[TurnCount, ...]
     attempts: tuple[AttemptCount, ...]
-    oldest_queued_seconds: float  #: how long the turn has waited that has waited longest
+    delegations: tuple[DelegationCount, ...]
+    oldest_queued_seconds: float  #: how long the turn could have run that could for longest
     leases: int
     orphans: int  #: leases that have expired
+    open_approvals: int  #: that can still be answered, whoever asked
     late_reports: int  #: of workers that had lost their lease

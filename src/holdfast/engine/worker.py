@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -16,6 +16,7 @@ from holdfast.domain.policy import Policy
 from holdfast.domain.turns import Claim, ClaimRequest
 from holdfast.engine.result import RunResult
 from holdfast.engine.running.agents import Agent
+from holdfast.engine.running.log_subject import lines_about, turn_fields
 from holdfast.engine.running.recovery import recover_all
 from holdfast.engine.running.setting import Setting
 from holdfast.engine.running.turn_path import TurnPath
@@ -45,6 +46,7 @@ class _Running:
     session_id: str
     path: TurnPath
     name: str
+    about: Mapping[str, object]  #: what lines of the log say of it besides their words
 
 
 class Worker:
@@ -135,7 +137,10 @@ class Worker:
         ours = {running.session_id for running in self._running.values()}
         spares = time.monotonic() < self._spare_until
         for turn in recover_all(self._store, self._machine, besides=ours, even_expired=not spares):
-            log.warning("turn %s of %s was left behind: it is %s now", turn.seq, turn.session_id, turn.status)
+            with lines_about(turn_fields(turn)):
+                log.warning(
+                    "turn %s of %s was left behind: it is %s now", turn.seq, turn.session_id, turn.status
+                )
         self._reached()
         self._look_at = self._spare_until if spares else time.monotonic() + self._policy.queue.recover_seconds
 
@@ -163,13 +168,22 @@ class Worker:
     def _start(self, agent: Agent, claim: Claim) -> None:
         setting = Setting(self._store, agent, self._policy, self._policy.run.timeout_seconds)
         name = f"turn {claim.turn.seq} of {claim.turn.session_id}"
-        running = _Running(agent, claim.turn.session_id, TurnPath(setting, claim), name)
-        log.info("%s: begun with %s, attempt %s", name, agent.provider.name, claim.lease.attempt)
+        about = turn_fields(claim.turn) | {"runtime": agent.runtime.id}
+        running = _Running(agent, claim.turn.session_id, TurnPath(setting, claim), name, about)
+        with lines_about(about):
+            log.info("%s: begun with %s, attempt %s", name, agent.provider.name, claim.lease.attempt)
         thread = threading.Thread(target=self._walk, args=(running,), name=name)
         self._running[thread] = running
         thread.start()
 
     def _walk(self, running: _Running) -> None:
+        try:
+            with lines_about(running.about):
+                self._see_through(running)
+        finally:
+            self._news.put(threading.current_thread())
+
+    def _see_through(self, running: _Running) -> None:
         """A worker outlives whatever becomes of one turn."""
         try:
             self._note(running, running.path.walk())
@@ -179,8 +193,6 @@ class Worker:
             log.warning("%s was given up: %s", running.name, exc)
         except Exception as exc:
             log.exception("%s was given up: %r", running.name, exc)
-        finally:
-            self._news.put(threading.current_thread())
 
     def _note(self, running: _Running, result: RunResult) -> None:
         if result.failure is None:

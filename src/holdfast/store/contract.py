@@ -28,7 +28,7 @@ from holdfast.domain.delegations import (
     NewDelegation,
     Question,
 )
-from holdfast.domain.failures import Failure
+from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId, Workspace
 from holdfast.domain.phases import ApprovalWindow, Phase
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals, TranscriptMark
@@ -301,8 +301,10 @@ class Store(Protocol):
         """
         ...
 
-    def put_back(self, lease: Lease, not_before: Instant | None = None) -> Turn:
-        """Return a turn to the queue; this does not count as a try. LeaseLost.
+    def put_back(
+        self, lease: Lease, not_before: Instant | None = None, because: FailureClass | None = None
+    ) -> Turn:
+        """Return a turn to the queue; this does not count as a try. The attempt says ``because`` of what. LeaseLost.
 
         What was launched already is gone on with, as after a recovery. One that was asked to stop is cancelled
         instead, and one that a person started ends as failed, unless it has an answer to act on.

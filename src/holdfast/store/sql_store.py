@@ -10,7 +10,7 @@ from holdfast.domain.approvals import Answer, Approval, NewApproval
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import Decision
 from holdfast.domain.delegations import Delegation, DelegationCounts, FreeSession
-from holdfast.domain.failures import Failure
+from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId, Workspace
 from holdfast.domain.numbers import check_whole
 from holdfast.domain.phases import ApprovalWindow, Phase
@@ -55,6 +55,7 @@ from holdfast.domain.usage import (
     check_usage,
 )
 from holdfast.errors import InvalidInput
+from holdfast.store import tallies
 from holdfast.store.contract import QueueWatch
 from holdfast.store.driver import Driver, Undone
 from holdfast.store.hook_verbs import HookVerbs
@@ -133,6 +134,7 @@ class SqlStore(HookVerbs):
             except Undone:
                 if tries == MAX_TRIES:
                     raise
+                tallies.count_wait(tallies.DATABASE)
             tries += 1
 
     # --- sessions ---
@@ -278,8 +280,10 @@ class SqlStore(HookVerbs):
         check_report(usage)
         return self._write(endings.fall_back, lease, failure, key, usage)
 
-    def put_back(self, lease: Lease, not_before: Instant | None = None) -> Turn:
-        return self._write(endings.put_back, lease, not_before)
+    def put_back(
+        self, lease: Lease, not_before: Instant | None = None, because: FailureClass | None = None
+    ) -> Turn:
+        return self._write(endings.put_back, lease, not_before, because)
 
     def finish_turn(self, lease: Lease, end: TurnEnd) -> Turn:
         check_report(end.usage)

@@ -13,6 +13,7 @@ from typing import Self
 
 from holdfast.clock import Clock
 from holdfast.errors import InvalidInput, StoreCorrupt, StoreError, StoreUnavailable
+from holdfast.store import tallies
 from holdfast.store.driver import Params, Row
 from holdfast.store.pool import NOT_ITS_TRANSACTION, Pool
 from holdfast.store.sqlite_connections import Connection, FileConnector, MemoryConnector, prepare_files
@@ -210,6 +211,8 @@ class SqliteTransaction:
 def _begin_write(connection: Connection) -> None:
     """The time at the gate and the time at SQLite's own lock are one limit."""
     left = BUSY_SECONDS if connection.gate is None else connection.gate.pass_within(BUSY_SECONDS)
+    if left < BUSY_SECONDS:
+        tallies.count_wait(tallies.DATABASE)
     if left > 0.9 * BUSY_SECONDS:
         connection.sql.execute("BEGIN IMMEDIATE")
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from holdfast.clock import SECOND, after
-from holdfast.domain.failures import FailureClass
+from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.turns import AttemptCause, AttemptStatus, Claim, TurnStatus
 from holdfast.errors import Busy, Conflict
 from holdfast.store.contract import Store
@@ -177,6 +177,15 @@ class TryAgainContract:
         assert store.finish_turn(claim(store, session).lease, again).status is TurnStatus.QUEUED
         store.put_back(claim(store, session).lease)
         assert store.finish_turn(claim(store, session).lease, again).status is TurnStatus.FAILED
+
+    def test_an_attempt_that_is_put_back_says_why(self, store: Store) -> None:
+        session = begin(store)
+        turn = enqueue(store, session, "one")
+        store.put_back(claim(store, session).lease, because=FailureClass.LOCKED)
+        store.put_back(claim(store, session).lease)
+        first, second = store.attempts(turn.conversation_id, turn.seq)
+        assert first.failure == Failure(FailureClass.LOCKED, "")
+        assert second.failure is None
 
     def test_an_attempt_after_a_put_back_has_the_same_cause(self, store: Store, clock: ManualClock) -> None:
         session = begin(store)

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+import pytest
+
+from holdfast.clock import after
 from holdfast.domain.decisions import DecisionKind, Reason
+from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, DelegationReason
 from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import SessionKind, SessionUpdate
-from holdfast.domain.statistics import AttemptCount, SessionCount, Statistics, TurnCount
+from holdfast.domain.statistics import AttemptCount, DelegationCount, SessionCount, Statistics, TurnCount
 from holdfast.domain.turns import AttemptStatus, TurnStatus
+from holdfast.errors import LeaseLost
 from holdfast.store.contract import Store
-from holdfast.testing.builders import failed
+from holdfast.testing.builders import a_delegation, a_question, an_answer, an_approval, done, failed
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.steps import begin, claim, enqueue, run
+from holdfast.testing.steps import begin, claim, defer, enqueue, run
 
 
 class StatisticsContract:
     def test_an_empty_workspace_has_nothing_to_count(self, store: Store) -> None:
-        assert store.statistics() == Statistics((), (), (), 0.0, 0, 0, 0)
+        assert store.statistics() == Statistics((), (), (), (), 0.0, 0, 0, 0, 0)
 
     def test_sessions_are_counted_by_phase_with_their_errors_and_how_long_they_took(
         self, store: Store, clock: ManualClock
@@ -62,3 +67,52 @@ class StatisticsContract:
         assert (store.statistics().leases, store.statistics().orphans) == (1, 0)
         clock.advance(10)
         assert (store.statistics().leases, store.statistics().orphans) == (1, 1)
+
+    def test_a_turn_that_was_to_wait_has_not_waited_before(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        enqueue(store, session, "later", not_before=after(clock(), 60))
+        clock.advance(50)
+        assert store.statistics().oldest_queued_seconds == 0.0
+        clock.advance(30)
+        assert store.statistics().oldest_queued_seconds == 20.0
+
+    def test_approvals_are_counted_while_they_can_be_answered_whoever_asked(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        waits = defer(store, begin(store))
+        asked_itself = begin(store)
+        until = after(clock(), 60)
+        store.request_approval(asked_itself.id, an_approval(call_id=None, tool=None, expires_at=until))
+        assert store.statistics().open_approvals == 2
+        clock.advance(60)
+        assert store.statistics().open_approvals == 1
+        store.answer_approval(waits.id, an_answer(waits))
+        assert store.statistics().open_approvals == 0
+
+    def test_delegations_are_counted_by_how_they_began_and_how_they_ended(self, store: Store) -> None:
+        paused = begin(store, project="/srv/infra")
+        store.update_session(paused.id, SessionUpdate(phase=Phase.PLANNING))
+        resumes, starts = a_delegation(), a_delegation()
+        store.delegate(resumes)
+        store.delegate(starts)
+        store.end_delegation(DelegationEnd(id=starts.id, outcome=DelegationOutcome.FAILED))
+        store.ask_delegation(a_question(agent="nobody"))
+        assert set(store.statistics().delegations) == {
+            DelegationCount(DelegationReason.RESUMABLE, None, 1),
+            DelegationCount(DelegationReason.NONE, DelegationOutcome.FAILED, 1),
+            DelegationCount(DelegationReason.NONE, DelegationOutcome.ASKED, 1),
+        }
+
+    def test_what_comes_too_late_is_counted(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        enqueue(store, session, "one")
+        lost = claim(store, session, lease_seconds=10.0).lease
+        clock.advance(11)
+        (orphan,) = store.orphans(10)
+        store.recover(orphan)
+        with pytest.raises(LeaseLost):
+            store.finish_turn(lost, done())
+        counted = store.statistics()
+        assert counted.late_reports == 1
+        interrupted = AttemptCount(DecisionKind.FRESH, Reason.NO_POINTER, AttemptStatus.INTERRUPTED, 1)
+        assert counted.attempts == (interrupted,)

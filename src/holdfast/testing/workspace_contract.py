@@ -189,7 +189,7 @@ def nothing(answer: object) -> bool:
         case SessionPage():
             return not answer.sessions and not answer.unreadable and answer.next_cursor is None
         case Statistics():
-            return answer == Statistics((), (), (), 0.0, 0, 0, 0)
+            return answer == Statistics((), (), (), (), 0.0, 0, 0, 0, 0)
         case CleanupReport():
             return answer.count == 0
         case _:

@@ -1,31 +1,38 @@
-"""Owns the figures for Prometheus: what this process has seen, and what the store counts. No label is an id."""
+"""Owns the figures for Prometheus of what this process has seen, and the page with all of them. No label is an id."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Final
 
 from fastapi import APIRouter
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    disable_created_metrics,
+    generate_latest,
+)
+from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.clock import after, seconds_between
-from holdfast.domain.statistics import Statistics
-from holdfast.domain.turns import AttemptCause, Claim, ClaimRequest, TurnStatus
+from holdfast.domain.turns import AttemptCause, Claim, ClaimRequest
+from holdfast.store import tallies
 from holdfast.store.contract import Store
 from holdfast.web.access import Guarded
 from holdfast.web.serving import Served
+from holdfast.web.store_figures import StoreFigures
 
 router = APIRouter(tags=["metrics"], route_class=Guarded)
 
-#: counting takes a look at every table: those who ask more often get the same figures again
-_COUNTED_SECONDS: Final = 5.0
 _MOST_WORKSPACES: Final = 1000
 _WAITS: Final = (0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 60, 300, 1800, 3600)
+
+# a second series for each one, of when it was first seen
+disable_created_metrics()  # type: ignore[no-untyped-call] # prometheus_client does not say
 
 
 class Meters:
@@ -37,13 +44,10 @@ class Meters:
             "holdfast_requests", "Requests that were answered", ["verb", "status"], registry=registry
         )
         self._seconds = Histogram(
-            "holdfast_request_seconds", "Until a request was answered", ["verb"], registry=registry
+            "holdfast_request_duration_seconds", "Until a request was answered", ["verb"], registry=registry
         )
         self._refusals = Counter(
-            "holdfast_refusals",
-            "Requests that were refused; busy: had to wait for a lock; lease_lost: came too late",
-            ["code"],
-            registry=registry,
+            "holdfast_refusals", "Requests that were answered with a problem", ["code"], registry=registry
         )
         self._claims = Histogram(
             "holdfast_claim_latency_seconds",
@@ -51,7 +55,8 @@ class Meters:
             buckets=_WAITS,
             registry=registry,
         )
-        self._counted: dict[Store, tuple[float, bytes]] = {}
+        registry.register(_Tallied())
+        self._workspaces: dict[Store, StoreFigures] = {}
 
     def answered(self, verb: str, status: int, seconds: float, code: str | None) -> None:
         self._requests.labels(verb, str(status)).inc()
@@ -68,72 +73,31 @@ class Meters:
             self._claims.observe(max(0.0, seconds_between(ready, at)))
 
     def exposition(self, store: Store) -> bytes:
-        return generate_latest(self._registry) + self._of_store(store)
-
-    def _of_store(self, store: Store) -> bytes:
-        at, text = self._counted.get(store, (-_COUNTED_SECONDS, b""))
-        if time.monotonic() - at >= _COUNTED_SECONDS:
-            registry = CollectorRegistry()
-            registry.register(_Counted(store.statistics(), store.bytes_used()))
-            text = generate_latest(registry)
-            if len(self._counted) >= _MOST_WORKSPACES:
-                self._counted.clear()
-            self._counted[store] = (time.monotonic(), text)
-        return text
+        if store not in self._workspaces and len(self._workspaces) >= _MOST_WORKSPACES:
+            self._workspaces.clear()
+        figures = self._workspaces.setdefault(store, StoreFigures(store))
+        return generate_latest(self._registry) + figures.exposition()
 
 
-class _Counted:
-    """The figures of one workspace, as of now: they fall when sessions are deleted."""
-
-    def __init__(self, found: Statistics, size: int) -> None:
-        self._found = found
-        self._size = size
+class _Tallied:
+    """What the store counts in this process."""
 
     def collect(self) -> Iterator[Metric]:
-        yield from self._sessions()
-        yield from self._work()
-        found = self._found
-        waiting = {status: self._turns(status) for status in (TurnStatus.QUEUED, TurnStatus.WAITING)}
-        plain = {
-            "queue_depth": ("Turns that wait for a worker", waiting[TurnStatus.QUEUED]),
-            "queue_oldest_seconds": ("How long the oldest of them has waited", found.oldest_queued_seconds),
-            "approvals_waiting": ("Turns that wait for a person", waiting[TurnStatus.WAITING]),
-            "leases": ("Turns that somebody works on", found.leases),
-            "orphans": ("Of those, the ones whose lease has expired", found.orphans),
-            "late_reports": ("Results of workers that had lost their lease", found.late_reports),
-            "store_bytes": ("What the whole store takes", self._size),
-        }
-        for name, (words, value) in plain.items():
-            yield GaugeMetricFamily(f"holdfast_{name}", words, value)
-
-    def _sessions(self) -> Iterator[Metric]:
-        labels = ["phase", "kind"]
-        sessions = GaugeMetricFamily("holdfast_sessions", "Sessions", labels=labels)
-        errors = GaugeMetricFamily("holdfast_session_errors", "Since the last success", labels=labels)
-        took = SummaryMetricFamily("holdfast_session_seconds", "From begin to end", labels=labels)
-        for one in self._found.sessions:
-            words = [one.phase.value, one.kind.value]
-            sessions.add_metric(words, one.count)
-            errors.add_metric(words, one.errors)
-            if one.closed:
-                took.add_metric(words, one.closed, one.closed_seconds)
-        yield from (sessions, errors, took)
-
-    def _work(self) -> Iterator[Metric]:
-        turns = GaugeMetricFamily("holdfast_turns", "Turns", labels=["status", "failure"])
-        for turn in self._found.turns:
-            turns.add_metric([turn.status.value, turn.failure.value if turn.failure else ""], turn.count)
-        attempts = GaugeMetricFamily(
-            "holdfast_attempts",
-            "What was decided, and what came of it",
-            labels=["decision", "reason", "status"],
+        decisions = CounterMetricFamily(
+            "holdfast_decisions",
+            "Decisions at claims: how a turn may go on, and why",
+            labels=["decision", "reason"],
         )
-        for one in self._found.attempts:
-            attempts.add_metric([one.decision.value, one.reason.value, one.status.value], one.count)
-        yield from (turns, attempts)
-
-    def _turns(self, status: TurnStatus) -> int:
-        return sum(turn.count for turn in self._found.turns if turn.status is status)
+        for words, number in tallies.decisions().items():
+            decisions.add_metric(words, number)
+        waits = CounterMetricFamily(
+            "holdfast_lock_waits",
+            "Waits for another writer, of the provider's session or of the database",
+            labels=["lock"],
+        )
+        for lock, number in tallies.waits().items():
+            waits.add_metric([lock], number)
+        yield from (decisions, waits)
 
 
 @router.get(

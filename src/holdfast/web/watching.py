@@ -10,6 +10,7 @@ from typing import Final
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.domain.turns import Claim, Lease, Orphan
+from holdfast.engine.running.log_subject import lease_fields
 from holdfast.web.access import Caller
 from holdfast.web.metrics import Meters
 
@@ -67,6 +68,6 @@ def about(arguments: Mapping[str, object], answer: object) -> dict[str, object]:
     if isinstance(orphan, Orphan):
         lease = orphan.lease
     if isinstance(lease, Lease):
-        return {"session": lease.session_id, "turn": lease.seq, "attempt": lease.attempt}
+        return lease_fields(lease)
     named = {"session": arguments.get("session_id"), "turn": arguments.get("seq")}
     return {name: value for name, value in named.items() if value is not None}

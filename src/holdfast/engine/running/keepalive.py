@@ -6,6 +6,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
+from contextvars import copy_context
 from types import TracebackType
 from typing import Self
 
@@ -36,14 +37,14 @@ class KeepAlive:
         self._look_seconds = min(policy.poll_seconds, policy.heartbeat_seconds)
         self._unanswered_since: float | None = None  #: when the store was first asked without an answer
         self._given_up = False
-        self._threads = (
-            threading.Thread(target=self._renew_on, name="holdfast-lease", daemon=True),
-            threading.Thread(target=self._guard, name="holdfast-grace", daemon=True),
-        )
+        self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
-        for thread in self._threads:
-            thread.start()
+        for work, name in ((self._renew_on, "holdfast-lease"), (self._guard, "holdfast-grace")):
+            # what it logs is about the same turn
+            run = copy_context().run
+            self._threads.append(threading.Thread(target=run, args=(work,), name=name, daemon=True))
+            self._threads[-1].start()
         return self
 
     def __exit__(

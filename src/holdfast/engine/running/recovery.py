@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection
 
 from holdfast.domain.turns import EventKind, Lease, Orphan, Turn
+from holdfast.engine.running.log_subject import lease_fields, lines_about
 from holdfast.errors import Conflict, NotFound, StoreCorrupt
 from holdfast.processes.machine import Machine
 from holdfast.processes.owners import Place
@@ -30,7 +31,8 @@ def recover_session(store: Store, machine: Machine, session_id: str) -> Turn | N
     is_gone = machine.is_gone(orphan.lease.owner)
     if not is_gone and orphan.lease.expires_at > store.now():
         return None
-    return _recover(store, machine, orphan, owner_is_gone=is_gone)
+    with lines_about(lease_fields(orphan.lease)):
+        return _recover(store, machine, orphan, owner_is_gone=is_gone)
 
 
 def recover_all(
@@ -47,10 +49,11 @@ def recover_all(
         is_left = is_gone or (even_expired and orphan.lease.expires_at <= now)
         if orphan.lease.session_id in besides or not is_left:
             continue
-        try:
-            recovered.append(_recover(store, machine, orphan, owner_is_gone=is_gone))
-        except (NotFound, StoreCorrupt) as exc:
-            log.warning("turn %s of %s stays: %s", orphan.lease.seq, orphan.lease.session_id, exc)
+        with lines_about(lease_fields(orphan.lease)):
+            try:
+                recovered.append(_recover(store, machine, orphan, owner_is_gone=is_gone))
+            except (NotFound, StoreCorrupt) as exc:
+                log.warning("turn %s of %s stays: %s", orphan.lease.seq, orphan.lease.session_id, exc)
     return tuple(turn for turn in recovered if turn is not None)
 
 

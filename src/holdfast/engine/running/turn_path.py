@@ -31,6 +31,7 @@ from holdfast.engine.running.compose import Composer
 from holdfast.engine.running.gates import calls_of, opened_gate
 from holdfast.engine.running.keepalive import KeepAlive
 from holdfast.engine.running.launching import Launcher, Place, Ran
+from holdfast.engine.running.log_subject import go_on_about
 from holdfast.engine.running.look import Asked, decide_here, last_directory, unsettled_prompts
 from holdfast.engine.running.outside import adopt_locked
 from holdfast.engine.running.setting import Audience, Setting
@@ -246,18 +247,19 @@ class TurnPath:
             lambda: self._store.fall_back(lease, failure, key, ran.report.usage)
         )
         self._alive.replace(self._claim.lease)
+        go_on_about(self._claim.lease)
         return self._attempt()
 
     def _commit(self, ran: Ran) -> RunResult:
         lease, failure, report = self._claim.lease, ran.ending.failure, ran.report
         if isinstance(ran.decision, Wait):
             later = self._later(self._policy.queue.lock_delay_seconds)
-            return self._result(ran, self._store.put_back(lease, later))
+            return self._result(ran, self._store.put_back(lease, later, FailureClass.LOCKED))
         if failure is not None and self._alive.cause is StopCause.HANDED_BACK:
             return self._result(ran, self._store.put_back(lease))
         if _is_for_others(failure) and not self._claim.turn.foreground:
             later = self._later(self._policy.queue.retry_delay_seconds)
-            return self._result(ran, self._store.put_back(lease, later))
+            return self._result(ran, self._store.put_back(lease, later, FailureClass.MISSING_BINARY))
         if ran.ending.deferred is not None and ran.mark is None:
             failure = Failure(FailureClass.UNKNOWN, "the agent did not save the call that was to wait")
         approval = None if failure is not None else self._asked_for(ran.ending.deferred)

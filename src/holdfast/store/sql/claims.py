@@ -17,6 +17,7 @@ from holdfast.domain.decisions import (
     Resume,
     ResumeRequest,
     Wait,
+    decision_kind,
 )
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import SessionId
@@ -37,6 +38,7 @@ from holdfast.domain.turns import (
 )
 from holdfast.domain.usage import estimate_tokens
 from holdfast.errors import Busy, Conflict, InvalidInput, NotFound, StoreCorrupt
+from holdfast.store import tallies
 from holdfast.store.driver import Row
 from holdfast.store.sql import (
     approval_rows,
@@ -147,6 +149,7 @@ def start(s: Scope, session_id: str, new: NewTurn, request: ClaimRequest) -> Cla
     taker = turns.Taker(new.provider, request.runtime.id)
     turn = turns.put(s, conversation, session.id, new, taker=taker)
     judged = judge(s, session, conversation, turn, request.runtime)
+    tallies.count_decision(decision_kind(judged.decision), judged.decision.reason)
     if isinstance(judged.decision, Wait):
         raise Busy(f"the {new.provider} session of {session_id}")
     if isinstance(judged.decision, Refuse):
@@ -237,7 +240,8 @@ def _claim_head(s: Scope, request: ClaimRequest, session_id: str) -> Claim | Non
         return _judge_head(s, request, row)
     except (StoreCorrupt, NotFound) as exc:
         # it may be mended one day; until then it holds up nobody else
-        log.warning("session %s passed over: %s", session_id, exc)
+        about = {"session": session_id}
+        log.warning("session %s passed over: %s", session_id, exc, extra={"about": about})
         _postpone(s, session_id)
         return None
 
@@ -254,6 +258,7 @@ def _judge_head(s: Scope, request: ClaimRequest, row: Row) -> Claim | None:
         # whatever the session's row says: what waits for an approval is run by nobody
         raise StoreCorrupt(s.where, f"turns: the head of {session.id} is offered while it is {turn.status}")
     judged = judge(s, session, conversation, turn, request.runtime)
+    tallies.count_decision(decision_kind(judged.decision), judged.decision.reason)
     match judged.decision:
         case Wait():
             _postpone(s, session.id)
@@ -311,11 +316,7 @@ def _refuse(s: Scope, turn: Turn, decision: Refuse) -> Refusal:
 
 
 def judge(
-    s: Scope,
-    session: Session,
-    conversation: Conversation,
-    turn: Turn,
-    runtime: Runtime | None,
+    s: Scope, session: Session, conversation: Conversation, turn: Turn, runtime: Runtime | None
 ) -> Judged:
     """What the database knows, put to ``decide_resume``. Without a runtime its facts cannot be seen."""
     pointer = find_pointer(s, session.id, turn, runtime)

@@ -32,6 +32,7 @@ from holdfast.domain.turns import (
 )
 from holdfast.domain.usage import NO_USAGE, Usage, UsageReport
 from holdfast.errors import Conflict, LeaseLost, UnreadableSession
+from holdfast.store import tallies
 from holdfast.store.sql import (
     approval_rows,
     attempts,
@@ -312,11 +313,13 @@ def _open_fallback(s: Scope, opening: attempts.Opening, turn: Turn, used: Usage)
     )  # fmt: skip
 
 
-def put_back(s: Scope, lease: Lease, not_before: Instant | None) -> Turn:
+def put_back(s: Scope, lease: Lease, not_before: Instant | None, because: FailureClass | None) -> Turn:
     """The turn waits again, as it did before, and this does not count as a try."""
     leases.require(s, lease)
     turn = turns.get(s, lease.conversation_id, lease.seq)
-    attempt = attempts.interrupt(s, lease, turn, AttemptStatus.PUT_BACK, None)
+    attempt = attempts.interrupt(s, lease, turn, AttemptStatus.PUT_BACK, because)
+    if because is FailureClass.LOCKED:
+        tallies.count_wait(tallies.PROVIDER_SESSION)
     if turn.cancel_requested:
         turns.end(s, turn, TurnStatus.CANCELLED, WAS_CANCELLED)
     elif turn.foreground and not turn.has_unused_answer:

@@ -7,10 +7,11 @@ from typing import TypeVar
 
 from holdfast.clock import Instant, seconds_between
 from holdfast.domain.decisions import DecisionKind, Reason
+from holdfast.domain.delegations import DelegationOutcome, DelegationReason
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import SessionKind
-from holdfast.domain.statistics import AttemptCount, SessionCount, Statistics, TurnCount
+from holdfast.domain.statistics import AttemptCount, DelegationCount, SessionCount, Statistics, TurnCount
 from holdfast.domain.turns import AttemptStatus, TurnStatus
 from holdfast.store.driver import Row
 from holdfast.store.sql.scope import Scope
@@ -28,26 +29,35 @@ GROUP BY status, failure_class ORDER BY status, failure_class"""
 ATTEMPTS = """
 SELECT decision, reason, status, COUNT(*) FROM attempts WHERE workspace = :ws
 GROUP BY decision, reason, status ORDER BY decision, reason, status"""
+DELEGATIONS = """
+SELECT reason, outcome, COUNT(*) FROM delegations WHERE workspace = :ws
+GROUP BY reason, outcome ORDER BY reason, outcome"""
 OLDEST = """
-SELECT MIN(created_at) FROM turns
+SELECT MIN(CASE WHEN not_before > created_at THEN not_before ELSE created_at END) FROM turns INDEXED BY open_turns
 WHERE workspace = :ws AND status IN ('queued', 'claimed', 'running', 'waiting') AND status = 'queued'"""
 LEASES = """
 SELECT COUNT(*), COUNT(CASE WHEN lease_expires_at <= :now THEN 1 END) FROM sessions
 WHERE workspace = :ws AND lease_expires_at IS NOT NULL"""
+APPROVALS = """
+SELECT COUNT(*) FROM approvals
+WHERE workspace = :ws AND status = 'open' AND (expires_at IS NULL OR expires_at > :now)"""
 LATE = "SELECT COUNT(*) FROM late_reports WHERE workspace = :ws"
 
 
 def count(s: Scope) -> Statistics:
     leases, orphans = s.one(LEASES, now=s.now) or (0, 0)
     (oldest,) = s.one(OLDEST) or (None,)
+    (approvals,) = s.one(APPROVALS, now=s.now) or (0,)
     (late,) = s.one(LATE) or (0,)
     return Statistics(
         tuple(_understood(_sessions, s.all(SESSIONS))),
         tuple(_understood(_turns, s.all(TURNS))),
         tuple(_understood(_attempts, s.all(ATTEMPTS))),
+        tuple(_understood(_delegations, s.all(DELEGATIONS))),
         0.0 if oldest is None else max(0.0, seconds_between(oldest, s.now)),
         leases,
         orphans,
+        approvals,
         late,
     )
 
@@ -75,3 +85,10 @@ def _turns(row: Row) -> TurnCount:
 def _attempts(row: Row) -> AttemptCount:
     decision, reason, status, number = row
     return AttemptCount(DecisionKind(decision), Reason(reason), AttemptStatus(status), number)
+
+
+def _delegations(row: Row) -> DelegationCount:
+    reason, outcome, number = row
+    return DelegationCount(
+        DelegationReason(reason), None if outcome is None else DelegationOutcome(outcome), number
+    )
