@@ -12,7 +12,7 @@ from holdfast.domain.turns import Launch, Lease, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE
 from holdfast.errors import HoldfastError, LeaseLost, StoreError
 from holdfast.store.contract import Store
-from holdfast.store.sql import claims
+from holdfast.store.sql import heads
 from holdfast.testing.builders import (
     a_claim,
     a_codex_runtime,
@@ -262,7 +262,7 @@ def test_one_claim_looks_at_a_bounded_number_of_heads(store: Store) -> None:
     point_to(store, holder, shared)
     enqueue(store, holder, "holds the provider session")
     claim(store, holder)
-    for _ in range(claims.MAX_CANDIDATES + 5):
+    for _ in range(heads.MAX_CANDIDATES + 5):
         waiting = begin(store)
         point_to(store, waiting, shared)
         enqueue(store, waiting, "must wait", priority=9)
@@ -272,14 +272,14 @@ def test_one_claim_looks_at_a_bounded_number_of_heads(store: Store) -> None:
     assert store.claim_turn(a_claim()) is None
     with driver_of(store).read() as tx:
         (looked_at,) = tx.one(f"{COUNT} ready_at IS NULL AND wake_at IS NOT NULL", {}) or (0,)
-    assert looked_at == claims.MAX_CANDIDATES
+    assert looked_at == heads.MAX_CANDIDATES
     assert claim(store, free).turn.prompt == "may run"
 
 
 def test_one_claim_frees_a_bounded_number_of_heads_from_a_runtime_that_does_not_come(
     store: Store, clock: ManualClock
 ) -> None:
-    for _ in range(claims.MAX_WOKEN + 5):
+    for _ in range(heads.MAX_WOKEN + 5):
         kept = begin(store)
         run(store, kept)
         enqueue(store, kept, "kept for it")

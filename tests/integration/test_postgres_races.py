@@ -52,6 +52,7 @@ def race(store: SqlStore, first: Callable[[Scope], object], second: Callable[[],
     """The second side, which had to wait until the first one was committed."""
     with ThreadPoolExecutor(1) as pool, store._writing() as s:
         assert first(s) is not False
+        s.one("SELECT 1")  # what it has done without asking for an answer is sent by now
         waiting = pool.submit(second)
         until(lambda: waits_for_a_lock(store) or waiting.done())
         assert not waiting.done(), "it did not wait"

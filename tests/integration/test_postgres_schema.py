@@ -125,7 +125,7 @@ def test_who_waits_for_a_lock_gives_up_in_the_end(url: str) -> None:
     patient = with_options(url, "-c lock_timeout=200ms")
     with closing(open_store(url)) as holder, closing(open_store(patient)) as store:
         with holder._driver.write() as tx:  # type: ignore[attr-defined]
-            tx.run("LOCK TABLE sessions", {})
+            tx.changed("LOCK TABLE sessions", {})
             with pytest.raises(StoreUnavailable, match="locked by another session"):
                 store.create_session(a_session())
         store.create_session(a_session())

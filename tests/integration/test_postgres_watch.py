@@ -76,7 +76,7 @@ def test_a_bell_that_cannot_be_rung_does_not_undo_what_was_done(
     store: SqlStore, channel: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = begin(store)
-    monkeypatch.setattr("holdfast.store.postgres_watch._RING", b"SELECT nothing_like_it(%s)")
+    monkeypatch.setattr("holdfast.store.postgres.RING", "SELECT nothing_like_it(:topic)")
 
     turn = enqueue(store, session, "one")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 
-from holdfast.clock import system_clock
+from holdfast.clock import Instant, system_clock
 from holdfast.errors import SchemaTooNew, StoreUnavailable
 from holdfast.store.gate import open_gate
 from holdfast.store.hook_verbs import HookVerbs
@@ -60,7 +60,7 @@ class LightScope(Scope):
         except BaseException:
             self._leave_gate()
             raise
-        self.now = system_clock()
+        self._began_at = system_clock()
         return self
 
     def __exit__(
@@ -78,6 +78,10 @@ class LightScope(Scope):
         if self._gate is not None:
             self._gate.close()
 
+    @property
+    def now(self) -> Instant:
+        return self._began_at
+
     def one(self, sql: str, /, **params: object) -> tuple[Any, ...] | None:
         row: tuple[Any, ...] | None = self._execute(sql, params).fetchone()
         return row
@@ -85,8 +89,11 @@ class LightScope(Scope):
     def all(self, sql: str, /, **params: object) -> list[tuple[Any, ...]]:
         return self._execute(sql, params).fetchall()
 
-    def run(self, sql: str, /, **params: object) -> int:
+    def changed(self, sql: str, /, **params: object) -> int:
         return self._execute(sql, params).rowcount
+
+    def run(self, sql: str, /, **params: object) -> None:
+        self._execute(sql, params)
 
     def _execute(self, sql: str, params: dict[str, object]) -> sqlite3.Cursor:
         params["ws"] = self.ws

@@ -23,7 +23,11 @@ Params = dict[str, object]
 
 
 class Transaction(Protocol):
-    """One open transaction. ``now`` is the store's own time at its beginning."""
+    """One open transaction. ``now`` is the store's own time at its beginning.
+
+    Whatever is wrong with a statement that has no answer may be raised by a later one, or by the end of
+    the transaction: nothing that depends on its success may be done outside before that.
+    """
 
     @property
     def now(self) -> Instant: ...
@@ -34,8 +38,12 @@ class Transaction(Protocol):
 
     def all(self, sql: str, params: Params) -> list[Row]: ...
 
-    def run(self, sql: str, params: Params) -> int:
+    def changed(self, sql: str, params: Params) -> int:
         """Execute; how many rows were changed."""
+        ...
+
+    def run(self, sql: str, params: Params) -> None:
+        """Execute, in the order of the calls, and before the next answer; a driver may let it wait until then."""
         ...
 
     def run_many(self, sql: str, rows: Sequence[Params]) -> None: ...

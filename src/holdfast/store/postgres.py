@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any, cast
+from contextlib import contextmanager, suppress
+from types import TracebackType
+from typing import Any, Self, cast
 
 import psycopg
 from psycopg import conninfo, errors
+from psycopg.pq.abc import PGresult
 
 from holdfast.clock import Clock, Instant
 from holdfast.errors import Conflict, HoldfastError, InvalidInput, StoreCorrupt, StoreError, StoreUnavailable
 from holdfast.store.driver import Params, Row, Undone
 from holdfast.store.pool import NOT_ITS_TRANSACTION, Pool
-from holdfast.store.postgres_watch import KEEPALIVE, Bell, ring
+from holdfast.store.postgres_pipeline import Pipeline
+from holdfast.store.postgres_watch import RING, Bell, cut_off
 
 CONNECT_SECONDS = 10
 POOL_SIZE = 8
 LOCK_SECONDS = 30
 STANDSTILL_SECONDS = 60
+#: a server that is not there any more, and could not say so, is found out in about half a minute
+_PATIENCE: dict[str, Any] = {
+    "keepalives_idle": 15,
+    "keepalives_interval": 5,
+    "keepalives_count": 3,
+    "tcp_user_timeout": 30_000,
+}
 
 #: the tables are in a schema of their own: their names are common ones
 _SCHEMA = "holdfast"
@@ -30,77 +38,32 @@ _OPTIONS = (
     f" -c idle_in_transaction_session_timeout={STANDSTILL_SECONDS}s"
 )
 
-# BEGIN and the clock travel together: the server's time costs no extra round trip
+_BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
-_BEGIN_WRITE = f"BEGIN ISOLATION LEVEL READ COMMITTED; {_NOW}"
-_BEGIN_READ = f"BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; {_NOW}"
-
-_PARAMETER = re.compile(r"(?<!:):([a-z_]+)")
-_INDEX_HINT = re.compile(r" INDEXED BY \w+")
-
-
-class _Dialect(dict[str, Any]):
-    """Each statement as PostgreSQL says it: ``:name`` is ``%(name)s``, and the planner needs no hints.
-
-    Keys never change, so rows are locked FOR NO KEY UPDATE. A full lock would also keep out the foreign
-    key checks of rows that refer to it, and two who lock in the same order could still deadlock: the
-    second change of a session within one transaction makes PostgreSQL look up its conversation again.
-    """
-
-    def __missing__(self, sql: str) -> Any:
-        plain = _INDEX_HINT.sub("", sql).replace("FOR UPDATE", "FOR NO KEY UPDATE")
-        self[sql] = said = _PARAMETER.sub(r"%(\1)s", plain.replace("%", "%%")).encode()
-        return said
-
-
-_said = _Dialect()
-
-
-class PostgresTransaction:
-    __slots__ = ("_cursor", "now", "rung")
-
-    def __init__(self, cursor: psycopg.Cursor[Row], now: Instant) -> None:
-        self._cursor = cursor
-        self.now = now
-        self.rung: set[str] = set()  #: topics that somebody has to hear of
-
-    def one(self, sql: str, params: Params) -> Row | None:
-        return self._cursor.execute(_said[sql], params).fetchone()
-
-    def all(self, sql: str, params: Params) -> list[Row]:
-        return self._cursor.execute(_said[sql], params).fetchall()
-
-    def run(self, sql: str, params: Params) -> int:
-        return self._cursor.execute(_said[sql], params).rowcount
-
-    def run_many(self, sql: str, rows: Sequence[Params]) -> None:
-        self._cursor.executemany(_said[sql], rows)
-
-    def ring(self, topic: str) -> None:
-        self.rung.add(topic)
 
 
 class Connection:
     """Used by one thread at a time."""
 
-    __slots__ = ("__weakref__", "abandoned", "sql", "user")
+    __slots__ = ("__weakref__", "_sql", "abandoned", "pipeline", "user")
 
     def __init__(self, sql: psycopg.Connection[Row]) -> None:
-        self.sql = sql
+        self._sql = sql
+        self.pipeline = Pipeline(sql)
         self.user = 0
         self.abandoned = False
 
     def close(self) -> None:
-        self.sql.close()
+        self._sql.close()
 
     def __del__(self) -> None:
         self.close()
 
     def abandon(self) -> None:
-        """In the child of a fork: nothing that is said here may reach the parent's server process."""
+        """In the child of a fork."""
         self.abandoned = True
-        with Path(os.devnull).open("rb+", buffering=0) as nowhere:
-            os.dup2(nowhere.fileno(), self.sql.fileno(), inheritable=False)
+        cut_off(self._sql)
 
 
 class Connector:
@@ -110,12 +73,18 @@ class Connector:
         self._url = url
         # the last one wins: what the user says comes after ours
         self._options = f"{_OPTIONS} {given.get('options') or os.environ.get('PGOPTIONS', '')}"
+        self._patience = {name: value for name, value in _PATIENCE.items() if name not in given}
 
-    def connect(self, **more: Any) -> Connection:
-        return Connection(
-            psycopg.connect(
-                self._url, autocommit=True, connect_timeout=CONNECT_SECONDS, options=self._options, **more
-            )
+    def connect(self) -> Connection:
+        return Connection(self.open())
+
+    def open(self) -> psycopg.Connection[Row]:
+        return psycopg.connect(
+            self._url,
+            autocommit=True,
+            connect_timeout=CONNECT_SECONDS,
+            options=self._options,
+            **self._patience,
         )
 
     def abandon(self, used: Sequence[Connection]) -> None:
@@ -130,7 +99,7 @@ class PostgresDriver:
     schema = _SCHEMA
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
-        self._clock = clock
+        self.clock = clock
         self._connector = Connector(url)
         self._pool = Pool(self._connector, keep=POOL_SIZE, limit=POOL_SIZE, patience=CONNECT_SECONDS)
 
@@ -142,19 +111,22 @@ class PostgresDriver:
         with self.read() as tx:
             return tx.now
 
-    @contextmanager
-    def write(self) -> Iterator[PostgresTransaction]:
-        with self._transaction(_BEGIN_WRITE) as tx:
-            yield tx
+    def write(self) -> PostgresTransaction:
+        return PostgresTransaction(self, writes=True)
 
-    @contextmanager
-    def read(self) -> Iterator[PostgresTransaction]:
-        with self._transaction(_BEGIN_READ) as tx:
-            yield tx
+    def read(self) -> PostgresTransaction:
+        return PostgresTransaction(self, writes=False)
 
     def watch(self, topic: str, _is_news: Callable[[], bool], /) -> Bell:
         with self._errors():
-            return Bell(self._connector.connect(**KEEPALIVE), topic, self._errors)
+            return Bell(self._connector.open(), topic, self._errors)
+
+    @contextmanager
+    def _errors(self) -> Iterator[None]:
+        try:
+            yield
+        except psycopg.Error as exc:
+            raise translate_error(self.where, exc) from exc
 
     def bytes_used(self) -> int:
         with self.read() as tx:
@@ -164,62 +136,145 @@ class PostgresDriver:
     def close(self) -> None:
         self._pool.close()
 
-    @contextmanager
-    def _transaction(self, begin: str) -> Iterator[PostgresTransaction]:
-        with self._errors():
-            connection, cursor, now = self._begin(begin)
-            try:
-                tx = PostgresTransaction(cursor, self._clock() if self._clock else now)
-                yield tx
-                if connection.abandoned:
-                    raise StoreUnavailable(self.where, NOT_ITS_TRANSACTION)
-                cursor.execute("COMMIT")
-                ring(cursor, tx.rung)
-            except Exception:
-                self._roll_back(connection)
-                raise
-            except BaseException:
-                # an interrupt may have come between any two steps
-                self._pool.discard(connection)
-                raise
-            self._pool.give_back(connection)
-
-    def _begin(self, begin: str) -> tuple[Connection, psycopg.Cursor[Row], Instant]:
-        """A connection from before a restart of the server fails here, where trying again is safe."""
-        for last_try in (False, True):
-            connection = self._pool.borrow()
-            try:
-                cursor = connection.sql.cursor()
-                cursor.execute(cast("Any", begin))
-                cursor.nextset()
-                row = cursor.fetchone()
-                return connection, cursor, Instant(int(row[0]) if row else 0)
-            except BaseException as exc:
-                self._pool.discard(connection)
-                if last_try or not isinstance(exc, psycopg.OperationalError):
-                    raise
-                self._pool.discard_idle()  # they are as old
-        raise AssertionError("unreachable: the second try returns or raises")
-
-    def _roll_back(self, connection: Connection) -> None:
+    def borrow(self) -> Connection:
+        """One from before a restart of the server is noticed here, before anything is said to it."""
+        connection = self._pool.borrow()
         try:
-            connection.sql.rollback()
-        except psycopg.Error:
-            # the server has gone, and the transaction with it
+            if connection.pipeline.is_alive():
+                return connection
+        except BaseException:
             self._pool.discard(connection)
-        else:
-            self._pool.give_back(connection)
-
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except HoldfastError:
             raise
-        except (UnicodeError, OverflowError, psycopg.DataError) as exc:
-            raise InvalidInput("value", f"cannot be stored: {' '.join(str(exc).split())}") from exc
+        self._pool.discard(connection)
+        self._pool.discard_idle()  # they are as old
+        return self._pool.borrow()
+
+    def give_back(self, connection: Connection) -> None:
+        self._pool.give_back(connection)
+
+    def discard(self, connection: Connection) -> None:
+        self._pool.discard(connection)
+
+
+class PostgresTransaction:
+    """On a borrowed connection, from ``with`` to its end; its own context manager, because every verb passes here.
+
+    It begins on its way to the first answer. After anything but an ordinary exception the connection is
+    closed, not given back: an interrupt may have come between any two steps.
+    """
+
+    __slots__ = ("_connection", "_driver", "_now", "_pipeline", "_rung", "_writes")
+
+    def __init__(self, driver: PostgresDriver, *, writes: bool) -> None:
+        self._driver = driver
+        self._writes = writes
+        self._now: Instant | None = None
+        self._rung: set[str] | None = None  #: topics that somebody has to hear of
+
+    @property
+    def now(self) -> Instant:
+        if self._now is None:
+            self._answer()
+        return cast("Instant", self._now)
+
+    def one(self, sql: str, params: Params) -> Row | None:
+        return next(iter(self.all(sql, params)), None)
+
+    def all(self, sql: str, params: Params) -> list[Row]:
+        self._pipeline.say(sql, params)
+        return self._pipeline.rows(self._answer())
+
+    def run(self, sql: str, params: Params) -> None:
+        self._pipeline.say(sql, params)
+
+    def run_many(self, sql: str, rows: Sequence[Params]) -> None:
+        for params in rows:
+            self._pipeline.say(sql, params)
+
+    def changed(self, sql: str, params: Params) -> int:
+        self._pipeline.say(sql, params)
+        return self._answer().command_tuples or 0
+
+    def ring(self, topic: str) -> None:
+        self._rung = {topic, *(self._rung or ())}
+
+    def _answer(self) -> PGresult:
+        """To what was said last."""
+        answers = self._pipeline.wait()
+        if self._now is None:
+            # the first rows of all are the time
+            (row,) = self._pipeline.rows(next(answer for answer in answers if answer.ntuples))
+            self._now = Instant(row[0])
+        return answers[-1]
+
+    def __enter__(self) -> Self:
+        driver = self._driver
+        try:
+            self._connection = driver.borrow()
         except psycopg.Error as exc:
-            raise translate_error(self.where, exc) from exc
+            raise translate_error(driver.where, exc) from exc
+        self._pipeline = self._connection.pipeline
+        try:
+            self._pipeline.say(_BEGIN_WRITE if self._writes else _BEGIN_READ, {})
+            if driver.clock is None:
+                self._pipeline.say(_NOW, {})
+            else:
+                self._now = driver.clock()
+        except BaseException:
+            driver.discard(self._connection)
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        is_over = False
+        try:
+            if error is None:
+                self._end("COMMIT")
+                self._ring()
+            is_over = error is None or (isinstance(error, Exception) and self._roll_back())
+        except psycopg.Error as exc:
+            is_over = self._roll_back()
+            raise translate_error(self._driver.where, exc) from exc
+        finally:
+            if is_over:
+                self._driver.give_back(self._connection)
+            else:
+                self._driver.discard(self._connection)
+        if isinstance(error, (psycopg.Error, UnicodeError, OverflowError)):
+            raise translate_error(self._driver.where, error) from error
+
+    def _end(self, how: str) -> None:
+        if self._connection.abandoned:
+            raise StoreUnavailable(self._driver.where, NOT_ITS_TRANSACTION)
+        self._pipeline.say(how, {})
+        if self._writes:
+            self._pipeline.wait()
+        else:
+            # nobody waits for it: it leaves nothing behind, neither rows nor locks
+            self._pipeline.send()
+
+    def _ring(self) -> None:
+        """After the commit, in a transaction of its own that writes nothing, and that nobody waits for.
+
+        A NOTIFY holds a lock of the whole cluster from before its commit is synced until after it: inside the
+        transaction it would make all those that ring wait for each other's disk. And what is committed must
+        not be said to have failed, so a bell that cannot be rung stays silent: workers look now and then.
+        """
+        if self._rung:
+            with suppress(psycopg.Error):
+                for topic in self._rung:
+                    self._pipeline.say(RING, {"topic": topic})
+                self._pipeline.send()
+
+    def _roll_back(self) -> bool:
+        """False if the server has gone, and the transaction with it."""
+        try:
+            self._end("ROLLBACK")
+        except (psycopg.Error, StoreUnavailable):
+            return False
+        return True
 
 
 _UNAVAILABLE: dict[type[psycopg.Error], str] = {
@@ -233,6 +288,8 @@ _UNAVAILABLE: dict[type[psycopg.Error], str] = {
 
 def translate_error(where: str, error: Exception) -> HoldfastError:
     text = " ".join(str(error).split())
+    if isinstance(error, UnicodeError | OverflowError | psycopg.DataError):
+        return InvalidInput("value", f"cannot be stored: {text}")
     for kind, problem in _UNAVAILABLE.items():
         if isinstance(error, kind):
             return StoreUnavailable(where, problem, engine=text)
@@ -245,7 +302,8 @@ def translate_error(where: str, error: Exception) -> HoldfastError:
         return StoreCorrupt(where, f"it is not a Holdfast database: {text}")
     if isinstance(error, errors.InsufficientPrivilege):
         return StoreUnavailable(where, text)
-    if isinstance(error, psycopg.OperationalError):
+    # what libpq finds out by itself has no class
+    if isinstance(error, psycopg.OperationalError) or getattr(error, "sqlstate", None) is None:
         return StoreUnavailable(where, f"cannot be reached: {text}")
     return StoreError(where, f"PostgreSQL: {text}")
 

@@ -7,41 +7,34 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, suppress
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
 from weakref import WeakSet
 
 import psycopg
 
 from holdfast.store.contract import QueueWatch
-
-if TYPE_CHECKING:
-    from holdfast.store.postgres import Connection
+from holdfast.store.driver import Row
 
 _LISTEN = "LISTEN holdfast_queue"
-_RING = b"SELECT pg_notify('holdfast_queue', %s)"
-#: whoever is not there any more is found out in about half a minute; nothing is sent on this connection otherwise
-KEEPALIVE = {"keepalives_idle": 15, "keepalives_interval": 5, "keepalives_count": 3}
+RING = "SELECT pg_notify('holdfast_queue', :topic)"
 
 
-def ring(cursor: psycopg.Cursor[tuple[object, ...]], topics: Iterable[str]) -> None:
-    """After the commit, in a transaction of its own that writes nothing.
-
-    A NOTIFY holds a lock of the whole cluster from before its commit is synced until after it: inside the
-    transaction it would make all those that ring wait for each other's disk. And what is committed must
-    not be said to have failed, so a bell that cannot be rung stays silent: workers look now and then.
-    """
-    with suppress(psycopg.Error):
-        for topic in topics:
-            cursor.execute(_RING, (topic,))
+def cut_off(connection: psycopg.Connection[Row]) -> None:
+    """In the child of a fork: nothing that is said here may reach the parent's server process."""
+    with Path(os.devnull).open("rb+", buffering=0) as nowhere:
+        os.dup2(nowhere.fileno(), connection.fileno(), inheritable=False)
 
 
 class Bell(QueueWatch):
     """``errors`` turns those of the engine into Holdfast's."""
 
     def __init__(
-        self, connection: Connection, topic: str, errors: Callable[[], AbstractContextManager[None]]
+        self,
+        connection: psycopg.Connection[Row],
+        topic: str,
+        errors: Callable[[], AbstractContextManager[None]],
     ) -> None:
         self._connection = connection
         self._topic = topic
@@ -50,14 +43,14 @@ class Bell(QueueWatch):
         self._get_ready()
         _bells.add(self)
         with errors():
-            connection.sql.execute(_LISTEN)
+            connection.execute(_LISTEN)
 
     def _get_ready(self) -> None:
         self._waiting = threading.Lock()
         self._stop, self._stopped = socket.socketpair()
         self._news = select.poll()
         self._news.register(self._stopped, select.POLLIN)
-        self._news.register(self._connection.sql, select.POLLIN)
+        self._news.register(self._connection, select.POLLIN)
 
     def wait(self, seconds: float) -> bool:
         give_up = time.monotonic() + seconds
@@ -83,13 +76,13 @@ class Bell(QueueWatch):
     def abandon(self) -> None:
         """In the child of a fork: the connection is the parent's, and so is whoever waits for it."""
         if not self._closed:
-            self._connection.abandon()
+            cut_off(self._connection)
             self._stop.close()
             self._stopped.close()
             self._get_ready()
 
     def _has_rung(self) -> bool:
-        server = self._connection.sql.pgconn
+        server = self._connection.pgconn
         server.consume_input()
         rung = False
         while (heard := server.notifies()) is not None:

@@ -142,8 +142,11 @@ class SqliteTransaction:
         except sqlite3.OperationalError as exc:
             return self._damaged(exc, sql, params)
 
-    def run(self, sql: str, params: Params) -> int:
+    def changed(self, sql: str, params: Params) -> int:
         return self._sql.execute(SAID[sql], params).rowcount
+
+    def run(self, sql: str, params: Params) -> None:
+        self._sql.execute(SAID[sql], params)
 
     def run_many(self, sql: str, rows: Sequence[Params]) -> None:
         self._sql.executemany(SAID[sql], rows)

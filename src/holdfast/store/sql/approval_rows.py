@@ -85,7 +85,7 @@ def add(s: Scope, session_id: str, conversation_id: str, seq: int | None, new: N
     """Idempotent by ``new.id``; Conflict if that is another request's."""
     asked, tool = redact_text(clean_text(new.what)), None if new.tool is None else clean_text(new.tool)
     arguments_hash = hash_arguments(new.arguments)
-    written = s.run(
+    written = s.changed(
         INSERT, id=new.id, session_id=session_id, conversation_id=conversation_id, seq=seq,
         call_id=None if new.call_id is None else clean_text(new.call_id), tool=tool, what=asked,
         arguments=clean_text(encode_redacted(dict(new.arguments), codec.dump)),
@@ -116,12 +116,12 @@ def use(s: Scope, session_id: str, seq: int) -> None:
     s.run(USE, session_id=session_id, seq=seq, now=s.now)
 
 
-def void_of_turn(s: Scope, turn: Turn, reason: str) -> int:
-    return s.run(VOID_OF_TURN, session_id=turn.session_id, seq=turn.seq, reason=reason)
+def void_of_turn(s: Scope, turn: Turn, reason: str) -> None:
+    s.run(VOID_OF_TURN, session_id=turn.session_id, seq=turn.seq, reason=reason)
 
 
 def void_of_ended_turns(s: Scope, session_id: str, reason: str) -> int:
-    return s.run(VOID_OF_ENDED_TURNS, session_id=session_id, reason=reason)
+    return s.changed(VOID_OF_ENDED_TURNS, session_id=session_id, reason=reason)
 
 
 def has_open(s: Scope, session_id: str) -> bool:

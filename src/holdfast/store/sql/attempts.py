@@ -48,8 +48,7 @@ INSERT INTO attempts (workspace, conversation_id, seq, number, session_id, provi
     work_dir, model, rights, epoch, generation, seen, started_at)
 VALUES (:ws, :conversation_id, :seq, :number, :session_id, :provider, :runtime_id, :version,
     :owner, :claim_key, :fence, :cause, 'open', :decision, :reason, :evidence, :provider_session_id,
-    :forked_from, :work_dir, :model, :rights, :epoch, :generation, :seen, :now)
-ON CONFLICT (workspace, conversation_id, seq, number) DO NOTHING"""
+    :forked_from, :work_dir, :model, :rights, :epoch, :generation, :seen, :now)"""
 CLAIMED = """
 UPDATE turns SET status = 'claimed', attempts = :number, tries = tries + 1
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
@@ -77,6 +76,8 @@ UPDATE attempts SET status = :status, ended_at = :now, failure_class = :failure_
     provider_session_id = :provider_session_id
 WHERE {KEY}"""
 
+#: of a session's first attempt
+FIRST_FENCE = 1
 
 _SHAPE = Shape(
     "attempts", COLUMNS,
@@ -135,7 +136,7 @@ def insert(s: Scope, opening: Opening, cause: AttemptCause) -> None:
     named = decision.provider_session_id if isinstance(decision, Resume | Fresh) else None
     forked_from = decision.provider_session_id if isinstance(decision, Fork) else None
     work_dir, model, rights = _profile(opening)
-    written = s.run(
+    s.run(
         INSERT, conversation_id=turn.conversation_id, seq=turn.seq, number=lease.attempt,
         session_id=turn.session_id, provider=turn.provider, runtime_id=opening.runtime_id,
         version=opening.version, owner=lease.owner, claim_key=opening.key, fence=lease.fence,
@@ -145,9 +146,6 @@ def insert(s: Scope, opening: Opening, cause: AttemptCause) -> None:
         epoch=opening.conversation.revision,
         generation=opening.conversation.generation, seen=str(opening.covers), now=s.now,
     )  # fmt: skip
-    if not written:
-        problem = f"turns: turn {turn.seq} of {turn.session_id} has more attempts than it counts"
-        raise StoreCorrupt(s.where, problem, table="turns")
 
 
 def _profile(opening: Opening) -> tuple[str | None, str | None, Rights | None]:
@@ -186,8 +184,23 @@ def open_claim(s: Scope, key: str) -> Attempt | None:
 def get(s: Scope, lease: Lease) -> Attempt:
     row = s.one(GET, id=lease.conversation_id, seq=lease.seq, number=lease.attempt)
     if row is None:
-        raise NotFound("attempt", f"{lease.seq}.{lease.attempt}", conversation_id=lease.conversation_id)
+        raise missing(lease)
     return read_attempt(s, row)
+
+
+def refuse_miscounted(s: Scope, turn: Turn) -> None:
+    """Before an attempt is opened whose number would be taken."""
+    if s.one(GET, id=turn.conversation_id, seq=turn.seq, number=turn.attempts + 1) is not None:
+        raise miscounted(s, turn)
+
+
+def miscounted(s: Scope, turn: Turn) -> StoreCorrupt:
+    problem = f"turns: turn {turn.seq} of {turn.session_id} has more attempts than it counts"
+    return StoreCorrupt(s.where, problem, table="turns")
+
+
+def missing(lease: Lease) -> NotFound:
+    return NotFound("attempt", f"{lease.seq}.{lease.attempt}", conversation_id=lease.conversation_id)
 
 
 def of_turn(s: Scope, conversation_id: str, seq: int) -> tuple[Attempt, ...]:
@@ -207,6 +220,8 @@ def newest(s: Scope, session_id: str) -> Attempt | None:
 
 def newest_pointer(s: Scope, session_id: str, provider: str, before_fence: int) -> Pointer | None:
     """What the newest attempt with a provider itself says it could be resumed from."""
+    if before_fence <= FIRST_FENCE:
+        return None
     row = s.one(NEWEST_WITH_PROVIDER, session_id=session_id, provider=provider, before=before_fence)
     if row is None:
         return None

@@ -38,7 +38,7 @@ class Call:
     def once(self, s: Scope, work: Callable[[], T]) -> T:
         """Conflict if the caller has used the key for another request."""
         mine = {"caller": self.caller, "key": self.key}
-        if not s.run(BEGIN, request=self.request, now=s.now, **mine):
+        if not s.changed(BEGIN, request=self.request, now=s.now, **mine):
             request, known = s.one(KNOWN, **mine) or (None, None)
             if request != self.request:
                 raise Conflict(f"the key {self.key} was used for another request", key=self.key)

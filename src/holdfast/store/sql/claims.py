@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from holdfast.clock import after, to_iso
 from holdfast.domain.approvals import Approval
@@ -44,6 +46,7 @@ from holdfast.store.sql import (
     approval_rows,
     approvals,
     attempts,
+    heads,
     history,
     leases,
     pointers,
@@ -53,54 +56,48 @@ from holdfast.store.sql import (
     turns,
 )
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.session_rows import COLUMNS, read_session
-from holdfast.store.sql.shapes import Shape, read_instant
+from holdfast.store.sql.session_rows import read_session
+from holdfast.store.sql.shapes import Shape, columns_of, read_instant
 
 log = logging.getLogger("holdfast")
 
-# apart from WAKE: PostgreSQL may run a subquery of an update more than once, and so exceed its limit
-DUE = """
-SELECT id FROM sessions
-WHERE workspace = :ws AND head_provider = :provider AND wake_at IS NOT NULL AND wake_at <= :now
-ORDER BY wake_at LIMIT :limit FOR UPDATE SKIP LOCKED"""
-# what may be claimed already has waited long enough for its runtime
-WAKE = """
-UPDATE sessions SET ready_at = COALESCE(ready_at, wake_at),
-    wake_at = CASE WHEN ready_at IS NULL AND head_kept THEN CAST(:kept_until AS BIGINT) END,
-    head_kept = CASE WHEN ready_at IS NULL THEN head_kept ELSE FALSE END,
-    head_runtime_id = CASE WHEN ready_at IS NULL THEN head_runtime_id ELSE '' END
-WHERE workspace = :ws AND id = :id"""
-# SQLite sorts what is no number above every number: such a head would come first, and is never picked
-READY = """ready_at IS NOT NULL AND ready_at <= 9223372036854775807
-    AND head_priority <= 9223372036854775807"""
-PICK = f"""
-SELECT id, head_priority, ready_at FROM sessions
-WHERE workspace = :ws AND head_provider = :provider AND head_runtime_id = :runtime_id
-    AND {READY}
-ORDER BY head_priority DESC, ready_at LIMIT 1 FOR UPDATE SKIP LOCKED"""
-PICK_SESSION = """
-SELECT id, head_priority, ready_at FROM sessions
-WHERE workspace = :ws AND id = :session_id AND head_provider = :provider
-    AND (head_runtime_id = :runtime_id OR head_kept) AND head_priority <= 9223372036854775807
-    AND (ready_at <= 9223372036854775807 OR wake_at <= :now) FOR UPDATE SKIP LOCKED"""
+# of one moment: the turn may be given out in the history that goes with it
+HEAD_TURN = f"""
+SELECT {columns_of("c", history.COLUMNS)}, {turns.WITH_TEXTS},
+    EXISTS (SELECT 1 FROM turns o INDEXED BY open_turns
+        WHERE o.workspace = t.workspace AND o.conversation_id = t.conversation_id AND o.seq < t.seq
+            AND o.status IN ('queued', 'claimed', 'running', 'waiting')),
+    EXISTS (SELECT 1 FROM attempts a
+        WHERE a.workspace = t.workspace AND a.conversation_id = t.conversation_id AND a.seq = t.seq
+            AND a.number > t.attempts),
+    EXISTS (SELECT 1 FROM runtimes r WHERE r.workspace = t.workspace AND r.id = :runtime_id)
+FROM turns t JOIN conversations c ON c.workspace = t.workspace AND c.id = t.conversation_id
+WHERE t.workspace = :ws AND t.conversation_id = :id AND t.seq = :seq"""
 HEAD_OF = (
     "SELECT head_seq, fence, lease_owner, lease_expires_at FROM sessions WHERE workspace = :ws AND id = :id"
 )
-WITH_HEAD = f"SELECT {COLUMNS}, head_seq, fence FROM sessions WHERE workspace = :ws AND id = :id"
 TAKE_LEASE = """
 UPDATE sessions SET fence = :fence, lease_owner = :owner, lease_expires_at = :expires_at,
     ready_at = NULL, wake_at = NULL, updated_at = :now
 WHERE workspace = :ws AND id = :id"""
-POSTPONE = "UPDATE sessions SET ready_at = NULL, wake_at = :wake_at WHERE workspace = :ws AND id = :id"
 
+#: above every fence
+_NEWEST = 2**62
+_CONVERSATION_WIDTH = history.COLUMNS.count(",") + 1
 _HEAD = Shape("sessions", "head_seq, fence")
 _LEASED_HEAD = Shape(
     "sessions", "head_seq, fence, lease_owner, lease_expires_at", "head_seq lease_owner lease_expires_at"
 )
-#: heads that cannot run now are passed over, but a claim looks at no more than this many
-MAX_CANDIDATES = 16
-#: fewer come back than a claim passes over, so that those behind them have their turn in the end
-MAX_WOKEN = 8
+
+
+class Position(NamedTuple):
+    """Where a session stands when its turn is judged."""
+
+    session: Session
+    conversation: Conversation
+    turn: Turn
+    open_before: Sequence[int]  #: turns of others in the conversation, which nobody has seen the end of
+    fence: int  #: of the session's newest attempt
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +112,9 @@ def claim(s: Scope, request: ClaimRequest) -> Claim | None:
     known = redeliver(s, request.key, request.runtime)
     if known is not None:
         return known
-    for (due,) in s.all(DUE, provider=request.runtime.provider, now=s.now, limit=MAX_WOKEN):
-        s.run(WAKE, id=due, kept_until=after(s.now, s.policy.queue.affinity_seconds))
-    runtime_id = runtimes.register(s, request.runtime, refresh=False)
-    for _ in range(MAX_CANDIDATES):
-        picked = _pick(s, request, runtime_id)
+    heads.wake(s, request.runtime.provider)
+    for _ in range(heads.MAX_CANDIDATES):
+        picked = heads.pick(s, request)
         if picked is None:
             approvals.refuse_unanswered(s, request.session_id)
             return None
@@ -135,7 +130,8 @@ def start(s: Scope, session_id: str, new: NewTurn, request: ClaimRequest) -> Cla
         raise InvalidInput("provider", f"{new.provider} does not run on a {request.runtime.provider} runtime")
     if new.runtime_id not in (None, request.runtime.id):
         raise InvalidInput("runtime_id", f"the turn is pinned to {new.runtime_id}")
-    conversation = turns.lock_both(s, session_id)
+    locked = turns.lock_both(s, session_id)
+    conversation = locked.conversation
     known = redeliver(s, request.key, request.runtime)
     if known is not None:
         return known
@@ -143,12 +139,13 @@ def start(s: Scope, session_id: str, new: NewTurn, request: ClaimRequest) -> Cla
     if new.foreground:
         _give_way(s, session)
     fence = _idle_fence(s, session_id)
-    if turns.known(s, conversation, session_id, new) is not None:
+    if turns.known(s, locked, new) is not None:
         raise Conflict(f"the turn with the key {new.key} is there already", key=new.key)
     runtimes.register(s, request.runtime, refresh=False)
     taker = turns.Taker(new.provider, request.runtime.id)
-    turn = turns.put(s, conversation, session.id, new, taker=taker)
-    judged = judge(s, session, conversation, turn, request.runtime)
+    turn = turns.put(s, locked._replace(head_seq=None), new, taker=taker)  # idle by now
+    open_before = turns.open_before(s, conversation.id, turn.seq)
+    judged = judge(s, Position(session, conversation, turn, open_before, fence), request.runtime)
     tallies.count_decision(decision_kind(judged.decision), judged.decision.reason)
     if isinstance(judged.decision, Wait):
         raise Busy(f"the {new.provider} session of {session_id}")
@@ -207,74 +204,59 @@ def redeliver(s: Scope, key: str, runtime: Runtime | None) -> Claim | None:
     )  # fmt: skip
 
 
-def _pick(s: Scope, request: ClaimRequest, runtime_id: str) -> str | None:
-    """The best of the heads pinned to this runtime and of those that anyone may run."""
-    found = []
-    for pin in (runtime_id, ""):
-        if request.session_id is None:
-            row = s.one(PICK, provider=request.runtime.provider, runtime_id=pin)
-        else:
-            row = s.one(
-                PICK_SESSION, provider=request.runtime.provider, runtime_id=pin,
-                session_id=request.session_id, now=s.now,
-            )  # fmt: skip
-        if row is not None:
-            found.append(row)
-    if not found:
-        return None
-    session_id, _, _ = min(found, key=_rank)
-    return str(session_id)
-
-
-def _rank(head: Row) -> tuple[int, int]:
-    _, priority, ready_at = head
-    return -priority, ready_at
-
-
-def _claim_head(s: Scope, request: ClaimRequest, session_id: str) -> Claim | None:
+def _claim_head(s: Scope, request: ClaimRequest, row: Row) -> Claim | None:
     """None: this head cannot run now, and is out of the way."""
-    row = s.one(WITH_HEAD, id=session_id)
-    if row is None:
-        return None
     try:
         return _judge_head(s, request, row)
     except (StoreCorrupt, NotFound) as exc:
         # it may be mended one day; until then it holds up nobody else
+        session_id = str(row[0])
         about = {"session": session_id}
         log.warning("session %s passed over: %s", session_id, exc, extra={"about": about})
-        _postpone(s, session_id)
+        heads.postpone(s, session_id)
         return None
 
 
 def _judge_head(s: Scope, request: ClaimRequest, row: Row) -> Claim | None:
-    session = read_session(row[:-2], s.where)
-    head_seq, fence = _HEAD.read(s.where, row[-2:], tuple, session.id)
-    # the conversation first: an edit in between then makes the epoch too old, which errs towards fresh
-    conversation = history.get(s, session.conversation_id)
-    turn = turns.get(s, session.conversation_id, head_seq)
+    *known, head_seq, fence, _, _ = row
+    session = read_session(tuple(known), s.where)
+    head_seq, fence = _HEAD.read(s.where, (head_seq, fence), tuple, session.id)
+    at = _position(s, session, head_seq, fence, request.runtime)
+    turn = at.turn
     if turn.session_id != session.id:
         raise StoreCorrupt(s.where, f"turns: the head of {session.id} is a turn of {turn.session_id}")
     if turn.status is not TurnStatus.QUEUED:
         # whatever the session's row says: what waits for an approval is run by nobody
         raise StoreCorrupt(s.where, f"turns: the head of {session.id} is offered while it is {turn.status}")
-    judged = judge(s, session, conversation, turn, request.runtime)
+    judged = judge(s, at, request.runtime)
     tallies.count_decision(decision_kind(judged.decision), judged.decision.reason)
     match judged.decision:
         case Wait():
-            _postpone(s, session.id)
+            heads.postpone(s, session.id)
             return None
         case Refuse():
             _refuse(s, turn, judged.decision)
             return None
         case _:
-            claimed = _take(s, request, fence + 1, conversation, turn, judged)
+            claimed = _take(s, request, fence + 1, at.conversation, turn, judged)
             if claimed is None:
-                _postpone(s, session.id)
+                heads.postpone(s, session.id)
             return claimed
 
 
-def _postpone(s: Scope, session_id: str) -> None:
-    s.run(POSTPONE, id=session_id, wake_at=after(s.now, s.policy.queue.lock_delay_seconds))
+def _position(s: Scope, session: Session, head_seq: int, fence: int, runtime: Runtime) -> Position:
+    row = s.one(HEAD_TURN, id=session.conversation_id, seq=head_seq, runtime_id=runtime.id)
+    if row is None:
+        raise NotFound("turn", str(head_seq), conversation_id=session.conversation_id)
+    *_, has_open_before, is_miscounted, knows_runtime = row
+    conversation = history.read_conversation(s, row[:_CONVERSATION_WIDTH])
+    turn = turns.read_turn(s, row[_CONVERSATION_WIDTH:-3])
+    if is_miscounted:
+        raise attempts.miscounted(s, turn)
+    if not knows_runtime:
+        runtimes.register(s, runtime, refresh=False)
+    open_before = turns.open_before(s, conversation.id, turn.seq) if has_open_before else []
+    return Position(session, conversation, turn, open_before, fence)
 
 
 def _take(
@@ -315,11 +297,10 @@ def _refuse(s: Scope, turn: Turn, decision: Refuse) -> Refusal:
     return Refusal(turns.get(s, turn.conversation_id, turn.seq), decision)
 
 
-def judge(
-    s: Scope, session: Session, conversation: Conversation, turn: Turn, runtime: Runtime | None
-) -> Judged:
+def judge(s: Scope, at: Position, runtime: Runtime | None) -> Judged:
     """What the database knows, put to ``decide_resume``. Without a runtime its facts cannot be seen."""
-    pointer = find_pointer(s, session.id, turn, runtime)
+    session, conversation, turn = at.session, at.conversation, at.turn
+    pointer = find_pointer(s, session.id, turn, runtime, at.fence + 1)
     wanted = turn.request.provider_session_id
     target = wanted or (pointer.provider_session_id if pointer else None)
     state = provider_sessions.state(s, turn.provider, target, besides=session.id) if target else None
@@ -346,7 +327,7 @@ def judge(
     if approval is not None:
         holds_call, _ = attempts.deferred_in(s, turn.conversation_id, turn.seq)
         decision = only_natively(decision, holds_call)
-    covers = SeenTurns.up_to(turn.seq, without=turns.open_before(s, conversation.id, turn.seq))
+    covers = SeenTurns.up_to(turn.seq, without=at.open_before)
     if approval is not None and pointer is not None and pointer.seen is not None:
         covers = pointer.seen  # nothing is said to an agent that goes on with its call
     return Judged(decision, pointer, covers, approval)
@@ -371,7 +352,7 @@ def explain(
             request or TurnRequest(), 0, None, None, False, None, 0, 1, conversation.generation, None, None,
             False, s.now, None,
         )  # fmt: skip
-    return judge(s, session, conversation, turn, runtime).decision
+    return judge(s, Position(session, conversation, turn, (), _NEWEST), runtime).decision
 
 
 def _head(s: Scope, session: Session) -> Turn | None:
@@ -380,7 +361,7 @@ def _head(s: Scope, session: Session) -> Turn | None:
 
 
 def find_pointer(
-    s: Scope, session_id: SessionId, turn: Turn, runtime: Runtime | None, before_fence: int = 2**62
+    s: Scope, session_id: SessionId, turn: Turn, runtime: Runtime | None, before_fence: int
 ) -> Pointer | None:
     stored = pointers.get(s, session_id, turn.provider)
     if runtime is None or (stored is not None and stored.runtime_id == runtime.id):

@@ -230,7 +230,7 @@ def end(s: Scope, given: DelegationEnd) -> EndedDelegation | None:
 
 
 def lose_all(s: Scope, provider_session_id: str) -> int:
-    return s.run(LOSE, provider_session_id=provider_session_id, now=s.now)
+    return s.changed(LOSE, provider_session_id=provider_session_id, now=s.now)
 
 
 def open_here(s: Scope, agent: str, project: str) -> tuple[Delegation, ...]:
@@ -300,7 +300,7 @@ def _record(
 ) -> bool:
     """Ended already, if there is an outcome."""
     by = new if isinstance(new, NewDelegation) else None
-    written = s.run(
+    written = s.changed(
         INSERT, id=new.id, session_id=session_id, agent=new.agent, project=new.project,
         resumed=reason is DelegationReason.RESUMABLE, reason=reason.value, owner=by and by.owner,
         provider_session_id=by and by.provider_session_id, now=s.now,

@@ -49,11 +49,18 @@ from holdfast.store.sql import (
 )
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.session_rows import COLUMNS, read_session
+from holdfast.store.sql.shapes import columns_of
 
+ATTEMPT_AND_TURN = f"""
+SELECT {columns_of("a", attempts.COLUMNS)}, {turns.WITH_TEXTS}, c.revision
+FROM attempts a
+JOIN turns t ON t.workspace = a.workspace AND t.conversation_id = a.conversation_id AND t.seq = a.seq
+JOIN conversations c ON c.workspace = a.workspace AND c.id = a.conversation_id
+WHERE a.workspace = :ws AND a.conversation_id = :id AND a.seq = :seq AND a.number = :number"""
 LOCK_WITH_LEASE = f"""
 SELECT {COLUMNS}, fence, lease_expires_at FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"""
-SETTLE_SESSION = """
-UPDATE sessions SET error_count = :error_count, last_error = :last_error, last_error_at = :last_error_at,
+SETTLE_SESSION = f"""
+UPDATE sessions SET {turns.HEAD_COLUMNS}, error_count = :error_count, last_error = :last_error, last_error_at = :last_error_at,
     phase = :phase, resume_ready = :resume_ready, updated_at = :now,
     lease_owner = NULL, lease_expires_at = NULL,
     input_tokens = input_tokens + :input, cached_input_tokens = cached_input_tokens + :cached,
@@ -69,6 +76,7 @@ UPDATE sessions SET fence = :fence,
     output_tokens = output_tokens + :output, cost_usd = cost_usd + :cost
 WHERE workspace = :ws AND id = :id"""
 
+_ATTEMPT_WIDTH = attempts.COLUMNS.count(",") + 1
 _ATTEMPT_STATUS = {
     TurnStatus.DONE: AttemptStatus.DONE,
     TurnStatus.FAILED: AttemptStatus.FAILED,
@@ -94,13 +102,16 @@ def finish(s: Scope, lease: Lease, end: TurnEnd) -> Turn | Late:
         raise Conflict("a turn waits for an approval, and no other turn has one", status=end.status)
     locked = s.one(LOCK_WITH_LEASE, id=lease.session_id)
     held = locked is not None and leases.proves(lease, *locked[-2:])
-    attempt = attempts.get(s, lease)
+    row = s.one(ATTEMPT_AND_TURN, id=lease.conversation_id, seq=lease.seq, number=lease.attempt)
+    if row is None:
+        raise attempts.missing(lease)
+    attempt = attempts.read_attempt(s, row[:_ATTEMPT_WIDTH])
     if locked is None or attempt.fence != lease.fence or not held:
         if attempt.fence == lease.fence and attempt.status in _as_reported(end):
-            return turns.get(s, lease.conversation_id, lease.seq)
+            return turns.read_turn(s, row[_ATTEMPT_WIDTH:-1])
         leases.keep_late(s, lease, "finish", _evidence(end))
         return Late(lease)
-    turn = turns.get(s, lease.conversation_id, lease.seq)
+    turn = turns.read_turn(s, row[_ATTEMPT_WIDTH:-1])
     end = _unless_cancelled(turn, _outside_its_source(s, attempt, _about_the_resumed(attempt, end)))
     own = attempt.provider_session_id if end.status is TurnStatus.DONE else attempts.begun_id(attempt, turn)
     attempt = replace(
@@ -110,16 +121,16 @@ def finish(s: Scope, lease: Lease, end: TurnEnd) -> Turn | Late:
     )
     used = provider_settling.settle(s, attempt, end)
     _end_attempt(s, attempt, end, used)
-    turn = _end_turn(s, turn, end)
-    try:
-        _settle_session(s, read_session(locked[:-2], s.where), end, used)
-    except UnreadableSession:
-        # the answer is kept all the same; the session's own counters cannot be
-        leases.release(s, lease)
+    turn = _end_turn(s, turn, end, history.read_revision(s, row[-1], turn.conversation_id))
     # on PostgreSQL ringing has a price, and every turn ends here: it is left out where the worker that ends this
     # turn looks for its next one anyway. A person's command does not
     taker = None if turn.foreground else turns.Taker(attempt.provider, attempt.runtime_id)
-    turns.promote_head(s, lease.conversation_id, lease.session_id, taker)
+    try:
+        _settle_session(s, read_session(locked[:-2], s.where), end, used, taker)
+    except UnreadableSession:
+        # the answer is kept all the same; the session's own counters cannot be
+        leases.release(s, lease)
+        turns.promote_head(s, lease.conversation_id, lease.session_id, taker)
     return turn
 
 
@@ -189,8 +200,8 @@ def _end_attempt(s: Scope, attempt: Attempt, end: TurnEnd, used: Usage) -> None:
     )  # fmt: skip
 
 
-def _end_turn(s: Scope, turn: Turn, end: TurnEnd) -> Turn:
-    """The turn as it is afterwards."""
+def _end_turn(s: Scope, turn: Turn, end: TurnEnd, revision: int) -> Turn:
+    """The turn as it is afterwards; ``revision`` is that of its conversation."""
     if end.approval is not None:
         if turn.has_unused_answer:
             approval_rows.void_of_turn(s, turn, "asked_again")
@@ -205,7 +216,6 @@ def _end_turn(s: Scope, turn: Turn, end: TurnEnd) -> Turn:
     response = turn.response
     if end.response is not None:
         response = clean_text(end.response)
-        revision = history.get(s, turn.conversation_id).revision
         history.add_text(s, turn.conversation_id, turn.seq, revision, prompt=None, response=response)
     failure = end.failure
     if failure is not None:
@@ -231,7 +241,7 @@ def _may_retry(s: Scope, turn: Turn, end: TurnEnd) -> bool:
     return turn.tries < turn.max_attempts
 
 
-def _settle_session(s: Scope, session: Session, end: TurnEnd, used: Usage) -> None:
+def _settle_session(s: Scope, session: Session, end: TurnEnd, used: Usage, taker: turns.Taker | None) -> None:
     """Errors count since the last success; what says nothing about the work is not counted."""
     errors, error = session.error_count, session.last_error
     message, at = (error.message, error.at) if error else (None, None)
@@ -247,6 +257,7 @@ def _settle_session(s: Scope, session: Session, end: TurnEnd, used: Usage) -> No
         SETTLE_SESSION, id=session.id, error_count=errors, last_error=message, last_error_at=at,
         phase=phase.value, resume_ready=ready, now=s.now, input=used.input_tokens,
         cached=used.cached_input_tokens, output=used.output_tokens, cost=used.cost_usd,
+        **turns.next_head(s, session.conversation_id, session.id, taker),
     )  # fmt: skip
     if phase.is_final and session.finalized_at is None:
         session_statements.close(s, session.id, session.phase.value, phase, turns_in=session.conversation_id)
@@ -271,6 +282,7 @@ def fall_back(s: Scope, lease: Lease, failure: Failure, key: str, usage: UsageRe
         raise Conflict(f"turn {lease.seq} asked for this session by name: it is not replaced by another")
     if attempt.cause is AttemptCause.APPROVAL:
         raise Conflict(f"turn {lease.seq} acts on an answer in this session: it is not replaced by another")
+    attempts.refuse_miscounted(s, turn)
     refused = attempt.provider_session_id if attempt.decision.kind is DecisionKind.RESUME else None
     s.run(
         attempts.END, id=lease.conversation_id, seq=lease.seq, number=lease.attempt,

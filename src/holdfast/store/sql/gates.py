@@ -10,7 +10,6 @@ from holdfast.store.sql import codec
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.shapes import Shape
 
-KEPT = "SELECT approve_tools FROM sessions WHERE workspace = :ws AND id = :id"
 KEEP = "UPDATE sessions SET approve_tools = :patterns WHERE workspace = :ws AND id = :id"
 COPY = """
 UPDATE sessions SET approve_tools =
@@ -21,9 +20,13 @@ WHERE workspace = :ws AND id = :id"""
 _SHAPE = Shape("sessions", "approve_tools", "approve_tools")
 
 
-def keep(s: Scope, session_id: str, request: TurnRequest) -> TurnRequest:
+def read(s: Scope, approve_tools: object, session_id: str) -> frozenset[str]:
+    """The patterns in a session's row."""
+    return _SHAPE.read(s.where, (approve_tools,), _read, session_id)
+
+
+def keep(s: Scope, session_id: str, before: frozenset[str], request: TurnRequest) -> TurnRequest:
     """The request with every pattern that was asked for in this session; fewer only if wider rights were allowed."""
-    before = _SHAPE.read(s.where, s.one(KEPT, id=session_id) or (None,), _read, session_id)
     asked = request.rights.approve_tools if request.rights is not None else frozenset[str]()
     starts_over = request.allow_wider_rights and request.rights is not None
     patterns = asked if starts_over else before | asked | request.approve_tools

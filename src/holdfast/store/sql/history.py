@@ -94,6 +94,7 @@ WHERE workspace = :ws AND conversation_id = :id AND seq > :keep AND seq <= :last
     AND (dropped IS NULL OR dropped > :revision)"""
 
 _SHAPE = Shape("conversations", COLUMNS, "parent_id fork_seq fork_revision")
+_REVISION = Shape("conversations", "revision")
 _TURN = Shape("turns", "seq, agent, session_id, status, created_at")
 _TEXT = Shape("messages", "seq, role, revision, text")
 _CHANGE = Shape("history_changes", "revision, kind, first_seq, last_seq")
@@ -118,15 +119,29 @@ def get(s: Scope, conversation_id: str, *, lock: bool = False) -> Conversation:
     row = s.one(LOCK if lock else GET, id=conversation_id)
     if row is None:
         raise NotFound("conversation", conversation_id)
-    return _SHAPE.read(s.where, row, _read, conversation_id)
+    return read_conversation(s, row)
+
+
+def read_conversation(s: Scope, row: Row) -> Conversation:
+    return _SHAPE.read(s.where, row, _read, row[0])
+
+
+def read_revision(s: Scope, revision: object, conversation_id: str) -> int:
+    (number,) = _REVISION.read(s.where, (revision,), tuple, conversation_id)
+    return int(number)
 
 
 def lock_of_session(s: Scope, session_id: str) -> Conversation:
     row = s.one(LOCK_OF_SESSION, session_id=session_id)
     if row is None:
-        found = sessions.get(s, session_id)
-        raise UnreadableSession(s.where, session_id, f"its conversation {found.conversation_id} is not there")
-    return _SHAPE.read(s.where, row, _read, _SHAPE.column(row, "id"))
+        raise without_conversation(s, session_id)
+    return read_conversation(s, row)
+
+
+def without_conversation(s: Scope, session_id: str) -> UnreadableSession:
+    """Raises NotFound if there is no such session either."""
+    found = sessions.get(s, session_id)
+    return UnreadableSession(s.where, session_id, f"its conversation {found.conversation_id} is not there")
 
 
 def _read(row: Row) -> Conversation:

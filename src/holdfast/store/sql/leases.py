@@ -17,10 +17,9 @@ EXPIRES_AT = "SELECT lease_expires_at FROM sessions WHERE workspace = :ws AND id
 RENEW = """
 UPDATE sessions SET lease_expires_at = :expires_at WHERE workspace = :ws AND id = :session_id"""
 RUNS = """
-SELECT provider, provider_session_id FROM attempts INDEXED BY newest_attempts
-WHERE workspace = :ws AND session_id = :session_id AND fence = :fence"""
-WANTED_TO_STOP = """
-SELECT cancel_requested_at FROM turns WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
+SELECT a.provider, a.provider_session_id, t.cancel_requested_at FROM attempts a INDEXED BY newest_attempts
+JOIN turns t ON t.workspace = a.workspace AND t.conversation_id = a.conversation_id AND t.seq = a.seq
+WHERE a.workspace = :ws AND a.session_id = :session_id AND a.fence = :fence"""
 RELEASE = """
 UPDATE sessions SET lease_owner = NULL, lease_expires_at = NULL, updated_at = :now
 WHERE workspace = :ws AND id = :session_id"""
@@ -75,13 +74,13 @@ def expires_at(s: Scope, session_id: str) -> Instant | None:
 
 def heartbeat(s: Scope, lease: Lease, seconds: float) -> Heartbeat:
     require(s, lease)
-    provider, runs = s.one(RUNS, session_id=lease.session_id, fence=lease.fence) or ("", None)
+    row = s.one(RUNS, session_id=lease.session_id, fence=lease.fence)
+    provider, runs, stop_at = row or ("", None, None)
     # once a lease has expired, another session may have become the writer of its provider session
     if runs and provider_sessions.is_taken(s, provider, runs, lease):
         raise LeaseLost(lease.session_id, lease.seq, lease.fence)
     until = after(s.now, seconds)
     s.run(RENEW, session_id=lease.session_id, expires_at=until)
-    (stop_at,) = s.one(WANTED_TO_STOP, id=lease.conversation_id, seq=lease.seq) or (None,)
     renewed = Lease(
         lease.session_id, lease.conversation_id, lease.seq, lease.attempt, lease.fence, lease.owner, until
     )  # fmt: skip

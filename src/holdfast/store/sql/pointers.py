@@ -155,7 +155,7 @@ def move(s: Scope, pointer: Pointer, *, answered: bool = False) -> None:
 
 def clear(s: Scope, session_id: str, provider: str, expected: str) -> bool:
     """Only if it still names ``expected``."""
-    return bool(s.run(CLEAR, session_id=session_id, provider=provider, provider_session_id=expected))
+    return bool(s.changed(CLEAR, session_id=session_id, provider=provider, provider_session_id=expected))
 
 
 def copy_as_fork_source(s: Scope, parent: str, child: str, fork_seq: int) -> None:
@@ -166,4 +166,4 @@ def copy_as_fork_source(s: Scope, parent: str, child: str, fork_seq: int) -> Non
 def retire(s: Scope, session_id: str, provider: str, provider_session_id: str, reason: str) -> None:
     """For good: the first reason stays, and no pointer of this session names it any more."""
     provider_sessions.mark_retired(s, provider, provider_session_id, session_id, reason)
-    clear(s, session_id, provider, provider_session_id)
+    s.run(CLEAR, session_id=session_id, provider=provider, provider_session_id=provider_session_id)

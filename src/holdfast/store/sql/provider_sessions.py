@@ -103,8 +103,10 @@ def take(
 
     Whoever wants to write locks this row first, and looks only then: see ``is_taken``.
     """
-    know(s, provider, provider_session_id, lease.session_id, forked_from)
     row = s.one(LOCK, provider=provider, id=provider_session_id)
+    if row is None:
+        know(s, provider, provider_session_id, lease.session_id, forked_from)
+        row = s.one(LOCK, provider=provider, id=provider_session_id)
     if row is None:
         return False
     holder, fence, retired_at = row

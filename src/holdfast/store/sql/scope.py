@@ -16,7 +16,7 @@ from holdfast.store.driver import Row, Transaction
 class Scope:
     """One transaction in one workspace, from ``with`` to its end; every statement gets the workspace as ``:ws``."""
 
-    __slots__ = ("_transaction", "_tx", "now", "policy", "where", "ws")
+    __slots__ = ("_transaction", "_tx", "policy", "where", "ws")
 
     def __init__(
         self, transaction: AbstractContextManager[Transaction], ws: Workspace, policy: Policy, where: str
@@ -27,14 +27,17 @@ class Scope:
         self.where = where
 
     def __enter__(self) -> Self:
-        self._tx = tx = self._transaction.__enter__()
-        self.now: Instant = tx.now
+        self._tx = self._transaction.__enter__()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._transaction.__exit__(kind, error, trace)
+
+    @property
+    def now(self) -> Instant:
+        return self._tx.now
 
     def one(self, sql: str, /, **params: object) -> Row | None:
         params["ws"] = self.ws
@@ -44,9 +47,13 @@ class Scope:
         params["ws"] = self.ws
         return self._tx.all(sql, params)
 
-    def run(self, sql: str, /, **params: object) -> int:
+    def changed(self, sql: str, /, **params: object) -> int:
         params["ws"] = self.ws
-        return self._tx.run(sql, params)
+        return self._tx.changed(sql, params)
+
+    def run(self, sql: str, /, **params: object) -> None:
+        params["ws"] = self.ws
+        self._tx.run(sql, params)
 
     def ring(self) -> None:
         """Once this is committed, whoever watches the queue of this workspace hears of it."""

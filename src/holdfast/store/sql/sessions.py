@@ -73,7 +73,7 @@ def insert(
     parent: SessionId | None,
 ) -> Session:
     ready, purpose = is_ready(s, phase, new.kind), redact_text(new.purpose)
-    written = s.run(
+    written = s.changed(
         INSERT_SESSION, id=new.id, conversation_id=conversation_id, agent=new.agent, kind=new.kind.value,
         purpose=purpose, name=new.name, provider=new.provider, phase=phase.value,
         resume_ready=ready, metadata=metadata, now=s.now, parent_session_id=parent, project=new.project,

@@ -121,6 +121,11 @@ class Shape:
 _SHOWN = {NoneType: "missing", str: "text", int: "a number", bytes: "bytes"}
 
 
+def columns_of(alias: str, columns: str) -> str:
+    """The same columns, of one table among several."""
+    return ", ".join(f"{alias}.{name.strip()}" for name in columns.split(","))
+
+
 def _types(name: str) -> tuple[type, ...]:
     if name in _WHOLE:
         return (int,)

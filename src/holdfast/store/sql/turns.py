@@ -15,7 +15,7 @@ from holdfast.domain.redaction import redact_text
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import AttemptCause, NewTurn, Turn, TurnStatus
 from holdfast.domain.usage import Usage
-from holdfast.errors import Conflict, NotFound
+from holdfast.errors import Conflict, NotFound, SessionClosed
 from holdfast.store.driver import Row
 from holdfast.store.sql import (
     approval_rows,
@@ -28,15 +28,27 @@ from holdfast.store.sql import (
     sessions,
 )
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.shapes import Shape, read_flag, read_instant, read_optional_instant
+from holdfast.store.sql.shapes import Shape, columns_of, read_flag, read_instant, read_optional_instant
 
 COLUMNS = """conversation_id, seq, session_id, provider, status, request, priority, not_before, runtime_id,
     foreground, retry_of, attempts, max_attempts, generation, dropped, failure_class, error,
     cancel_requested_at, created_at, ended_at, tries, next_cause"""
 
-GET = f"SELECT {COLUMNS} FROM turns WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"
+_TEXT = """
+    (SELECT m.text FROM messages m
+    WHERE m.workspace = t.workspace AND m.conversation_id = t.conversation_id AND m.seq = t.seq
+        AND m.role = '{role}' ORDER BY m.revision DESC LIMIT 1)"""
+#: of ``turns t``: a turn, and the newest of its texts
+WITH_TEXTS = f"{columns_of('t', COLUMNS)}, {_TEXT.format(role='prompt')}, {_TEXT.format(role='response')}"
+
+# conversation first: the one order in which all lock them
+LOCK_BOTH = f"""
+SELECT {columns_of("c", history.COLUMNS)}, s.phase, s.finalized_at, s.approve_tools, s.head_seq
+FROM conversations c JOIN sessions s ON s.workspace = c.workspace AND s.conversation_id = c.id
+WHERE s.workspace = :ws AND s.id = :session_id FOR UPDATE"""
+GET = f"SELECT {WITH_TEXTS} FROM turns t WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"
 OF_SESSION = f"""
-SELECT {COLUMNS} FROM turns
+SELECT {WITH_TEXTS} FROM turns t
 WHERE workspace = :ws AND conversation_id = :id AND session_id = :session_id AND seq > :after
 ORDER BY seq LIMIT :limit"""
 BY_KEY = "SELECT seq FROM turns WHERE workspace = :ws AND session_id = :session_id AND enqueue_key = :key"
@@ -47,9 +59,6 @@ INSERT INTO turns (workspace, conversation_id, seq, session_id, provider, status
 VALUES (:ws, :conversation_id, :seq, :session_id, :provider, :status, :request, :priority,
     :not_before, :runtime_id, :foreground, :retry_of, 0, 0, :max_attempts, :next_cause, :generation,
     :enqueue_key, :now, :ended_at)"""
-TEXTS = """
-SELECT role, text FROM messages
-WHERE workspace = :ws AND conversation_id = :id AND seq = :seq ORDER BY revision"""
 HEAD = """
 SELECT t.seq, t.provider, t.runtime_id, t.priority, t.not_before, t.status, t.next_cause, p.runtime_id AS ran_on
 FROM turns t INDEXED BY open_turns
@@ -57,10 +66,11 @@ LEFT JOIN pointers p ON p.workspace = t.workspace AND p.session_id = t.session_i
 WHERE t.workspace = :ws AND t.conversation_id = :conversation_id AND t.session_id = :session_id
     AND t.status IN ('queued', 'claimed', 'running', 'waiting')
 ORDER BY t.seq LIMIT 1"""
+HEAD_COLUMNS = """head_seq = :seq, head_provider = :provider, head_runtime_id = :runtime_id,
+    head_kept = :kept, head_priority = :priority, ready_at = :ready_at, wake_at = :wake_at"""
 # a head that was ready before keeps its place in the queue, and does not wait for its runtime once more
-SET_HEAD = """
-UPDATE sessions SET head_seq = :seq, head_provider = :provider, head_runtime_id = :runtime_id,
-    head_kept = :kept, head_priority = :priority, ready_at = :ready_at, wake_at = :wake_at
+SET_HEAD = f"""
+UPDATE sessions SET {HEAD_COLUMNS}
 WHERE workspace = :ws AND id = :session_id AND (head_seq = :seq AND ready_at IS NOT NULL) IS NOT TRUE"""
 ANY_READY = """
 SELECT 1 FROM sessions INDEXED BY ready_heads WHERE workspace = :ws AND ready_at IS NOT NULL LIMIT 1"""
@@ -97,12 +107,14 @@ WHERE workspace = :ws AND id = :session_id"""
 
 
 _SHAPE = Shape(
-    "turns", COLUMNS,
-    "not_before runtime_id retry_of dropped failure_class error cancel_requested_at ended_at",
+    "turns", f"{COLUMNS}, prompt, response",
+    "not_before runtime_id retry_of dropped failure_class error cancel_requested_at ended_at prompt response",
 )  # fmt: skip
-_TEXT = Shape("messages", "role, text")
 _HEAD = Shape(
     "turns", "seq, provider, runtime_id, priority, not_before, status, next_cause", "runtime_id not_before"
+)
+_NO_HEAD: dict[str, object] = dict.fromkeys(
+    ("seq", "provider", "runtime_id", "kept", "priority", "ready_at", "wake_at")
 )
 _STATUSES = {status.value: status for status in TurnStatus}
 _CAUSES = {cause.value: cause for cause in AttemptCause}
@@ -118,15 +130,24 @@ class Taker(NamedTuple):
         return provider == self.provider and runtime_id in ("", self.runtime_id)
 
 
-def _read(row: Row, prompt: str, response: str | None) -> Turn:
+class Locked(NamedTuple):
+    """An open session and its conversation, which nobody else changes until the transaction ends."""
+
+    session_id: SessionId
+    conversation: Conversation
+    approve_tools: frozenset[str]
+    head_seq: int | None
+
+
+def _read(row: Row) -> Turn:
     (
         conversation_id, seq, session_id, provider, status, request, priority, not_before, runtime_id,
         foreground, retry_of, attempts, max_attempts, generation, dropped, failure_class, error,
-        cancel_requested_at, created_at, ended_at, tries, next_cause,
+        cancel_requested_at, created_at, ended_at, tries, next_cause, prompt, response,
     ) = row  # fmt: skip
     failure = None if failure_class is None else Failure(FailureClass(failure_class), error or "")
     return Turn(
-        conversation_id, seq, session_id, provider, _STATUSES[status], prompt, response,
+        conversation_id, seq, session_id, provider, _STATUSES[status], prompt or "", response,
         codec.decode_request(request), priority, not_before, runtime_id, read_flag(foreground), retry_of,
         attempts, max_attempts, generation, dropped, failure, cancel_requested_at is not None,
         read_instant(created_at), read_optional_instant(ended_at), tries, _CAUSES[next_cause],
@@ -137,68 +158,59 @@ def get(s: Scope, conversation_id: str, seq: int) -> Turn:
     row = s.one(GET, id=conversation_id, seq=seq)
     if row is None:
         raise NotFound("turn", str(seq), conversation_id=conversation_id)
-    return _with_texts(s, row)
+    return read_turn(s, row)
 
 
 def of_session(s: Scope, session: Session, after: int, limit: int) -> tuple[Turn, ...]:
     rows = s.all(OF_SESSION, id=session.conversation_id, session_id=session.id, after=after, limit=limit)
-    return tuple(_with_texts(s, row) for row in rows)
+    return tuple(read_turn(s, row) for row in rows)
 
 
-def _with_texts(s: Scope, row: Row) -> Turn:
-    conversation_id, seq, *_ = row
-    # in the order of revisions, so the newest text of each role wins
-    texts = [
-        _TEXT.read(s.where, text, tuple, "turn", seq, "of", conversation_id)
-        for text in s.all(TEXTS, id=conversation_id, seq=seq)
-    ]
-    newest: dict[str, str] = dict(texts)
-    return read_turn(s, row, newest.get("prompt", ""), newest.get("response"))
-
-
-def read_turn(s: Scope, row: Row, prompt: str, response: str | None) -> Turn:
+def read_turn(s: Scope, row: Row) -> Turn:
     _, seq, session_id, *_ = row
-    return _SHAPE.read(s.where, row, lambda row: _read(row, prompt, response), "turn", seq, "of", session_id)
+    return _SHAPE.read(s.where, row, _read, "turn", seq, "of", session_id)
 
 
 def enqueue(s: Scope, session_id: str, new: NewTurn) -> Turn:
     """Idempotent by ``new.key``."""
-    conversation = lock_both(s, session_id)
-    return known(s, conversation, session_id, new) or put(s, conversation, session_id, new)
+    locked = lock_both(s, session_id)
+    return known(s, locked, new) or put(s, locked, new)
 
 
-def lock_both(s: Scope, session_id: str) -> Conversation:
-    """An open session and its conversation. Conversation first: the one order in which all lock them."""
-    conversation = history.lock_of_session(s, session_id)
-    sessions.require_open(s, session_id)
-    return conversation
+def lock_both(s: Scope, session_id: str) -> Locked:
+    """Raises SessionClosed."""
+    row = s.one(LOCK_BOTH, session_id=session_id)
+    if row is None:
+        raise history.without_conversation(s, session_id)
+    *found, phase, finalized_at, approve_tools, head_seq = row
+    if finalized_at is not None:
+        raise SessionClosed(session_id, phase)
+    conversation = history.read_conversation(s, tuple(found))
+    return Locked(SessionId(session_id), conversation, gates.read(s, approve_tools, session_id), head_seq)
 
 
-def known(s: Scope, conversation: Conversation, session_id: str, new: NewTurn) -> Turn | None:
+def known(s: Scope, locked: Locked, new: NewTurn) -> Turn | None:
     if new.key is None:
         return None
-    (seq,) = s.one(BY_KEY, session_id=session_id, key=new.key) or (None,)
-    return None if seq is None else get(s, conversation.id, seq)
+    (seq,) = s.one(BY_KEY, session_id=locked.session_id, key=new.key) or (None,)
+    return None if seq is None else get(s, locked.conversation.id, seq)
 
 
 def put(
-    s: Scope,
-    conversation: Conversation,
-    session_id: str,
-    new: NewTurn,
-    retry_of: int | None = None,
-    taker: Taker | None = None,
+    s: Scope, locked: Locked, new: NewTurn, retry_of: int | None = None, taker: Taker | None = None
 ) -> Turn:
+    session_id, conversation = locked.session_id, locked.conversation
     seq = history.take_seq(s, conversation)
-    request = gates.keep(s, session_id, new.request)
+    request = gates.keep(s, session_id, locked.approve_tools, new.request)
     turn = Turn(
-        conversation.id, seq, SessionId(session_id), new.provider, TurnStatus.QUEUED, new.prompt, None,
+        conversation.id, seq, session_id, new.provider, TurnStatus.QUEUED, new.prompt, None,
         request, new.priority, new.not_before, new.runtime_id, new.foreground, retry_of, 0,
         _max_attempts(s, new), conversation.generation, None, None, False, s.now, None,
     )  # fmt: skip
     _insert(s, turn, new.key)
     history.add_text(s, conversation.id, seq, conversation.revision, prompt=new.prompt, response=None)
-    promote_head(s, conversation.id, session_id, taker)
+    if locked.head_seq is None:
+        promote_head(s, conversation.id, session_id, taker)
     return turn
 
 
@@ -208,13 +220,14 @@ def _max_attempts(s: Scope, new: NewTurn) -> int:
 
 def record(s: Scope, session_id: str, new: NewTurn, response: str | None, used: Usage) -> Turn:
     """A turn that has already happened: one write for both messages and the session's state."""
-    conversation = lock_both(s, session_id)
-    there = known(s, conversation, session_id, new)
+    locked = lock_both(s, session_id)
+    there = known(s, locked, new)
     if there is not None:
         return there
+    conversation = locked.conversation
     seq = history.take_seq(s, conversation)
     turn = Turn(
-        conversation.id, seq, SessionId(session_id), new.provider, TurnStatus.DONE, new.prompt, response,
+        conversation.id, seq, locked.session_id, new.provider, TurnStatus.DONE, new.prompt, response,
         new.request, new.priority, None, new.runtime_id, new.foreground, None, 0, _max_attempts(s, new),
         conversation.generation, None, None, False, s.now, s.now,
     )  # fmt: skip
@@ -242,18 +255,18 @@ def _insert(s: Scope, turn: Turn, key: str | None) -> None:
 
 def retry(s: Scope, session_id: str, seq: int, prompt: str | None) -> Turn:
     """Run a turn again: it and everything after it leave the history, a new turn takes its place."""
-    conversation = lock_both(s, session_id)
+    conversation = lock_both(s, session_id).conversation
     again = history.visible_turn(s, conversation, seq)
     row = None
     for segment in history.segments(s, conversation):
         row = row or s.one(GET, id=segment.id, seq=seq)
     if row is None:
         raise NotFound("turn", str(seq), conversation_id=conversation.id)
-    old = read_turn(s, row, again.prompt, again.response)
+    old = read_turn(s, row)
     # another agent's turn is that agent's to repeat; an inherited one is ours
     target = old.session_id if old.conversation_id == conversation.id else session_id
     sessions.require_open(s, target)
-    changed, waiting = history.truncate(s, conversation, seq - 1)
+    _, waiting = history.truncate(s, conversation, seq - 1)
     _were_dropped(s, conversation.id, waiting)
     # an id that was asked for by name belongs to the old turn
     request = replace(old.request, provider_session_id=None)
@@ -261,31 +274,42 @@ def retry(s: Scope, session_id: str, seq: int, prompt: str | None) -> Turn:
         prompt=again.prompt if prompt is None else prompt, provider=old.provider, request=request,
         priority=old.priority, runtime_id=old.runtime_id, max_attempts=old.max_attempts,
     )  # fmt: skip
-    return put(s, changed, target, new, retry_of=seq)
+    return put(s, lock_both(s, target), new, retry_of=seq)
 
 
 def edit_history(
     s: Scope, session_id: str, seq: int, prompt: str | None, response: str | None
 ) -> HistoryTurn:
-    return history.edit(s, lock_both(s, session_id), seq, prompt, response)
+    return history.edit(s, lock_both(s, session_id).conversation, seq, prompt, response)
 
 
 def truncate_history(s: Scope, session_id: str, keep: int) -> Conversation:
-    conversation = lock_both(s, session_id)
+    conversation = lock_both(s, session_id).conversation
     changed, waiting = history.truncate(s, conversation, keep)
     _were_dropped(s, conversation.id, waiting)
     return changed
 
 
 def begin_again(s: Scope, session_id: str) -> Conversation:
-    conversation = lock_both(s, session_id)
+    conversation = lock_both(s, session_id).conversation
     changed, waiting = history.new_generation(s, conversation)
     _were_dropped(s, conversation.id, waiting)
     return changed
 
 
 def promote_head(s: Scope, conversation_id: str, session_id: str, taker: Taker | None = None) -> None:
-    """Keep the session's oldest open turn in the session's own row, so that a claim need not look for it.
+    """Keep the session's oldest open turn in the session's own row, so that a claim need not look for it."""
+    s.run(SET_HEAD, session_id=session_id, **next_head(s, conversation_id, session_id, taker))
+
+
+def any_ready(s: Scope) -> bool:
+    return s.one(ANY_READY) is not None
+
+
+def next_head(
+    s: Scope, conversation_id: str, session_id: str, taker: Taker | None = None
+) -> dict[str, object]:
+    """The parameters of ``HEAD_COLUMNS``.
 
     A head that waits holds its session: turns never overtake each other. One that acts on an answer can
     do so only where the call is, so nobody else gets it. Workers are told of a head that can run now, unless
@@ -293,11 +317,7 @@ def promote_head(s: Scope, conversation_id: str, session_id: str, taker: Taker |
     """
     row = s.one(HEAD, conversation_id=conversation_id, session_id=session_id)
     if row is None:
-        s.run(
-            SET_HEAD, session_id=session_id, seq=None, provider=None, runtime_id=None, kept=None,
-            priority=None, ready_at=None, wake_at=None,
-        )  # fmt: skip
-        return
+        return _NO_HEAD
     seq, provider, pinned_to, priority, not_before, status, cause = _HEAD.read(
         s.where, row[:-1], tuple, "turn", row[0], "of", session_id
     )
@@ -313,16 +333,12 @@ def promote_head(s: Scope, conversation_id: str, session_id: str, taker: Taker |
         else:
             ready_at, wake_at = s.now, after(s.now, affinity) if kept else None
     runtime_id = ran_on if kept else pinned_to or ""
-    changed = s.run(
-        SET_HEAD, session_id=session_id, seq=seq, provider=provider, runtime_id=runtime_id, kept=kept,
-        priority=priority, ready_at=ready_at, wake_at=wake_at,
-    )  # fmt: skip
-    if changed and ready_at is not None and not (taker and taker.takes(provider, runtime_id)):
+    if ready_at is not None and not (taker and taker.takes(provider, runtime_id)):
         s.ring()
-
-
-def any_ready(s: Scope) -> bool:
-    return s.one(ANY_READY) is not None
+    return {
+        "seq": seq, "provider": provider, "runtime_id": runtime_id, "kept": kept, "priority": priority,
+        "ready_at": ready_at, "wake_at": wake_at,
+    }  # fmt: skip
 
 
 def _were_dropped(s: Scope, conversation_id: str, session_ids: Iterable[str]) -> None:
@@ -382,7 +398,7 @@ def leave_approval(s: Scope, session: Session) -> None:
 def cancel_all(s: Scope, conversation_id: str, session_id: str) -> None:
     """The session ends: nothing of it stays in the queue, what runs is asked to stop."""
     where = {"id": conversation_id, "session_id": session_id, "now": s.now}
-    if s.run(CANCEL_WAITING, **where):
+    if s.changed(CANCEL_WAITING, **where):
         promote_head(s, conversation_id, session_id)
     s.run(REQUEST_CANCEL_RUNNING, **where)
 

@@ -21,7 +21,7 @@ SELECT a.id, s.agent, a.what FROM approvals a JOIN sessions s ON s.workspace = a
 WHERE a.workspace = :ws AND a.status = 'open' AND (a.expires_at IS NULL OR a.expires_at > :now)
     AND (s.project = :project OR EXISTS (SELECT 1 FROM pointers p
         WHERE p.workspace = a.workspace AND p.session_id = a.session_id
-            AND (p.work_dir = :project OR SUBSTR(p.work_dir, 1, :size) = :inside)))
+            AND (p.work_dir = :project OR SUBSTR(p.work_dir, 1, CAST(:size AS INTEGER)) = :inside)))
 ORDER BY a.requested_at DESC, a.id LIMIT :limit"""
 #: one more than is told, to know whether there are more
 _LIMIT = MOST_ROWS + 1

@@ -1,0 +1,154 @@
+"""Statements without an answer travel together; their errors come later, and nothing else changes."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from holdfast.domain.turns import NewTurn
+from holdfast.domain.usage import Usage
+from holdfast.errors import Conflict, InvalidInput
+from holdfast.store.open import open_store
+from holdfast.store.sql_store import SqlStore
+from holdfast.testing.builders import a_session
+from tests.processes import until
+
+pytest.importorskip("psycopg")
+
+from holdfast.store.postgres_pipeline import FIRST_USES, Pipeline
+
+ADD = "INSERT INTO marks VALUES (:n)"
+COUNT = "SELECT COUNT(*) FROM marks"
+
+
+@pytest.fixture
+def store(postgres_url: str) -> Iterator[SqlStore]:
+    with closing(open_store(postgres_url)) as opened:
+        assert isinstance(opened, SqlStore)
+        yield opened
+
+
+@pytest.fixture
+def driver(store: SqlStore) -> Any:
+    with store._driver.write() as tx:
+        tx.run("CREATE TABLE marks (n BIGINT PRIMARY KEY)", {})
+    return store._driver
+
+
+def marks(driver: Any) -> int:
+    with driver.read() as tx:
+        (count,) = tx.one(COUNT, {})
+    return int(count)
+
+
+def test_recording_a_turn_takes_two_round_trips(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = store.create_session(a_session())
+    waits: list[Pipeline] = []
+    wait = Pipeline.wait
+
+    def counted(pipeline: Pipeline) -> object:
+        waits.append(pipeline)
+        return wait(pipeline)
+
+    monkeypatch.setattr(Pipeline, "wait", counted)
+
+    store.record_turn(session.id, NewTurn("go on", "claude"), "done", Usage())
+
+    assert len(waits) == 2
+
+
+def add_twice(driver: Any, then: Callable[[Any], object] = bool) -> None:
+    with driver.write() as tx:
+        tx.run_many(ADD, [{"n": 1}, {"n": 1}])
+        then(tx)
+
+
+def test_an_error_of_a_statement_without_an_answer_ends_the_transaction(driver: Any) -> None:
+    with pytest.raises(Conflict):
+        add_twice(driver)
+    assert marks(driver) == 0
+
+
+def test_it_is_raised_by_the_next_answer(driver: Any) -> None:
+    answers: list[object] = []
+    with pytest.raises(Conflict):
+        add_twice(driver, lambda tx: answers.append(tx.one(COUNT, {})))
+    assert answers == []
+
+
+def test_what_stood_behind_an_error_can_be_said_again(driver: Any) -> None:
+    """It was never prepared: the server does not look at what comes behind an error."""
+    new = "UPDATE marks SET n = n + :more"
+    with pytest.raises(Conflict):
+        add_twice(driver, lambda tx: tx.run(new, {"more": 1}))
+    with driver.write() as tx:
+        tx.run(ADD, {"n": 1})
+        assert tx.changed(new, {"more": 1}) == 1
+
+
+def test_what_was_said_often_before_an_error_can_be_said_again(driver: Any) -> None:
+    """So often that it was prepared twice in the same batch."""
+    numbers = [*range(FIRST_USES + 1), 0]
+    with pytest.raises(Conflict):
+        add_all(driver, numbers)
+    add_all(driver, numbers[:-1])
+    assert marks(driver) == FIRST_USES + 1
+
+
+def add_all(driver: Any, numbers: list[int]) -> None:
+    with driver.write() as tx:
+        tx.run_many(ADD, [{"n": n} for n in numbers])
+
+
+def add_and_fail(driver: Any) -> None:
+    with driver.write() as tx:
+        tx.run(ADD, {"n": 1})
+        raise ZeroDivisionError
+
+
+def test_an_error_of_the_caller_takes_back_what_was_not_even_sent(driver: Any) -> None:
+    with pytest.raises(ZeroDivisionError):
+        add_and_fail(driver)
+    assert marks(driver) == 0
+
+
+def test_more_than_the_network_holds_goes_through(driver: Any) -> None:
+    """A server that waits for its answers to be read, while we wait for it to read, would wait for ever."""
+    with driver.write() as tx:
+        tx.run_many(
+            "SELECT repeat('x', 1000), :n, :text", [{"n": n, "text": "y" * 1000} for n in range(5_000)]
+        )
+
+
+def test_a_text_with_nul_is_refused_and_not_cut(driver: Any) -> None:
+    with pytest.raises(InvalidInput), driver.read() as tx:
+        tx.one("SELECT CAST(:text AS TEXT)", {"text": "one\0two"})
+
+
+def test_a_wait_that_is_interrupted_ends_on_the_server_too(driver: Any, store: SqlStore) -> None:
+    """Or it would take the lock once it can, for somebody who has gone."""
+
+    def press_ctrl_c() -> None:
+        until(lambda: waits_for_a_lock(driver))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with driver.write() as holder:
+        holder.changed("LOCK TABLE marks", {})
+        threading.Thread(target=press_ctrl_c).start()
+        with pytest.raises(KeyboardInterrupt), driver.write() as tx:
+            tx.changed("LOCK TABLE marks", {})
+        until(lambda: not waits_for_a_lock(driver))
+
+
+def waits_for_a_lock(driver: Any) -> bool:
+    with driver.read() as tx:
+        (waiting,) = tx.one(
+            "SELECT COUNT(*) FROM pg_locks WHERE NOT granted AND relation = 'marks'::regclass", {}
+        )
+    return bool(waiting)
