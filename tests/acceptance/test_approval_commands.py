@@ -6,11 +6,12 @@ import subprocess
 import pytest
 
 from holdfast import Holdfast
+from holdfast.clock import after
 from holdfast.domain.approvals import Approval, hash_arguments
 from holdfast.domain.redaction import Json
 from holdfast.domain.turns import Launch
 from holdfast.testing import steps
-from holdfast.testing.builders import done
+from holdfast.testing.builders import an_approval, done
 from tests.acceptance.command import HOLDFAST, create, environment, holdfast, ok, on_terminal
 
 PLAN: dict[str, Json] = {"plan": "plan.tf", "targets": ["vpc"]}
@@ -59,10 +60,9 @@ def test_an_answer_is_recorded_with_who_and_the_same_again_changes_nothing() -> 
     assert ok("approvals").out == ""
 
 
-def test_a_denial_needs_a_reason_and_is_final() -> None:
+def test_a_denial_says_why_and_is_final() -> None:
     approval = ask(create())
 
-    assert holdfast("deny", approval).code == 2
     assert holdfast("deny", approval, "--note", " ").code == 2
     assert ok("deny", approval, "--note", "-", "--json", stdin="not on a Friday\n").json["note"] == (
         "not on a Friday"
@@ -70,6 +70,24 @@ def test_a_denial_needs_a_reason_and_is_final() -> None:
     refused = holdfast("approve", approval)
     assert refused.code == 4
     assert "was not answered: it was denied by" in refused.one_line_error()
+
+
+def test_a_denial_may_keep_its_reason_to_itself() -> None:
+    denied = ok("deny", ask(create()), "--json").json
+
+    assert (denied["status"], denied["note"]) == ("denied", None)
+
+
+def test_a_session_stays_in_approval_until_somebody_has_answered() -> None:
+    session = create()
+    approval = ask(session)
+
+    stays = holdfast("update", session, "--phase", "executing")
+
+    assert stays.code == 4
+    assert f"holdfast deny {approval}" in stays.one_line_error()
+    ok("deny", approval)
+    assert ok("update", session, "--phase", "executing", "--json").json["phase"] == "executing"
 
 
 @pytest.mark.parametrize(
@@ -188,6 +206,29 @@ def test_a_turn_that_waits_is_not_run_until_it_is_answered(library: Holdfast) ->
     library.store.launch(claimed.lease, Launch(claimed.decision))
     library.store.finish_turn(claimed.lease, done())
     assert ok("wait", "deploy").out == f"turn 1 of {asked.session_id} is done\n"
+
+
+def test_what_expired_is_not_offered_to_be_answered(library: Holdfast) -> None:
+    session = create()
+    too_late = ask(session, "--expires", "0.001")
+
+    ended = holdfast("wait", session, "--json")
+
+    assert (ended.code, ended.json["approval"]["expired"]) == (5, True)
+    told = holdfast("wait", session).out
+    assert "expired" in told
+    assert f"holdfast approve {too_late}" not in told
+    assert ok("approvals").lines == [f"{too_late}\texpired\t{session}\tapply the plan"]
+    in_time = ask(session)
+    assert f"holdfast approve {in_time}" in holdfast("wait", session).out
+
+
+def test_a_turn_whose_approval_expired_can_be_given_up(library: Holdfast) -> None:
+    session = library.create("terraform-architect", name="deploy")
+    moment = after(library.store.now(), 0.001)
+    steps.defer(library.store, session, approval=an_approval(expires_at=moment))
+
+    assert f"holdfast cancel {session.id} --turn 1" in holdfast("wait", "deploy").out
 
 
 def test_a_cancelled_turn_takes_its_approval_with_it(library: Holdfast) -> None:

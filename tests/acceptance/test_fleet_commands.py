@@ -55,6 +55,25 @@ def test_a_prompt_comes_from_standard_input() -> None:
     assert ok("enqueue", begun, "-", stdin="SAY more").out.split() == [begun, "2", "queued"]
 
 
+@pytest.mark.parametrize(
+    ("provider", "given", "field"),
+    [
+        ("codex", ("--approve-tools", "shell"), "approve_tools"),
+        ("gemini", ("--approve-tools", "shell"), "approve_tools"),
+        ("opencode", ("--approve-tools", "shell"), "approve_tools"),
+        ("scripted", ("--approve-tools", "shell("), "approve_tools"),
+        ("codex", ("--allow-tool", "shell"), "allowed tools"),
+    ],
+)
+def test_rights_that_no_worker_could_give_are_refused_at_once(
+    provider: str, given: tuple[str, ...], field: str
+) -> None:
+    refused = holdfast("enqueue", "--agent", "a", "--provider", provider, "go", *given, "--json")
+
+    assert (refused.code, refused.json["error"]["details"]["field"]) == (2, field)
+    assert sessions() == []
+
+
 def test_the_same_key_puts_nothing_in_again() -> None:
     session = ok("enqueue", "--agent", "a", "SAY one").out.split()[0]
     first = ok("enqueue", session, "SAY two", "--key", "k").out

@@ -2,8 +2,10 @@
 
 import json
 import os
+import socket
 import stat
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 
 from holdfast.engine.hook_entries import HOOKS
 from tests.acceptance.command import HOLDFAST, holdfast, ok, without_privileges
+from tests.acceptance.served import server
 
 THEIRS = """\
 {
@@ -83,6 +86,36 @@ def test_what_is_kept_is_the_file_before_holdfast_came(settings: Path) -> None:
     ok("hooks", "uninstall")
 
     assert (settings.parent / "settings.json.before-holdfast").read_text() == THEIRS
+
+
+def test_status_says_whether_the_server_answers() -> None:
+    with server() as (url, _):
+        ok("hooks", "install", "--http", url)
+        answered = ok("hooks", "status", "--json").json
+    assert answered["servers"] == [{"address": url, "answers": True, "problem": None}]
+
+    silent = holdfast("hooks", "status", "--json")
+    assert (silent.code, silent.json["installed"]) == (1, True)
+    assert not silent.json["servers"][0]["answers"]
+    assert f"{url}: no answer: " in holdfast("hooks", "status").out
+
+
+def test_whoever_else_answers_is_no_server_of_ours() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor() as beside_us:
+        told = beside_us.submit(say_once, listening, b"HTTP/1.0 404 Not Found\r\n\r\n")
+        port = listening.getsockname()[1]
+        ok("hooks", "install", "--http", f"http://127.0.0.1:{port}")
+        silent = holdfast("hooks", "status", "--json")
+        told.result()
+    assert silent.code == 1
+    assert "answers 404" in silent.json["servers"][0]["problem"]
+
+
+def say_once(listening: socket.socket, words: bytes) -> None:
+    connection, _ = listening.accept()
+    with connection:
+        connection.recv(1000)
+        connection.sendall(words)
 
 
 def test_it_is_for_one_of_both() -> None:

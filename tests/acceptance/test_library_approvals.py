@@ -63,6 +63,7 @@ def test_what_nobody_answered_in_time_blocks_until_it_is_asked_again(
 def test_work_that_moved_on_is_not_kept_alive_by_an_old_question(hf: Holdfast, clock: ManualClock) -> None:
     session = a_planned_session(hf)
     hf.request_approval(session, "apply the plan", expires=60)
+    clock.advance(60)
     hf.update(session, phase="investigating")
     clock.advance(HALF_AN_HOUR)
     assert hf.may_continue(session) is MayContinue.TOO_OLD
@@ -88,8 +89,9 @@ def test_an_answer_says_who_gave_it(hf: Holdfast) -> None:
 
 def test_what_is_no_answer_is_refused(hf: Holdfast) -> None:
     asked = hf.request_approval(a_planned_session(hf), "one")
-    with pytest.raises(InvalidInput):
-        hf.deny(asked.id, " ")
+    for answer in (hf.approve, hf.deny):
+        with pytest.raises(InvalidInput):
+            answer(asked.id, " ")
     with pytest.raises(InvalidInput):
         hf.approve(asked.id, by="")
     with pytest.raises(InvalidInput):

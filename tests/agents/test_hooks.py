@@ -125,6 +125,22 @@ def test_a_subagent_is_told_its_session_which_ends_with_it(
 
 
 def test_a_server_answers_the_hooks_as_the_command_does(driver: Driver) -> None:
+    session = delegated_over_http(driver)
+
+    assert (session["phase"], session["summary"]) == ("completed", "two routers")
+
+
+def test_a_server_that_opens_no_file_of_others_ends_the_delegation_too(driver: Driver) -> None:
+    made = driver.holdfast("token", "create", "--role", "operator").document
+    driver.lab.environment["HOLDFAST_TOKEN"] = made["token"]
+
+    session = delegated_over_http(driver)
+
+    assert (session["phase"], session["summary"]) == ("completed", "two routers")
+
+
+def delegated_over_http(driver: Driver) -> dict[str, Any]:
+    """The session of a subagent that has come back."""
     with subprocess.Popen(
         [HOLDFAST, "serve", "--port", "0", "--json"],
         stdout=subprocess.PIPE,
@@ -140,10 +156,8 @@ def test_a_server_answers_the_hooks_as_the_command_does(driver: Driver) -> None:
             orchestrator.turn(delegate(), subagent=lambda request: Say("two routers"))
         finally:
             serving.terminate()
-
     (errand,) = orchestrator.errands
-    session = orchestrator.state(session_in(errand))
-    assert (session["phase"], session["summary"]) == ("completed", "two routers")
+    return orchestrator.state(session_in(errand))
 
 
 def test_two_subagents_at_once_get_two_sessions(orchestrator: Orchestrator) -> None:

@@ -7,6 +7,7 @@ from holdfast.testing.approval_contract import (
     WindowContract,
 )
 from holdfast.testing.deferral_contract import ActOnAnswerContract, DeferContract
+from holdfast.testing.leave_approval_contract import LeaveApprovalContract
 from holdfast.testing.void_contract import KeptAnswerContract, VoidContract
 
 pytestmark = pytest.mark.usefixtures("watched")
@@ -25,6 +26,10 @@ class TestAnswer(AnswerContract):
 
 
 class TestWindow(WindowContract):
+    pass
+
+
+class TestLeaveApproval(LeaveApprovalContract):
     pass
 
 

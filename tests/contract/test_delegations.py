@@ -1,14 +1,16 @@
 import pytest
 
+from holdfast.clock import after
 from holdfast.domain.delegations import DelegationReason
 from holdfast.domain.phases import Phase
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_delegation, a_question
+from holdfast.testing.builders import a_delegation, a_question, an_approval
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.delegation_contract import (
     DelegateContract,
     DelegationEndContract,
     QuestionContract,
+    completed,
     resumable,
 )
 from tests.contract.conftest import Damage
@@ -53,7 +55,18 @@ class TestDelegate(DelegateContract):
 
 
 class TestDelegationEnd(DelegationEndContract):
-    pass
+    @pytest.mark.parametrize(("passed", "outcome"), [(59, "paused"), (60, "completed")])
+    def test_in_any_phase_it_waits_on_while_something_can_be_answered(
+        self, store: Store, clock: ManualClock, damage: Damage, passed: int, outcome: str
+    ) -> None:
+        new = a_delegation()
+        store.delegate(new)
+        store.request_approval(new.new_session_id, an_approval(expires_at=after(clock(), 60)))
+        damage(new.new_session_id, phase="executing")
+        clock.advance(passed)
+        ended = store.end_delegation(completed(new))
+        assert ended is not None
+        assert (ended.outcome, ended.finalized_now) == (outcome, outcome == "completed")
 
 
 class TestQuestion(QuestionContract):

@@ -32,7 +32,7 @@ from holdfast.store.http_store import open_http
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.verbs import verbs
-from holdfast.testing.builders import a_delegation, a_runtime, a_session, an_answer
+from holdfast.testing.builders import a_delegation, a_runtime, a_session, an_answer, an_approval
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.workspace_contract import VERBS, Theirs, begin_theirs, nothing
 from holdfast.web.access import ANYONE
@@ -42,7 +42,7 @@ from holdfast.web.rates import Rates
 from holdfast.web.serving import Workspaces
 from tests.contract.heads import dump
 from tests.contract.served import NoTokens, Served, serving
-from tests.integration.hook_process import a_stop, recorded, write_message
+from tests.integration.hook_process import a_stop, log_of, recorded, write_message
 
 MEMORY = "sqlite:///:memory:"
 
@@ -417,18 +417,40 @@ def test_an_answer_is_by_whoever_holds_the_token(make_fleet: Callable[[], Fleet]
     fleet = make_fleet()
     asked = fleet.theirs.approval
     with fleet.store(Role.OPERATOR, token_of=fleet.room, workspace=fleet.room) as store:
-        answered = store.answer_approval(asked.id, an_answer(asked, by="someone else"))
+        forged = an_answer(asked, by="someone else", token="another one")
+        answered = store.answer_approval(asked.id, forged)
 
-    assert answered.answered_by == fleet.token(Role.OPERATOR, fleet.room).split("_")[1]
+    token_id = fleet.token(Role.OPERATOR, fleet.room).split("_")[1]
+    assert answered.answered_by == f"operator ({token_id})"
 
 
-def test_a_denial_says_why(make_fleet: Callable[[], Fleet]) -> None:
+@pytest.mark.parametrize("known_by", ["its name", "its id", "neither"])
+def test_a_token_answers_what_its_name_or_its_id_may_answer(
+    make_fleet: Callable[[], Fleet], known_by: str
+) -> None:
+    fleet = make_fleet()
+    token = fleet.token(Role.OPERATOR, fleet.room)
+    among = {"its name": "operator", "its id": token.split("_")[1], "neither": "ada"}[known_by]
+    asked = fleet.full.request_approval(fleet.theirs.id, an_approval(answerers=frozenset({among})))
+    body = {"approved": True, "arguments_hash": asked.arguments_hash, "nonce": asked.nonce}
+    path = f"/v1/approvals/{asked.id}/answer"
+
+    status, answered = ask(fleet.served.url, "POST", path, bearer(token), body=json.dumps(body))
+
+    if known_by == "neither":
+        assert (status, answered["details"]["reason"]) == (409, "not_an_answerer")
+    else:
+        assert (status, answered["answered_by"]) == (200, f"operator ({token.split('_')[1]})")
+
+
+def test_a_note_says_something(make_fleet: Callable[[], Fleet]) -> None:
     fleet = make_fleet()
     asked = fleet.theirs.approval
-    with fleet.store(Role.OPERATOR, token_of=fleet.room, workspace=fleet.room) as store:
-        for note in (None, " "):
-            with pytest.raises(InvalidInput, match="note"):
-                store.answer_approval(asked.id, an_answer(asked, False, note=note))
+    with (
+        fleet.store(Role.OPERATOR, token_of=fleet.room, workspace=fleet.room) as store,
+        pytest.raises(InvalidInput, match="note"),
+    ):
+        store.answer_approval(asked.id, an_answer(asked, False, note=" "))
 
     assert fleet.full.get_approval(asked.id) == asked
 
@@ -459,6 +481,29 @@ def test_files_that_a_token_names_are_not_opened(make_fleet: Callable[[], Fleet]
     assert seen is not None
     assert (seen.transcript_path, seen.transcript_offset, seen.input_tokens) == (str(transcript), 0, 0)
     assert [held.outcome for held in fleet.full.delegations(delegated.id)] == [None]
+
+
+def test_what_a_subagent_of_another_machine_worked_on_ends_if_it_can_be_told(
+    make_fleet: Callable[[], Fleet], tmp_path: Path
+) -> None:
+    fleet = make_fleet()
+    operator = bearer(fleet.token(Role.OPERATOR, fleet.room))
+    stop = a_stop(tmp_path, "toolu_elsewhere")
+
+    def outcomes_after_a_stop(*ids: str) -> list[str | None]:
+        started = [
+            a_delegation(id=name, agent=stop["agent_type"], provider_session_id=stop["session_id"])
+            for name in ids
+        ]
+        for new in started:
+            fleet.full.delegate(new)
+        body = json.dumps({**stop, "agent_id": f"of-{ids[0]}"})
+        assert ask(fleet.served.url, "POST", "/v1/hooks/subagent-stop", operator, body=body) == (200, {})
+        return [fleet.full.delegations(new.new_session_id)[0].outcome for new in started]
+
+    assert outcomes_after_a_stop("toolu_alone") == ["completed"]
+    assert outcomes_after_a_stop("toolu_one", "toolu_other") == [None, None]
+    assert log_of(Path.home())[-1]["what"] == "ambiguous subagent"
 
 
 # --- keys -------------------------------------------------------------------------------------------------------

@@ -110,7 +110,6 @@ def _victim(store: Store) -> None:
         store.finish_turn(claim.lease, TurnEnd(TurnStatus.FAILED))
     store.fork(VICTIM, FORK)
     store.request_approval(VICTIM, an_approval(id=ASKED))
-    store.update_session(VICTIM, SessionUpdate(phase=Phase.INVESTIGATING))
     store.enqueue_turn(VICTIM, a_turn("go on", priority=9))
     once = store.claim_turn(a_claim(session_id=VICTIM))
     assert once is not None

@@ -76,17 +76,24 @@ def test_the_prompt_is_kept_and_the_rest_of_the_input_is_untouched() -> None:
     assert {**given, "prompt": "Plan the change."} == call["tool_input"]
 
 
-def test_what_was_found_reaches_the_next_subagent(tmp_path: Path, library: holdfast.Holdfast) -> None:
+@pytest.mark.parametrize(
+    ("approved", "note", "told"),
+    [(True, "only staging", "only staging"), (False, None, "no reason was given")],
+    ids=["approved", "denied"],
+)
+def test_what_was_found_reaches_the_next_subagent(
+    tmp_path: Path, library: holdfast.Holdfast, approved: bool, note: str | None, told: str
+) -> None:
     first = delegate(1)
     library.update(first, phase="planning", metadata={"plan_file": "plan.json"})
     asked = library.request_approval(first, "apply plan.json")
     run_hook("subagent-stop", a_stop(tmp_path, "toolu_1")).harmless()
     assert library.session(first).phase is Phase.APPROVAL
-    library.approve(asked.id, note="only staging")
+    answered = (library.approve if approved else library.deny)(asked.id, note)
     prompt = run_hook("pre-delegate", a_tool_call(2)).prompt
     assert session_of(prompt) == first
-    for told in ('state="resumed"', '"plan_file": "plan.json"', "approved", "only staging"):
-        assert told in prompt
+    for words in ('state="resumed"', '"plan_file": "plan.json"', f"is {answered.status}", told):
+        assert words in prompt
 
 
 def test_hostile_text_stays_inside_its_quotes(library: holdfast.Holdfast) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from holdfast.clock import after
 from holdfast.domain.ids import ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import SessionUpdate
@@ -13,9 +14,11 @@ from holdfast.errors import StoreUnavailable
 from holdfast.store.contract import Store
 from holdfast.store.http_store import open_http
 from holdfast.store.open import open_store
+from holdfast.store.sql.calls import KEPT_SECONDS
 from holdfast.store.verbs import HAPPENS_AGAIN
 from holdfast.testing.builders import a_claim, a_pointer, a_runtime, a_session, a_turn
 from holdfast.testing.clock import ManualClock
+from tests.consistency import driver_of
 from tests.contract.heads import dump
 from tests.contract.served import Served, serving
 from tests.integration.faulty_proxy import FaultyProxy, faulty_proxy
@@ -98,8 +101,13 @@ def url(request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture
-def behind(url: str) -> Iterator[Store]:
-    store = open_store(url, clock=ManualClock())
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def behind(url: str, clock: ManualClock) -> Iterator[Store]:
+    store = open_store(url, clock=clock)
     store.create_session(a_session(id=ID))
     yield store
     store.close()
@@ -138,6 +146,51 @@ def test_it_has_happened_once_and_its_answer_arrives(
     assert proxy.lost == 2
     assert answer == SCENARIOS[verb](control, control)
     assert dump(behind, without="calls") == dump(control, without="calls")
+
+
+def said_anywhere(store: Store, words: str) -> list[str]:
+    """The tables that hold these words."""
+    kept = dump(store)
+    with driver_of(store).read() as tx:
+        kept["calls"] = [repr(row) for row in tx.all("SELECT * FROM calls", {})]
+    return [table for table, rows in kept.items() if any(words in row for row in rows)]
+
+
+@pytest.mark.parametrize("how", ["removed", "cleaned up"])
+def test_what_was_answered_goes_with_its_session(
+    how: str, behind: Store, over_http: Store, clock: ManualClock
+) -> None:
+    words = "plan the merger with Initech"
+    turn = over_http.enqueue_turn(ID, a_turn(words))
+    over_http.cancel_turn(ID, turn.seq)
+    over_http.record_turn(ID, a_turn(words), words, NO_USAGE)
+    over_http.edit_turn(ID, 2, prompt=f"{words}, quietly")
+    over_http.finalize_session(ID, Phase.COMPLETED, words)
+    assert {"calls", "messages", "sessions"} <= set(said_anywhere(behind, words))
+
+    if how == "removed":
+        over_http.remove_session(ID)
+    else:
+        clock.advance(1)
+        over_http.clean_up(clock())
+
+    assert said_anywhere(behind, words) == []
+
+
+def test_cleaning_up_forgets_what_nobody_asks_for_any_more(
+    behind: Store, over_http: Store, clock: ManualClock
+) -> None:
+    other = behind.create_session(a_session())
+    for number in range(20):
+        over_http.enqueue_turn(other.id, a_turn(f"step {number}"))
+    clock.advance(KEPT_SECONDS + 1)
+    over_http.enqueue_turn(other.id, a_turn("the last step"))
+
+    behind.clean_up(after(clock(), -24 * 3600))
+
+    with driver_of(behind).read() as tx:
+        ((answer,),) = tx.all("SELECT answer FROM calls", {})
+    assert "the last step" in answer
 
 
 def test_a_server_that_never_answers_is_an_error_and_not_a_guess(

@@ -188,6 +188,7 @@ def test_what_only_this_machine_can_see_refuses_with_its_reason(shop: Workshop) 
     refused = shop.open().resume(waiting.session_id)
     assert isinstance(refused.decision, Refuse)
     assert (refused.decision.reason, refused.exit_code) == (Reason.TRANSCRIPT_MISSING, 4)
+    assert shop.open().store.get_approval(approval.id).void_reason == Reason.TRANSCRIPT_MISSING
 
 
 #: where Holdfast dies, and how often the call is made once somebody goes on

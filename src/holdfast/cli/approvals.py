@@ -24,7 +24,11 @@ _COLUMNS = (
     Column("SESSION"),
     Column("WHAT"),
 )
-_TONES = {ApprovalStatus.OPEN: Tone.WARN, ApprovalStatus.APPROVED: Tone.GOOD, ApprovalStatus.DENIED: Tone.BAD}
+_TONES: dict[str, Tone] = {
+    ApprovalStatus.OPEN: Tone.WARN,
+    ApprovalStatus.APPROVED: Tone.GOOD,
+    ApprovalStatus.DENIED: Tone.BAD,
+}
 
 approval_argument = click.argument("approval", metavar="APPROVAL")
 
@@ -60,7 +64,7 @@ def state(approval: Approval, now: Instant) -> str:
 def _row(approval: Approval, now: Instant) -> tuple[Cell, ...]:
     return (
         cell(approval.id, Tone.STRONG),
-        cell(state(approval, now), _TONES.get(approval.status, Tone.PLAIN)),
+        cell(state(approval, now), _TONES.get(state(approval, now), Tone.PLAIN)),
         cell(f"{age(approval.requested_at, now)} ago"),
         cell(approval.session_id),
         cell(approval.what),
@@ -107,17 +111,22 @@ def approve(
     "holdfast request-approval deploy 'apply the plan' && holdfast deny deploy --note 'not on a Friday'",
 )
 @approval_argument
-@text_option("--note", required=True, help="Tells the agent why; - reads standard input.")
+@text_option("--note", help="Tells the agent why; - reads standard input.")
 @_as
 @_hash
 @_nonce
 @pass_invocation
 def deny(
-    run: Invocation, approval: str, note: str, by: str | None, arguments_hash: str | None, nonce: str | None
+    run: Invocation,
+    approval: str,
+    note: str | None,
+    by: str | None,
+    arguments_hash: str | None,
+    nonce: str | None,
 ) -> None:
     """Refuse what was asked, and tell the agent why.
 
-    As `holdfast approve` otherwise.
+    Without a note it is told that no reason was given. As `holdfast approve` otherwise.
     """
     _tell(run, run.holdfast.deny(approval, note, by=by, arguments_hash=arguments_hash, nonce=nonce))
 
@@ -179,13 +188,14 @@ def wait(ctx: click.Context, run: Invocation, session: str, timeout: float | Non
     """Wait until a session is done or needs a person.
 
     Exit code 0: it is completed, or no turn is open and the newest is done. 1: it or its newest turn has
-    failed. 5: somebody has to answer an approval. 124: neither came to be in time.
+    failed. 5: somebody has to answer an approval, or to see to one that has expired. 124: neither came to be
+    in time.
     """
     waited = run.holdfast.wait(run.find(session), timeout)
     if run.json:
         output.document(_waited_document(waited, run.holdfast.store.now()))
     else:
-        output.say(_waited_words(waited))
+        output.say(_waited_words(waited, run.holdfast.store.now()))
     if waited.reached is not Reached.DONE:
         ctx.exit(_EXIT_CODES[waited.reached])
 
@@ -200,9 +210,17 @@ def _waited_document(waited: Waited, now: Instant) -> dict[str, object]:
     }
 
 
-def _waited_words(waited: Waited) -> str:
+def _waited_words(waited: Waited, now: Instant) -> str:
     if waited.approval is not None:
-        return f"{waited.approval.what}: holdfast approve {waited.approval.id}"
+        return f"{waited.approval.what}: {_ways_out(waited.approval, now)}"
     if waited.session.finalized_at is not None or waited.turn is None:
         return f"{waited.session.id} is {waited.session.phase}"
     return f"turn {waited.turn.seq} of {waited.session.id} is {waited.turn.status}"
+
+
+def _ways_out(approval: Approval, now: Instant) -> str:
+    if not approval.is_expired(now):
+        return f"holdfast approve {approval.id}"
+    if approval.seq is None:
+        return f"{approval.id} has expired; ask again: holdfast request-approval {approval.session_id}"
+    return f"{approval.id} has expired; give its turn up: holdfast cancel {approval.session_id} --turn {approval.seq}"

@@ -18,11 +18,14 @@ from holdfast.clock import Instant, system_clock, to_iso
 from holdfast.config import state_dir
 from holdfast.config_files import current_directory
 from holdfast.engine.hook_entries import command_entries, http_entries, with_entries, without_entries
+from holdfast.engine.hook_servers import why_silent
 from holdfast.engine.hook_settings import Changed, change_hooks, project_settings, user_settings
 from holdfast.engine.hook_status import Extent, HookStatus, ScopeStatus, hook_status
 from holdfast.errors import HoldfastError, InvalidInput
 
 _PROGRAM = "holdfast"
+#: each address that hooks are sent to, with what is wrong there; None: it answers
+Servers = dict[str, str | None]
 _COLUMNS = (
     Column("SETTINGS", whole=True),
     Column("HOOKS", whole=True),
@@ -61,7 +64,8 @@ def hooks(
 
     Subagents then get durable sessions, and what was begun by hand is known. Only Holdfast's own entries
     of the settings file are written or removed; what the file was before is kept beside it. `status` ends
-    with 0 if the hooks are called, else with 1. The plugin of the same name does the same as `install`.
+    with 0 if the hooks are called, and the server that they are sent to answers; else with 1. The plugin of
+    the same name does the same as `install`.
     """
     if http is not None and action != "install":
         raise click.UsageError("--http is for install")
@@ -122,12 +126,13 @@ def _tell(run: Invocation, done: Changed, changed: str, unchanged: str) -> None:
 
 def _status(run: Invocation) -> int:
     found = hook_status(os.environ, current_directory(os.environ))
+    servers = {address: why_silent(address) for address in found.addresses}
     problem, last = _store_problem(run), _last_call()
     if run.json:
-        output.document(_document(found, problem, last))
+        output.document({**_document(found, problem, last), "servers": _server_documents(servers)})
     else:
-        output.blocks(_blocks(found, problem, last))
-    return 0 if found.installed else 1
+        output.blocks(_blocks(found, servers, problem, last))
+    return 0 if found.installed and not any(servers.values()) else 1
 
 
 def _store_problem(run: Invocation) -> str | None:
@@ -145,6 +150,13 @@ def _last_call() -> Instant | None:
         return Instant((state_dir(os.environ) / "hooks.log").stat().st_mtime_ns // 1000)
     except (OSError, HoldfastError):
         return None
+
+
+def _server_documents(servers: Servers) -> list[dict[str, object]]:
+    return [
+        {"address": address, "answers": problem is None, "problem": problem}
+        for address, problem in servers.items()
+    ]
 
 
 def _document(found: HookStatus, problem: str | None, last: Instant | None) -> dict[str, object]:
@@ -171,7 +183,7 @@ def _scope_document(scope: ScopeStatus) -> dict[str, object]:
     }
 
 
-def _blocks(found: HookStatus, problem: str | None, last: Instant | None) -> list[Block]:
+def _blocks(found: HookStatus, servers: Servers, problem: str | None, last: Instant | None) -> list[Block]:
     plugin = "installed" if found.plugin_enabled else "not installed"
     if found.called_twice:
         plugin += ": every hook is called twice and recorded once; `holdfast hooks uninstall` ends that"
@@ -184,6 +196,8 @@ def _blocks(found: HookStatus, problem: str | None, last: Instant | None) -> lis
             cell("never, as far as the log goes" if last is None else f"{age(last, system_clock())} ago"),
         ),
     ]
+    for address, silence in servers.items():
+        fields.append(("server", cell(f"{address}: {silence or 'answers'}", _tone(silence is None))))
     if found.hooks_disabled:
         fields.append(("disabled", cell("disableAllHooks is set in Claude Code's settings", Tone.BAD)))
     return [Fields(tuple(fields)), Table(_COLUMNS, tuple(map(_row, found.scopes)))]

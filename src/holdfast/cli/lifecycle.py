@@ -79,7 +79,8 @@ def update(  # noqa: PLR0913 - one parameter for each option
 ) -> None:
     """Change a session: its phase, its metadata, its errors.
 
-    Only what is given changes, all of it or nothing. Every update counts as activity.
+    Only what is given changes, all of it or nothing. Every update counts as activity. While somebody can
+    answer what the session asked, it stays in phase approval unless it ends: exit code 4.
     """
     changed = run.holdfast.update(
         run.find(session),

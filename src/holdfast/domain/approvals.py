@@ -13,7 +13,7 @@ from holdfast.domain.ids import ApprovalId, ConversationId, SessionId
 from holdfast.domain.records import record
 from holdfast.domain.redaction import Json
 from holdfast.domain.text import check_text
-from holdfast.errors import HoldfastError, InvalidInput, NeedsApproval, Refused
+from holdfast.errors import Conflict, HoldfastError, InvalidInput, NeedsApproval, Refused
 
 MAX_WORDS = 10_000  #: of a question, and of the note that answers it
 
@@ -86,17 +86,21 @@ class Answer:
     arguments_hash: str
     nonce: str
     note: str | None = None
+    token: str | None = None  #: the id of the token that it came with, if it came over HTTP
+
+    @property
+    def signature(self) -> str:
+        """Who has answered, as it is recorded."""
+        return self.by if self.token is None else f"{self.by} ({self.token})"
 
     @property
     def status(self) -> ApprovalStatus:
         return ApprovalStatus.APPROVED if self.approved else ApprovalStatus.DENIED
 
 
-def check_note(approved: bool, note: str | None) -> None:
-    if note is not None:
-        check_text("note", note, limit=MAX_WORDS)
-    if not approved and not (note or "").strip():
-        raise InvalidInput("note", "must not be empty: it tells the agent why")
+def check_note(note: str | None) -> None:
+    if note is not None and not check_text("note", note, limit=MAX_WORDS).strip():
+        raise InvalidInput("note", "must not be empty: leave it out, or tell the agent something")
 
 
 def hash_arguments(arguments: Mapping[str, Json]) -> str:
@@ -123,7 +127,7 @@ def refusal_of(approval: Approval, answer: Answer, now: Instant, *, closed: bool
         return AnswerRefusal.CLOSED
     if approval.status is ApprovalStatus.VOIDED:
         return AnswerRefusal.VOIDED
-    if approval.answerers and answer.by not in approval.answerers:
+    if approval.answerers and approval.answerers.isdisjoint({answer.by, answer.token}):
         return AnswerRefusal.NOT_AMONG
     return AnswerRefusal.EXPIRED if approval.is_expired(now) else None
 
@@ -141,6 +145,23 @@ def why_it_waits(approval: Approval, now: Instant) -> HoldfastError:
             seq=seq,
         )
     return NeedsApproval(session_id, seq, approval.id, approval.what)
+
+
+def why_it_stays(approval: Approval, now: Instant) -> Conflict | None:
+    """Why the session of an open approval cannot leave phase ``approval``; None: nobody waits for it any more."""
+    session_id, seq = approval.session_id, approval.seq
+    expired = approval.is_expired(now)
+    if expired and seq is None:
+        return None
+    if expired:
+        ways_out = f"it has expired{expired_when(approval)}; give its turn up: holdfast cancel {session_id} --turn {seq}"
+    else:
+        ways_out = f"answer it (holdfast approve {approval.id}) or withdraw it (holdfast deny {approval.id})"
+    return Conflict(
+        f"session {session_id} stays in phase approval: approval {approval.id} has no answer; {ways_out}",
+        session_id=session_id,
+        approval_id=approval.id,
+    )
 
 
 def expired_when(approval: Approval) -> str:

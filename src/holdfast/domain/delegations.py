@@ -28,6 +28,7 @@ class DelegationReason(StrEnum):
 class DelegationOutcome(StrEnum):
     COMPLETED = "completed"
     FAILED = "failed"
+    ABANDONED = "abandoned"  #: its session was given up meanwhile
     PAUSED = "paused"  #: in phase approval: the session stays open
     LOST = "lost"  #: whoever delegated is gone; the session is free again
     ASKED = "asked"  #: only asked what to do: nothing was taken
@@ -111,10 +112,14 @@ class Delegated(PlainRecord):
 
 
 class DelegationEnd(PlainRecord):
-    """A subagent stopped. Found by ``id``, else by its session."""
+    """A subagent stopped. Found by ``id``, else by its session, else as the only open one of ``agent`` that
+    ``provider_session_id`` has delegated.
+    """
 
     id: str | None = None
     session_id: str | None = None
+    agent: str | None = None
+    provider_session_id: str | None = None  #: of the one who delegated
     outcome: DelegationOutcome
     summary: str | None = None
     transcript_path: str | None = None

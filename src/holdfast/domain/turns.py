@@ -9,7 +9,7 @@ from enum import StrEnum
 from holdfast.clock import Instant
 from holdfast.domain.approvals import Approval, NewApproval
 from holdfast.domain.conversations import SeenTurns
-from holdfast.domain.decisions import Decided, Decision, Refuse
+from holdfast.domain.decisions import Decided, Decision, Reason, Refuse
 from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ConversationId, ProviderSessionId, RuntimeId, SessionId
 from holdfast.domain.phases import Phase
@@ -220,6 +220,7 @@ class TurnEnd:
     retry_at: Instant | None = None  #: the same turn again, while attempts are left
     phase: Phase | None = None
     approval: NewApproval | None = None  #: what a turn that ends as ``waiting`` waits for
+    refused_by: Reason | None = None  #: the guard that said no at the launch
 
 
 @record

@@ -78,13 +78,13 @@ class Approvals(Sessions):
     def deny(
         self,
         given: str,
-        note: str,
+        note: str | None = None,
         *,
         by: str | None = None,
         arguments_hash: str | None = None,
         nonce: str | None = None,
     ) -> Approval:
-        """As ``approve``; the note tells the agent why."""
+        """As ``approve``; the note tells the agent why, which otherwise hears that no reason was given."""
         return self._answer(given, False, note, by, (arguments_hash, nonce))
 
     def _answer(
@@ -95,12 +95,12 @@ class Approvals(Sessions):
         by: str | None,
         binds: tuple[str | None, str | None],
     ) -> Approval:
-        check_note(approved, note)
+        check_note(note)
         asked = self.approval(given)
         arguments_hash, nonce = binds
         answer = Answer(
             approved,
-            _this_user() if by is None else check_name("by", by),
+            this_user() if by is None else check_name("by", by),
             asked.arguments_hash if arguments_hash is None else arguments_hash,
             asked.nonce if nonce is None else nonce,
             note,
@@ -108,7 +108,7 @@ class Approvals(Sessions):
         return self.store.answer_approval(asked.id, answer)
 
 
-def _this_user() -> str:
+def this_user() -> str:
     try:
         return pwd.getpwuid(os.getuid()).pw_name
     except KeyError:  # a container whose user nobody named

@@ -14,6 +14,7 @@ from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import Decision
 from holdfast.domain.ids import ProviderSessionId, check_id, check_provider
 from holdfast.domain.numbers import check_whole
+from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session
 from holdfast.domain.text import check_name, check_text
@@ -190,3 +191,14 @@ def check_turn(prompt: str, new: NewTurn) -> None:
         for directory in filter(None, given):
             if not PurePath(check_text(field, directory)).is_absolute():
                 raise InvalidInput(field, f"{directory} must be absolute")
+    if request.rights is not None:
+        _check_rights(request.rights, new.provider)
+
+
+def _check_rights(rights: Rights, provider: str) -> None:
+    """As far as it is one of ours; others know their own."""
+    from holdfast.engine.rights import check_rights  # brings the providers
+    from holdfast.providers.registry import get_provider, provider_names
+
+    if provider in provider_names():
+        check_rights(rights, get_provider(provider))

@@ -71,6 +71,11 @@ class HookStatus:
         return self.plugin_enabled and any(scope.works for scope in self.scopes)
 
     @property
+    def addresses(self) -> tuple[str, ...]:
+        """The servers that hooks are sent to, each once."""
+        return tuple(dict.fromkeys(address for scope in self.scopes for address in scope.addresses))
+
+    @property
     def installed(self) -> bool:
         return (self.plugin_enabled or any(scope.works for scope in self.scopes)) and not self.hooks_disabled
 

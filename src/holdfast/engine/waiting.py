@@ -28,7 +28,7 @@ class Waited:
     session: Session
     reached: Reached
     turn: Turn | None = None  #: the newest one
-    approval: Approval | None = None  #: the oldest without an answer
+    approval: Approval | None = None  #: the oldest that can be answered, else the oldest that expired
 
 
 def wait_for(store: Store, session_id: str, timeout: float | None) -> Waited:
@@ -53,9 +53,11 @@ def look(store: Store, session_id: str) -> Waited:
     if session.finalized_at is not None:
         done = session.phase is Phase.COMPLETED
         return Waited(session, Reached.DONE if done else Reached.FAILED, turn)
-    asked = store.approvals(session_id=session.id, limit=1)
+    asked = store.approvals(session_id=session.id)
     if asked:
-        return Waited(session, Reached.NEEDS_PERSON, turn, asked[0])
+        now = store.now()
+        in_time = (approval for approval in asked if not approval.is_expired(now))
+        return Waited(session, Reached.NEEDS_PERSON, turn, next(in_time, asked[0]))
     if turn is None or turn.status.is_open:
         return Waited(session, Reached.STILL_OPEN, turn)
     return Waited(session, Reached.DONE if turn.status is TurnStatus.DONE else Reached.FAILED, turn)

@@ -44,7 +44,8 @@ def _past(session: DelegatedSession) -> list[str]:
         newest = session.history[-_MOST_PHASES:]
         lines.append("Its phases so far: " + ", ".join(f"{after} ({to_iso(at)})" for _, after, at in newest))
     if session.approval is not None:
-        asked = {"what": session.approval.what, "note": session.approval.note}
+        no_note = "no reason was given" if session.approval.status == "denied" else None
+        asked = {"what": session.approval.what, "note": session.approval.note or no_note}
         lines += [
             f"The approval that it asked for last, {session.approval.id}, is {session.approval.status}:",
             quoted(_harmless(asked), _MOST_OF_APPROVAL),

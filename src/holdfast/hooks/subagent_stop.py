@@ -9,6 +9,7 @@ import stat
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome
 from holdfast.domain.telling.quoting import shortened
 from holdfast.domain.text import clean_text
+from holdfast.errors import AmbiguousId
 
 TYPE_CHECKING = False
 
@@ -26,12 +27,15 @@ def answer(call: HookCall) -> dict[str, Any] | None:
     """Claude Code wants none; the standalone form, ``{agent_id, exit_code}``, says what was done."""
     if call.text("agent_transcript_path") is None and "hook_event_name" not in call.payload:
         return _answer_standalone(call)
-    tool_use_id = _tool_use_id(call)
-    if tool_use_id is None:
+    tool_use_id = _tool_use_id(call) if call.reads_files else None
+    if tool_use_id is None and call.reads_files:
         call.log.say("unknown subagent", agent=call.text("agent_id"))
         return None
+    # whoever cannot read the file goes by what was delegated and has not ended
     _end(call, DelegationEnd(
         id=tool_use_id,
+        agent=call.text("agent_type"),
+        provider_session_id=call.text("session_id"),
         outcome=DelegationOutcome.COMPLETED,
         summary=_summary(call.text("last_assistant_message")),
         transcript_path=call.text("agent_transcript_path"),
@@ -56,9 +60,13 @@ def _answer_standalone(call: HookCall) -> dict[str, Any]:
 
 def _end(call: HookCall, end: DelegationEnd) -> EndedDelegation | None:
     """Every finalization is a line in the log."""
-    ended = call.store.end_delegation(end)
+    try:
+        ended = call.store.end_delegation(end)
+    except AmbiguousId as exc:
+        call.log.say("ambiguous subagent", agent=end.provider_agent_id, delegations=exc.candidates)
+        return None
     if ended is None:
-        call.log.say("unknown session", id=end.id or end.session_id)
+        call.log.say("unknown session", id=end.id or end.session_id or end.provider_agent_id)
         return None
     if ended.queued:
         call.log.say("queued", session=ended.session_id, id=ended.id, outcome=ended.outcome)
@@ -84,7 +92,7 @@ def _summary(message: str | None) -> str | None:
 def _tool_use_id(call: HookCall) -> str | None:
     """Which tool call started the subagent stands in a file beside its transcript."""
     path = call.text("agent_transcript_path")
-    if path is None or not call.reads_files:
+    if path is None:
         return None
     try:
         found = json.loads(_read_meta(f"{path.removesuffix('.jsonl')}.meta.json"))

@@ -115,7 +115,9 @@ class Store(Protocol):
     def update_session(self, session_id: str, change: SessionUpdate) -> Session:
         """Change what is given, and nothing else; the session counts as active now.
 
-        Any phase may follow any open one; the change is recorded in the history. SessionClosed once
+        Any phase may follow any open one; the change is recorded in the history. Only ``approval`` is left
+        for another open one when nothing is asked any more: Conflict while an approval can be answered or
+        a turn waits for it; one that has merely expired is void then. SessionClosed once
         the phase is final. PhaseConflict if the phase is not ``expected_phase``. Metadata is merged
         key by key; InvalidInput if the result is too large. An error raises the error count by one; ``clear_errors`` sets it back before.
         """
@@ -323,7 +325,8 @@ class Store(Protocol):
 
         ``waiting`` takes an approval: the attempt is deferred, which does not count as a try, nobody holds
         the turn, the pointer moves as if it had answered, and the session is in phase ``approval``; one that
-        was asked to stop is cancelled instead. A turn that ends for good voids what it has not acted on.
+        was asked to stop is cancelled instead. ``phase`` does not take a session out of ``approval`` for another
+        open one while something is asked. A turn that ends for good voids what it has not acted on; ``refused_by`` says why.
 
         ``retry_at`` puts a failed turn back into the queue while tries are left; after a limit, once.
         """
@@ -485,10 +488,12 @@ class Store(Protocol):
         ...
 
     def end_delegation(self, end: DelegationEnd) -> EndedDelegation | None:
-        """The subagent stopped: its session is closed with the outcome, or left to wait if it is in phase approval.
+        """The subagent stopped: its session is closed with the outcome, or left to wait if it is in phase approval
+        or has an approval that can be answered.
 
-        What has ended, and a session that is closed, stays as it is. ``lost`` ends the delegation alone, so that
-        the session can be taken again. A session that was never delegated is found by its own id. None: unknown.
+        What has ended, and a session that is closed, stays as it is, and the answer says how it ended. ``lost`` ends the delegation alone, so that
+        the session can be taken again. A session that was never delegated is found by its own id. Without any id,
+        a subagent that has stopped before stays what it was, and AmbiguousId if several others fit. None: unknown.
         """
         ...
 

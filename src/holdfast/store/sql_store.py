@@ -65,6 +65,7 @@ from holdfast.store.sql import (
     approval_windows,
     approvals,
     attempts,
+    calls,
     claims,
     cleanup,
     delegations,
@@ -188,6 +189,8 @@ class SqlStore(HookVerbs):
                 cleaning.next_batch(s)
         if not dry_run:
             self._write(observed.forget, cutoff)
+            while self._write(calls.forget, cleanup.BATCH):
+                pass
         return cleaning.report
 
     # --- conversations ---

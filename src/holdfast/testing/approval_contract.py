@@ -12,7 +12,6 @@ from holdfast.clock import after
 from holdfast.domain.approvals import Approval, ApprovalStatus, hash_arguments
 from holdfast.domain.phases import ApprovalWindow, Phase
 from holdfast.domain.redaction import Json
-from holdfast.domain.sessions import SessionUpdate
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import (
     AmbiguousId,
@@ -318,12 +317,6 @@ class WindowContract:
         assert store.approval_window(session.id) is not None
         store.cancel_turn(session.id, 1)
         assert store.approval_window(session.id) is None
-
-    def test_an_update_of_the_phase_leaves_it_open(self, store: Store) -> None:
-        session = begin(store)
-        ask(store, session.id)
-        store.update_session(session.id, SessionUpdate(phase=Phase.PLANNING))
-        assert store.approval_window(session.id) is not None
 
 
 def _window(store: Store, session_id: str) -> tuple[object, object]:

@@ -14,8 +14,9 @@ from holdfast.domain.delegations import (
     DelegationReason,
     NewDelegation,
 )
-from holdfast.domain.phases import Phase
+from holdfast.domain.phases import FINAL_PHASES, Phase
 from holdfast.domain.sessions import Session, SessionKind, SessionUpdate
+from holdfast.errors import AmbiguousId
 from holdfast.store.contract import Store
 from holdfast.testing.builders import (
     a_delegation,
@@ -44,6 +45,16 @@ def session_of(delegated: Delegated) -> str:
 
 def completed(new: NewDelegation, **changes: Any) -> DelegationEnd:
     return DelegationEnd(id=new.id, outcome=DelegationOutcome.COMPLETED, **changes)
+
+
+def stopped(new: NewDelegation, provider_agent_id: str) -> DelegationEnd:
+    """By somebody who knows neither the delegation nor its session."""
+    return DelegationEnd(
+        agent=new.agent,
+        provider_session_id=new.provider_session_id,
+        provider_agent_id=provider_agent_id,
+        outcome=DelegationOutcome.COMPLETED,
+    )
 
 
 class DelegateContract:
@@ -245,13 +256,29 @@ class DelegationEndContract:
         assert (again.outcome, again.ended_now, again.finalized_now) == ("completed", False, False)
         assert store.get_session(before.id) == before
 
+    @pytest.mark.parametrize("outcome", sorted(FINAL_PHASES))
+    def test_a_second_stop_tells_what_has_become_of_the_session(self, store: Store, outcome: Phase) -> None:
+        session = resumable(store, Phase.APPROVAL)
+        new = a_delegation(project=PROJECT)
+        store.delegate(new)
+        store.end_delegation(completed(new))
+        again = store.end_delegation(completed(new))
+        assert again is not None
+        assert again.outcome is DelegationOutcome.PAUSED
+        store.finalize_session(session.id, outcome, None)
+        failed = DelegationEnd(session_id=session.id, outcome=DelegationOutcome.FAILED)
+        for end in (completed(new), failed):
+            closed = store.end_delegation(end)
+            assert closed is not None
+            assert (closed.outcome.value, closed.finalized_now) == (outcome.value, False)
+
     def test_a_session_that_was_closed_meanwhile_stays_as_it_is(self, store: Store) -> None:
         new = a_delegation(project=PROJECT)
         store.delegate(new)
         closed = store.finalize_session(new.new_session_id, Phase.ABANDONED, "by hand")
         ended = store.end_delegation(completed(new))
         assert ended is not None
-        assert not ended.finalized_now
+        assert (ended.outcome, ended.finalized_now) == (DelegationOutcome.ABANDONED, False)
         assert store.get_session(closed.id) == closed
         assert store.open_delegations(new.agent, PROJECT) == ()
 
@@ -265,6 +292,38 @@ class DelegationEndContract:
         again = store.end_delegation(failed)
         assert again is not None
         assert not again.finalized_now
+
+    def test_the_only_one_of_its_agent_that_a_provider_session_delegated_is_found(self, store: Store) -> None:
+        mine = a_delegation(provider_session_id="mine", project=PROJECT)
+        others = [
+            a_delegation(provider_session_id="mine", agent="gitops-operator", project=PROJECT),
+            a_delegation(provider_session_id="other", project=PROJECT),
+        ]
+        for new in (mine, *others):
+            store.delegate(new)
+        ended = store.end_delegation(stopped(mine, "ad48"))
+        assert ended is not None
+        assert (ended.id, ended.finalized_now) == (mine.id, True)
+        assert [store.get_session(new.new_session_id).finalized_at for new in others] == [None, None]
+
+    def test_of_several_that_fit_none_ends(self, store: Store) -> None:
+        both = [a_delegation(provider_session_id="mine", project=PROJECT) for _ in range(2)]
+        for new in both:
+            store.delegate(new)
+        with pytest.raises(AmbiguousId) as caught:
+            store.end_delegation(stopped(both[0], "ad48"))
+        assert set(caught.value.candidates) == {new.id for new in both}
+        assert len(store.open_delegations(both[0].agent, PROJECT)) == 2
+
+    def test_a_subagent_that_stops_again_does_not_end_another(self, store: Store) -> None:
+        first, second = (a_delegation(provider_session_id="mine", project=PROJECT) for _ in range(2))
+        store.delegate(first)
+        store.end_delegation(stopped(first, "ad48"))
+        store.delegate(second)
+        again = store.end_delegation(stopped(first, "ad48"))
+        assert again is not None
+        assert (again.id, again.ended_now, again.finalized_now) == (first.id, False, False)
+        assert store.get_session(second.new_session_id).finalized_at is None
 
     def test_turns_that_waited_are_cancelled_with_it(self, store: Store) -> None:
         new = a_delegation(project=PROJECT)

@@ -111,6 +111,14 @@ class VoidContract:
         void = store.get_approval(approval.id)
         assert (void.status, void.void_reason) == (ApprovalStatus.VOIDED, "turn_failed")
 
+    def test_a_turn_that_a_guard_refused_at_the_launch(self, store: Store) -> None:
+        session = begin(store)
+        approval = answered(store, session)
+        end = failed(FailureClass.REFUSED, "it is gone", refused_by=Reason.TRANSCRIPT_MISSING)
+        store.finish_turn(claim(store, session).lease, end)
+        void = store.get_approval(approval.id)
+        assert (void.status, void.void_reason) == (ApprovalStatus.VOIDED, "transcript_missing")
+
     def test_a_removed_session_takes_them_with_it(self, store: Store) -> None:
         session = begin(store)
         asked = defer(store, session)

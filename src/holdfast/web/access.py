@@ -6,13 +6,14 @@ Routes are named after the verb that they carry out, so that no route has rules 
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
+from holdfast.domain.approvals import Answer
 from holdfast.domain.tokens import Role
 from holdfast.errors import Forbidden
 
@@ -110,15 +111,20 @@ _OF_ROLE: Final = {Role.READER: READS, Role.OPERATOR: READS | OPERATES, Role.WOR
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who made a request. Without a workspace: any."""
+    """Who made a request, by the token's id and name. Without a workspace: any."""
 
     id: str
     role: Role
     workspace: str | None
+    name: str
+
+    def sign(self, answer: Answer) -> Answer:
+        """An answer is by whoever holds the token, whatever name it was given."""
+        return replace(answer, by=self.name, token=self.id) if self.id else answer
 
 
 #: on a server that no token was ever made for: whoever can reach it from this machine
-ANYONE: Final = Caller("", Role.ADMIN, None)
+ANYONE: Final = Caller("", Role.ADMIN, None, "")
 
 
 def may(role: Role, verb: str) -> bool:

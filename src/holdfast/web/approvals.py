@@ -6,7 +6,8 @@ from typing import Annotated
 
 from fastapi import APIRouter, Path, Request
 
-from holdfast.domain.approvals import Approval
+from holdfast.domain.approvals import Answer, Approval, check_note
+from holdfast.engine.approvals import this_user
 from holdfast.engine.documents import Document, approval_document
 from holdfast.engine.holdfast import Holdfast
 from holdfast.web.access import Guarded, caller_of
@@ -44,16 +45,12 @@ def get_approval(holdfast: Served, approval: ApprovalPath) -> Document:
 def answer_approval(
     request: Request, holdfast: Served, approval: ApprovalPath, answer: AnswerBody
 ) -> Document:
-    """Once; the same answer again changes nothing. A denial needs a note, which tells the agent why."""
-    bound = {"by": _who(request), "arguments_hash": answer.arguments_hash, "nonce": answer.nonce}
-    if answer.approved:
-        return _shown(holdfast, holdfast.approve(approval, answer.note, **bound))
-    return _shown(holdfast, holdfast.deny(approval, answer.note or "", **bound))
-
-
-def _who(request: Request) -> str | None:
-    """Whoever holds the token; None, on a server without tokens: the user that it runs as."""
-    return caller_of(request).id or None
+    """Once; the same answer again changes nothing. The note is told to the agent: why not, for example."""
+    check_note(answer.note)
+    # on a server without tokens it is by the user that this runs as
+    given = Answer(answer.approved, this_user(), answer.arguments_hash, answer.nonce, answer.note)
+    asked = holdfast.approval(approval)
+    return _shown(holdfast, holdfast.store.answer_approval(asked.id, caller_of(request).sign(given)))
 
 
 def _shown(holdfast: Holdfast, approval: Approval) -> Document:

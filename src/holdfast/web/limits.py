@@ -37,7 +37,7 @@ def check_arguments(verb: str, arguments: Mapping[str, object]) -> None:
             case NewTurn():
                 _check_turn(value)
             case Answer():
-                check_note(value.approved, value.note)
+                check_note(value.note)
             case _:
                 pass
 

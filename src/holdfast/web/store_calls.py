@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from typing import Any, Final, NoReturn
 
 from fastapi import APIRouter, Request
@@ -16,7 +15,7 @@ from holdfast.errors import InvalidInput, NotFound
 from holdfast.store.contract import Store
 from holdfast.store.http_store import KEY_HEADER
 from holdfast.store.verbs import HAPPENS_AGAIN, Verb, verbs
-from holdfast.web.access import Caller, Guarded, caller_of
+from holdfast.web.access import Guarded, caller_of
 from holdfast.web.keys import once
 from holdfast.web.limits import check_arguments
 from holdfast.web.problems import ANSWERS
@@ -77,7 +76,10 @@ async def _called(verb: Verb, store: Store, request: Request) -> Response:
 def _answer(verb: Verb, store: Store, body: bytes, request: Request) -> str:
     arguments = verb.decode_call(_read(verb, body))
     check_arguments(verb.name, arguments)
-    arguments = {name: _signed(value, caller_of(request)) for name, value in arguments.items()}
+    caller = caller_of(request)
+    arguments = {
+        name: caller.sign(value) if isinstance(value, Answer) else value for name, value in arguments.items()
+    }
     request.state.about = about(arguments, None)
     try:
         answer = getattr(store, verb.name)(**arguments)
@@ -88,11 +90,6 @@ def _answer(verb: Verb, store: Store, body: bytes, request: Request) -> str:
         raise InvalidInput(verb.name, "is nested too deeply") from exc
     except UnicodeEncodeError as exc:
         raise InvalidInput(verb.name, "holds text that is not Unicode") from exc
-
-
-def _signed(argument: object, caller: Caller) -> object:
-    """An answer is by whoever holds the token, whatever name it was given."""
-    return replace(argument, by=caller.id) if isinstance(argument, Answer) and caller.id else argument
 
 
 def _read(verb: Verb, body: bytes) -> Any:

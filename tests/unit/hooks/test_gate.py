@@ -88,11 +88,12 @@ def test_an_approved_call_may_run_once(folder: Folder) -> None:
     assert folder.ask()[:2] == (0, "defer")
 
 
-def test_a_denied_call_is_told_why(folder: Folder) -> None:
-    folder.answer(approved=False, note="not today")
+@pytest.mark.parametrize(("note", "told"), [("not today", "not today"), (None, "no reason was given")])
+def test_a_denied_call_is_told_why(folder: Folder, note: str | None, told: str) -> None:
+    folder.answer(approved=False, note=note)
     _, decision, reason = folder.ask()
     assert decision == "deny"
-    assert "not today" in reason
+    assert told in reason
 
 
 @pytest.mark.parametrize(

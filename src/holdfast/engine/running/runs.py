@@ -16,13 +16,13 @@ from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Refusal, Turn, T
 from holdfast.domain.usage import NO_USAGE
 from holdfast.engine.keywords import Observer
 from holdfast.engine.result import RunResult
+from holdfast.engine.rights import check_rights
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.outside import adopt_outside_turns
 from holdfast.engine.running.recovery import recover_session
 from holdfast.engine.running.setting import Setting, ignore
 from holdfast.engine.running.turn_path import TurnPath, lock_delays
 from holdfast.errors import Busy, Conflict, HoldfastError, InvalidInput, Refused
-from holdfast.hooks.tool_patterns import read_pattern
 from holdfast.processes.machine import describe_owner
 from holdfast.providers.happenings import Noted
 from holdfast.store.contract import Store
@@ -46,8 +46,9 @@ class RunOptions:
         if self.model is not None:
             check_name("model", self.model)
         if self.rights is not None:
-            _check_rights(self.rights)
-            agent.provider.check(self.rights)
+            check_rights(self.rights, agent.provider)
+            for directory in self.rights.extra_dirs:
+                existing_directory(directory, "extra_dirs")
             if self.rights.approve_tools and not agent.runtime.capabilities.can_defer:
                 raise InvalidInput("approve_tools", f"not supported by this provider ({agent.provider.name})")
         if self.work_dir is not None:
@@ -113,30 +114,6 @@ def existing_directory(path: str, field: str = "cwd") -> str:
     if not directory.is_dir():
         raise InvalidInput(field, f"{path} is not a directory")
     return str(directory.absolute())
-
-
-def _check_rights(rights: Rights) -> None:
-    """They become arguments of a command, and rows."""
-    if rights.permission_mode is not None:
-        check_name("permission_mode", rights.permission_mode)
-    named = {
-        "allowed_tools": rights.allowed_tools,
-        "extra_dirs": rights.extra_dirs,
-        "arguments": rights.extra_args,
-        "approve_tools": rights.approve_tools,
-    }
-    for field, values in named.items():
-        if isinstance(values, str):  # whose letters would count as values
-            raise InvalidInput(field, "must be several texts, not one")
-        for value in values:
-            check_text(field, value)
-    for directory in rights.extra_dirs:
-        existing_directory(directory, "extra_dirs")
-    for pattern in rights.approve_tools:
-        try:
-            read_pattern(check_text("approve_tools", pattern))
-        except ValueError as exc:
-            raise InvalidInput("approve_tools", str(exc)) from None
 
 
 def _as_before(store: Store, agent: Agent, session_id: SessionId, request: TurnRequest) -> TurnRequest:

@@ -274,6 +274,7 @@ class TurnPath:
             retry_at=self._retry_at(ran),
             phase=self._phase(),
             approval=approval,
+            refused_by=ran.decision.reason if isinstance(ran.decision, Refuse) else None,
         )
         return self._result(ran, self._store.finish_turn(lease, end))
 

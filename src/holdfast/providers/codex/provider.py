@@ -79,6 +79,8 @@ class Codex:
             )
         if rights.allowed_tools:
             raise InvalidInput("allowed tools", "Codex has no list of them; use a permission mode")
+        if rights.approve_tools:
+            raise InvalidInput("approve_tools", "not supported by this provider (codex)")
         check_arguments(self.owned_arguments, rights.extra_args)
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:

@@ -99,6 +99,8 @@ class Gemini:
                 raise InvalidInput(
                     field, "Gemini would take a comma for the end of one and the start of another"
                 )
+        if rights.approve_tools:
+            raise InvalidInput("approve_tools", "not supported by this provider (gemini)")
         check_arguments(self.owned_arguments, rights.extra_args)
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:

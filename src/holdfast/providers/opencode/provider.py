@@ -89,6 +89,8 @@ class Opencode:
             raise InvalidInput("allowed tools", "opencode has no such option; use its own settings")
         if rights.extra_dirs:
             raise InvalidInput("extra directories", "opencode has no such option; use its own settings")
+        if rights.approve_tools:
+            raise InvalidInput("approve_tools", "not supported by this provider (opencode)")
         check_arguments(self.owned_arguments, rights.extra_args)
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:

@@ -5,7 +5,14 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 
-from holdfast.domain.approvals import Answer, Approval, ApprovalStatus, NewApproval, hash_arguments
+from holdfast.domain.approvals import (
+    Answer,
+    Approval,
+    ApprovalStatus,
+    NewApproval,
+    hash_arguments,
+    why_it_stays,
+)
 from holdfast.domain.redaction import encode_redacted, redact_text
 from holdfast.domain.text import clean_text
 from holdfast.domain.turns import Turn
@@ -46,6 +53,12 @@ UPDATE approvals INDEXED BY approvals_of_sessions SET status = 'voided', void_re
 WHERE workspace = :ws AND session_id = :session_id AND {UNUSED} AND seq IN (
     SELECT t.seq FROM turns t
     WHERE t.workspace = :ws AND t.conversation_id = approvals.conversation_id AND t.ended_at IS NOT NULL)"""
+OPEN_OF_SESSION = f"""
+SELECT {COLUMNS} FROM approvals INDEXED BY approvals_of_sessions
+WHERE workspace = :ws AND session_id = :session_id AND status = 'open' ORDER BY requested_at, id"""
+VOID_EXPIRED = """
+UPDATE approvals INDEXED BY approvals_of_sessions SET status = 'voided', void_reason = 'expired'
+WHERE workspace = :ws AND session_id = :session_id AND status = 'open'"""
 HAS_OPEN = """
 SELECT 1 FROM approvals INDEXED BY approvals_of_sessions
 WHERE workspace = :ws AND session_id = :session_id AND status = 'open' LIMIT 1"""
@@ -108,8 +121,8 @@ def of_turn(s: Scope, turn: Turn) -> Approval | None:
 
 def answer(s: Scope, approval: Approval, given: Answer) -> Approval:
     note = None if given.note is None else redact_text(given.note)
-    s.run(ANSWER, id=approval.id, status=given.status.value, now=s.now, by=given.by, note=note)
-    return replace(approval, status=given.status, answered_at=s.now, answered_by=given.by, note=note)
+    s.run(ANSWER, id=approval.id, status=given.status.value, now=s.now, by=given.signature, note=note)
+    return replace(approval, status=given.status, answered_at=s.now, answered_by=given.signature, note=note)
 
 
 def use(s: Scope, session_id: str, seq: int) -> None:
@@ -122,6 +135,17 @@ def void_of_turn(s: Scope, turn: Turn, reason: str) -> None:
 
 def void_of_ended_turns(s: Scope, session_id: str, reason: str) -> int:
     return s.changed(VOID_OF_ENDED_TURNS, session_id=session_id, reason=reason)
+
+
+def leave_behind(s: Scope, session_id: str) -> None:
+    """Conflict if one can still be answered, or its turn waits on; those that only expired are void."""
+    left = [read_approval(s, row) for row in s.all(OPEN_OF_SESSION, session_id=session_id)]
+    for approval in left:
+        conflict = why_it_stays(approval, s.now)
+        if conflict is not None:
+            raise conflict
+    if left:
+        s.run(VOID_EXPIRED, session_id=session_id)
 
 
 def has_open(s: Scope, session_id: str) -> bool:

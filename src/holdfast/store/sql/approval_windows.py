@@ -1,4 +1,4 @@
-"""Owns how a session's newest approval bears on whether its work may go on. Light: the hooks read it, too."""
+"""Owns how a session's approvals bear on whether its work may go on, or ends. Light: the hooks read it, too."""
 
 from __future__ import annotations
 
@@ -13,6 +13,11 @@ NEWEST = """
 SELECT status, answered_at, expires_at, used_at FROM approvals
 WHERE workspace = :ws AND session_id = :session_id ORDER BY requested_at DESC, id DESC LIMIT 1"""
 
+ANSWERABLE = """
+SELECT 1 FROM approvals INDEXED BY approvals_of_sessions
+WHERE workspace = :ws AND session_id = :session_id AND status = 'open'
+    AND (expires_at IS NULL OR expires_at > :now) LIMIT 1"""
+
 
 def of_session(s: Scope, session_id: str) -> ApprovalWindow | None:
     """None: none was asked for, it is void, or its answer was acted on."""
@@ -26,3 +31,7 @@ def of_session(s: Scope, session_id: str) -> ApprovalWindow | None:
     if status == "voided" or used_at is not None:
         return None
     return ApprovalWindow(answered_at=answered_at, expires_at=expires_at)
+
+
+def can_be_answered(s: Scope, session_id: str) -> bool:
+    return s.one(ANSWERABLE, session_id=session_id, now=s.now) is not None

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from holdfast.clock import after
+from holdfast.domain.conversations import HistoryTurn
+from holdfast.domain.sessions import Session
+from holdfast.domain.turns import Turn
 from holdfast.errors import Conflict
 from holdfast.store.sql.scope import Scope
 from holdfast.store.wire import Coder
@@ -17,13 +20,17 @@ BEGIN = """
 INSERT INTO calls (workspace, caller, key, request, at) VALUES (:ws, :caller, :key, :request, :now)
 ON CONFLICT DO NOTHING"""
 KNOWN = "SELECT request, answer FROM calls WHERE workspace = :ws AND caller = :caller AND key = :key"
-END = "UPDATE calls SET answer = :answer WHERE workspace = :ws AND caller = :caller AND key = :key"
+END = """
+UPDATE calls SET answer = :answer, session_id = :session_id
+WHERE workspace = :ws AND caller = :caller AND key = :key"""
 FORGET = """
 DELETE FROM calls WHERE workspace = :ws AND (caller, key) IN (
-    SELECT caller, key FROM calls WHERE workspace = :ws AND at < :cutoff ORDER BY at LIMIT 8)"""
+    SELECT caller, key FROM calls WHERE workspace = :ws AND at < :cutoff ORDER BY at LIMIT :limit)"""
 
 #: nobody asks for a reply that was lost so long ago
 KEPT_SECONDS = 3600.0
+#: each call takes a few old ones along, so that there are never many
+_A_FEW = 8
 
 T = TypeVar("T")
 
@@ -45,6 +52,22 @@ class Call:
             answer: T = self.answer.decode(json.loads(known or "null"), "answer")
             return answer
         result = work()
-        s.run(END, answer=json.dumps(self.answer.encode(result)), **mine)
-        s.run(FORGET, cutoff=after(s.now, -KEPT_SECONDS))
+        s.run(END, answer=json.dumps(self.answer.encode(result)), session_id=_session_of(result), **mine)
+        forget(s, _A_FEW)
         return result
+
+
+def forget(s: Scope, limit: int) -> int:
+    """How many were forgotten of those that nobody asks for any more, the oldest first."""
+    return s.changed(FORGET, cutoff=after(s.now, -KEPT_SECONDS), limit=limit)
+
+
+def _session_of(answer: object) -> str | None:
+    """Whose words the answer holds: it goes with that session."""
+    match answer:
+        case Session():
+            return answer.id
+        case Turn() | HistoryTurn():
+            return answer.session_id
+        case _:
+            return None

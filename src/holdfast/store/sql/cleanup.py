@@ -67,6 +67,8 @@ DELETE_CONVERSATION = (
     """DELETE FROM provider_sessions INDEXED BY provider_sessions_by_session
     WHERE workspace = :ws AND retired_at IS NULL AND session_id IN
         (SELECT id FROM sessions WHERE workspace = :ws AND conversation_id = :id)""",
+    """DELETE FROM calls WHERE workspace = :ws AND session_id IN
+        (SELECT id FROM sessions WHERE workspace = :ws AND conversation_id = :id)""",
     "DELETE FROM sessions WHERE workspace = :ws AND conversation_id = :id",
     "DELETE FROM conversations WHERE workspace = :ws AND id = :id",
 )

@@ -23,6 +23,7 @@ from holdfast.domain.delegations import (
 from holdfast.domain.ids import SessionId, conversation_of
 from holdfast.domain.phases import MayContinue, Phase, is_resumable_phase, may_continue
 from holdfast.domain.quick_redaction import redact_seldom
+from holdfast.errors import AmbiguousId
 from holdfast.store.sql import approval_windows
 from holdfast.store.sql.session_statements import (
     INSERT_SESSION,
@@ -52,6 +53,12 @@ ORDER BY d.at, d.id"""
 NEWEST = f"""
 SELECT {COLUMNS} FROM delegations INDEXED BY delegations_by_session
 WHERE workspace = :ws AND session_id = :session_id ORDER BY at DESC, id"""
+# the open ones, and what the same subagent has ended before
+DELEGATED_BY = f"""
+SELECT {COLUMNS} FROM delegations INDEXED BY delegations_by_provider_session
+WHERE workspace = :ws AND provider_session_id = :provider_session_id AND agent = :agent
+    AND (ended_at IS NULL OR provider_agent_id = :provider_agent_id)
+ORDER BY id"""
 INSERT = """
 INSERT INTO delegations (workspace, id, session_id, agent, project, resumed, reason, provider_session_id,
     owner, at, ended_at, outcome)
@@ -64,7 +71,7 @@ UPDATE delegations SET ended_at = :now, outcome = :outcome,
     provider_agent_id = COALESCE(:provider_agent_id, provider_agent_id)
 WHERE workspace = :ws AND id = :id AND ended_at IS NULL"""
 LOSE = """
-UPDATE delegations INDEXED BY open_delegations_by_provider_session SET ended_at = :now, outcome = 'lost'
+UPDATE delegations INDEXED BY delegations_by_provider_session SET ended_at = :now, outcome = 'lost'
 WHERE workspace = :ws AND provider_session_id = :provider_session_id AND ended_at IS NULL"""
 COUNT = """
 SELECT COUNT(*), COALESCE(SUM(CASE WHEN resumed THEN 1 ELSE 0 END), 0) FROM delegations WHERE workspace = :ws"""
@@ -198,18 +205,17 @@ def ask(s: Scope, question: Question) -> Delegated:
 
 
 def end(s: Scope, given: DelegationEnd) -> EndedDelegation | None:
-    """None for what is not known. A session in phase approval is not closed, but waits on."""
+    """None for what is not known. A session in phase approval, or with an open one, is not closed, but waits on."""
     row = _find(s, given)
     session_id = given.session_id if row is None else row[1]
     session = None if session_id is None else s.one(LOCK_END, id=session_id)
     if session is None or session_id is None:
         return None
-    if row is not None and row[11] is not None:
-        return EndedDelegation(id=row[0], session_id=session_id, outcome=DelegationOutcome(row[12]))
     conversation_id, phase, finalized_at, head = session
-    outcome = given.outcome
-    if outcome is not DelegationOutcome.LOST and finalized_at is None and phase == Phase.APPROVAL:
-        outcome = DelegationOutcome.PAUSED
+    said = given.outcome if row is None or row[12] is None else DelegationOutcome(row[12])
+    outcome = _outcome(s, session_id, said, phase, is_closed=finalized_at is not None)
+    if row is not None and row[11] is not None:
+        return EndedDelegation(id=row[0], session_id=session_id, outcome=outcome)
     finalizes = finalized_at is None and outcome in (DelegationOutcome.COMPLETED, DelegationOutcome.FAILED)
     if finalizes:
         summary = None if given.summary is None else redact_seldom(given.summary)
@@ -227,6 +233,18 @@ def end(s: Scope, given: DelegationEnd) -> EndedDelegation | None:
         ended_now=row is not None or finalizes,
         finalized_now=finalizes,
     )
+
+
+def _outcome(
+    s: Scope, session_id: str, said: DelegationOutcome, phase: str, *, is_closed: bool
+) -> DelegationOutcome:
+    """What has become of the session; whoever lost it has no say in that."""
+    if said is DelegationOutcome.LOST:
+        return said
+    if is_closed:
+        return DelegationOutcome(phase)
+    is_asking = phase == Phase.APPROVAL or approval_windows.can_be_answered(s, session_id)
+    return DelegationOutcome.PAUSED if is_asking else said
 
 
 def lose_all(s: Scope, provider_session_id: str) -> int:
@@ -348,7 +366,20 @@ def _newest_approval(s: Scope, session_id: str) -> DelegatedApproval | None:
 def _find(s: Scope, given: DelegationEnd) -> Row | None:
     if given.id is not None:
         return s.one(GET, id=given.id)
-    return s.one(OPEN_OF_SESSION, session_id=given.session_id)
+    if given.session_id is not None:
+        return s.one(OPEN_OF_SESSION, session_id=given.session_id)
+    return _find_only(s, given)
+
+
+def _find_only(s: Scope, given: DelegationEnd) -> Row | None:
+    fits = s.all(
+        DELEGATED_BY, provider_session_id=given.provider_session_id, agent=given.agent,
+        provider_agent_id=given.provider_agent_id,
+    )  # fmt: skip
+    fits = [row for row in fits if row[11] is not None] or fits
+    if len(fits) > 1:
+        raise AmbiguousId(str(given.agent), tuple(row[0] for row in fits), "delegation")
+    return fits[0] if fits else None
 
 
 def _read(row: Row) -> Delegation:

@@ -222,6 +222,8 @@ def _end_turn(s: Scope, turn: Turn, end: TurnEnd, revision: int) -> Turn:
         failure = Failure(failure.failure_class, redact_text(clean_text(failure.message)))
     elif end.status is TurnStatus.CANCELLED:
         failure = WAS_CANCELLED
+    if end.refused_by is not None and turn.has_unused_answer:
+        approval_rows.void_of_turn(s, turn, end.refused_by)
     turns.end(s, turn, end.status, failure)
     return replace(turn, status=end.status, response=response, failure=failure, ended_at=s.now)
 
@@ -250,7 +252,7 @@ def _settle_session(s: Scope, session: Session, end: TurnEnd, used: Usage, taker
     elif end.failure is not None and end.failure.failure_class not in NOT_AN_ERROR:
         errors, message, at = errors + 1, redact_text(clean_text(end.failure.message)), s.now
     phase, ready = session.phase, session.resume_ready
-    if end.phase is not None and not session.phase.is_final:
+    if end.phase is not None and not session.phase.is_final and not _is_asking(s, session, end.phase):
         phase = end.phase
         ready = sessions.is_ready(s, phase, session.kind)
     s.run(
@@ -263,6 +265,11 @@ def _settle_session(s: Scope, session: Session, end: TurnEnd, used: Usage, taker
         session_statements.close(s, session.id, session.phase.value, phase, turns_in=session.conversation_id)
     elif phase is not session.phase:
         session_statements.record_phase(s, session.id, session.phase.value, phase)
+
+
+def _is_asking(s: Scope, session: Session, phase: Phase) -> bool:
+    """A turn that is over takes its session out of phase approval only when nothing is asked, or for good."""
+    return session.phase is Phase.APPROVAL and not phase.is_final and approval_rows.has_open(s, session.id)
 
 
 def fall_back(s: Scope, lease: Lease, failure: Failure, key: str, usage: UsageReport) -> Claim:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from holdfast.domain.metadata import Metadata, encode_metadata, merge_metadata
+from holdfast.domain.phases import Phase
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.sessions import Session, SessionError, SessionUpdate
 from holdfast.errors import NotFound, PhaseConflict, SessionClosed
-from holdfast.store.sql import sessions
+from holdfast.store.sql import approval_rows, sessions
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.session_rows import COLUMNS, read_metadata, read_session
 from holdfast.store.sql.session_statements import close, record_phase
@@ -29,6 +30,8 @@ def update(s: Scope, session_id: str, change: SessionUpdate, summary: str | None
         raise SessionClosed(current.id, current.phase)
     if change.expected_phase is not None and current.phase is not change.expected_phase:
         raise PhaseConflict(current.id, change.expected_phase, current.phase)
+    if current.phase is Phase.APPROVAL and change.phase is not None and _goes_on(change.phase):
+        approval_rows.leave_behind(s, current.id)
     encoded, metadata = None, current.metadata
     if change.metadata is not None:
         encoded = encode_metadata(merge_metadata(metadata, change.metadata))
@@ -47,6 +50,10 @@ def update(s: Scope, session_id: str, change: SessionUpdate, summary: str | None
     elif after.phase is not current.phase:
         record_phase(s, after.id, current.phase.value, after.phase)
     return after
+
+
+def _goes_on(phase: Phase) -> bool:
+    return phase is not Phase.APPROVAL and not phase.is_final
 
 
 def _changed(
