@@ -31,11 +31,11 @@ $(1)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pi
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: chaos docs help demo test test-agents check format bench dist lock clean .venv
+.PHONY: chaos docs help demo test test-agents test-services check format bench dist lock clean .venv
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z.-]+):.*## (.*)/  make \1|\2/' | \
-	  while IFS='|' read -r target words; do printf '%-14s %s\n' "$$target" "$$words"; done
+	  while IFS='|' read -r target words; do printf '%-19s %s\n' "$$target" "$$words"; done
 
 demo: $(STAMP) ## show what holdfast does, in ten seconds, on this machine
 	@$(VENV)/bin/python examples/demo.py $(ARGS)
@@ -51,6 +51,9 @@ test: $(STAMP) ## run the tests (ARGS="-k lease" selects some)
 test-agents: $(STAMP) ## install the real agents into .cache and run the tests that drive them
 	@$(VENV)/bin/python -m tests.agents.lab.install
 	@$(VENV)/bin/python -m pytest -n logical --dist worksteal tests/agents $(ARGS)
+
+test-services: $(STAMP) ## run the units of examples/server under a real systemd, in namespaces of its own (needs root)
+	@$(VENV)/bin/python -m tests.services
 
 check: $(STAMP) ## lint, formatting, types, layers
 	$(VENV)/bin/ruff check .

@@ -1,19 +1,14 @@
 """What a user installs: the wheel is complete, and the library on SQLite needs nothing but Python."""
 
 import importlib.metadata
-import os
-import shutil
-import subprocess
 import sys
 import zipfile
-from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).parents[2]
+from tests.acceptance.installation import ROOT, Environment, build_wheel, install_whole, run
 
 CREATE_A_SESSION = """
 import sys
@@ -28,38 +23,9 @@ print(session_id)
 """
 
 
-@dataclass(frozen=True)
-class Environment:
-    """A virtual environment without pip; the tests' own pip installs into it, offline."""
-
-    folder: Path
-
-    @classmethod
-    def create(cls, folder: Path) -> "Environment":
-        _run(sys.executable, "-m", "venv", "--without-pip", folder)
-        return cls(folder)
-
-    def install(self, wheel: Path, *options: str) -> None:
-        pip = [sys.executable, "-m", "pip", "--isolated", "--disable-pip-version-check"]
-        _run(*pip, "--python", self.program("python"), "install", "--quiet", "--no-index", *options, wheel)
-
-    def program(self, name: str) -> Path:
-        return self.folder / "bin" / name
-
-    def run(self, program: str, *arguments: str | Path) -> str:
-        return _run(self.program(program), *arguments)
-
-    @property
-    def site_packages(self) -> Path:
-        return next(self.folder.glob("lib/python*/site-packages"))
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    to = tmp_path_factory.mktemp("dist")
-    _run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", to, ROOT)
-    (built,) = to.glob("holdfast-*.whl")
-    return built
+    return build_wheel(tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="module")
@@ -69,14 +35,8 @@ def metadata(wheel: Path) -> importlib.metadata.Distribution:
 
 
 @pytest.fixture(scope="module")
-def installed(
-    wheel: Path, metadata: importlib.metadata.Distribution, tmp_path_factory: pytest.TempPathFactory
-) -> Environment:
-    """What `pip install holdfast` gives. pip refuses here if the wheel needs more than it declares."""
-    environment = Environment.create(tmp_path_factory.mktemp("installed") / "venv")
-    _copy_distributions(metadata.requires or [], environment.site_packages)
-    environment.install(wheel)
-    return environment
+def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Environment:
+    return install_whole(wheel, tmp_path_factory.mktemp("installed") / "venv")
 
 
 @pytest.fixture(scope="module")
@@ -129,7 +89,7 @@ def test_installed_scripted_agent_is_found_beside_the_interpreter_and_runs(bare:
     path = Path(bare.run("python", "-I", "-c", found).strip())
 
     assert path.is_relative_to(bare.folder)
-    assert "holdfast-scripted-agent" in _run(path, "--version")
+    assert "holdfast-scripted-agent" in run(path, "--version")
 
 
 def test_installed_package_can_be_imported(installed: Environment) -> None:
@@ -152,41 +112,4 @@ def test_library_on_sqlite_needs_the_standard_library_only(bare: Environment, tm
 def test_library_on_sqlite_leaves_the_heavy_packages_alone_where_they_are_installed(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'sessions.db'}"
 
-    assert _run(sys.executable, "-c", CREATE_A_SESSION, url).strip()
-
-
-def _run(*command: str | Path) -> str:
-    """The command's output. A failure shows everything it said."""
-    environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_"))
-    }
-    run = subprocess.run(
-        command,
-        cwd="/",
-        env=environment,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        check=False,
-    )
-    assert run.returncode == 0, f"{' '.join(map(str, command))}\n{run.stdout}"
-    return run.stdout
-
-
-def _copy_distributions(requirements: Iterable[str], to: Path) -> None:
-    """Copy what satisfies the requirements, and what that needs in turn, from the tests' own environment."""
-    waiting, copied = [Requirement(text) for text in requirements], set[str]()
-    while waiting:
-        requirement = waiting.pop()
-        if requirement.name in copied or (
-            requirement.marker and not requirement.marker.evaluate({"extra": ""})
-        ):
-            continue
-        copied.add(requirement.name)
-        distribution = importlib.metadata.distribution(requirement.name)
-        for file in distribution.files or []:
-            if ".." not in file.parts:  # scripts, beside the packages
-                target = to / file
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(str(file.locate()), target)
-        waiting += [Requirement(text) for text in distribution.requires or []]
+    assert run(sys.executable, "-c", CREATE_A_SESSION, url).strip()

@@ -54,7 +54,7 @@ def test_truncate_drops_everything_after_a_turn(library: Holdfast, deploy: str) 
 
 def test_retry_puts_a_turn_into_the_queue_again(library: Holdfast, deploy: str) -> None:
     assert ok("retry", "deploy", "2").lines == [
-        "turn 2 is queued again as turn 4; run it with: holdfast resume deploy"
+        "turn 2 is queued again as turn 4; a worker runs it, or: holdfast resume deploy"
     ]
     assert prompts(library, deploy) == [(1, "plan"), (4, "apply")]
 

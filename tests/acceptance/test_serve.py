@@ -3,12 +3,13 @@
 import json
 import signal
 import socket
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.acceptance.command import holdfast
+from tests.acceptance.command import HOLDFAST, holdfast
 from tests.acceptance.served import ask, server
 
 
@@ -99,6 +100,16 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(url: str) -> None
     assert (response.status, problem["code"]) == (413, "too_large")
 
 
+def test_a_text_that_is_too_large_for_a_server_is_not_tried_again(url: str) -> None:
+    env = {"HOLDFAST_URL": url}
+    session = holdfast("create", "--agent", "a", env=env).out.strip()
+
+    ended = holdfast("enqueue", session, "-", "--provider", "scripted", stdin="x" * (2**24 - 8), env=env)
+
+    assert ended.code == 2
+    assert "is more than the server takes" in ended.one_line_error()
+
+
 def test_a_body_without_a_length_is_read_up_to_the_limit(url: str) -> None:
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
@@ -110,6 +121,18 @@ def test_a_body_without_a_length_is_read_up_to_the_limit(url: str) -> None:
         except OSError:
             pass  # it hung up, which is as good
         assert b" 413 " in connection.recv(100)
+
+
+def test_a_body_that_ends_in_two_ways_is_refused_and_nothing_behind_it_is_answered(url: str) -> None:
+    host, port = url.removeprefix("http://").split(":")
+    head = f"POST /v1/store/now HTTP/1.1\r\nHost: {host}\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n"
+    behind = f"GET /healthz HTTP/1.1\r\nHost: {host}\r\n\r\n"
+    with socket.create_connection((host, int(port)), timeout=30) as connection:
+        connection.sendall(f"{head}2\r\n{{}}\r\n0\r\n\r\n{behind}".encode())
+        answered = b"".join(iter(lambda: connection.recv(4096), b""))
+
+    assert answered.count(b"HTTP/1.1 ") == 1
+    assert answered.startswith(b"HTTP/1.1 400 ")
 
 
 def test_what_is_not_there_is_a_problem_too(url: str) -> None:
@@ -169,3 +192,38 @@ def test_a_server_that_cannot_begin_says_so_in_its_log(tmp_path: Path, form: tup
     line = json.loads(ended.err)
     assert (ended.code, line["level"], line["code"]) == (2, "error", "invalid_input")
     assert json.loads(ended.out)["error"]["code"] == "invalid_input" if form else ended.out == ""
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://127.0.0.1:99999", "write http://host:port"),
+        ("http://127.0.0.1:port", "write http://host:port"),
+        ("http://127.0.0.1:8787?token=swordfish", "write http://host:port"),
+        ("https://me:swordfish@127.0.0.1:8787", "HOLDFAST_TOKEN says who you are"),
+    ],
+)
+def test_an_address_that_cannot_be_one_is_not_quoted(url: str, words: str) -> None:
+    ended = holdfast("list", env={"HOLDFAST_URL": url})
+
+    assert ended.code == 2
+    assert words in ended.one_line_error()
+    assert "swordfish" not in ended.err
+
+
+def test_tls_where_there_is_none_is_said(url: str) -> None:
+    ended = holdfast("list", env={"HOLDFAST_URL": url.replace("http:", "https:")})
+
+    assert ended.code == 1
+    assert "does not speak TLS there" in ended.one_line_error()
+
+
+def test_json_logs_are_json_from_the_first_line() -> None:
+    command = [str(HOLDFAST), "serve", "--port", "0", "--log-json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        ask(json.loads(process.stdout.readline())["url"], "GET", "/readyz")
+        process.terminate()
+        lines = process.stdout.read().splitlines()
+
+    assert [json.loads(line)["message"] for line in lines] == ["GET readyz"]

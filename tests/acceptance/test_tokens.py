@@ -71,7 +71,7 @@ def test_once_there_is_a_token_the_server_asks_for_one(store: str) -> None:
 
         ended = holdfast("list", env={"HOLDFAST_URL": url})
         assert ended.code == 4
-        assert "Authorization: Bearer" in ended.one_line_error()
+        assert "asks for a token: set HOLDFAST_TOKEN" in ended.one_line_error()
 
         env = {"HOLDFAST_URL": url, "HOLDFAST_TOKEN": token}
         session = ok("create", "--agent", "terraform-architect", env=env).out.strip()
@@ -91,6 +91,15 @@ def wait_until_closed(url: str) -> None:
     raise AssertionError("it still lets everyone in")
 
 
+def test_no_address_is_not_every_address(store: str) -> None:
+    make(store, "admin")
+
+    ended = holdfast("serve", "--host", "", "--url", store)
+
+    assert ended.code == 2
+    assert "host: must not be empty" in ended.one_line_error()
+
+
 def test_a_role_and_a_workspace_are_kept(store: str) -> None:
     reader = make(store, "reader")
     theirs = make(store, "admin", "--workspace", "theirs")
@@ -101,7 +110,7 @@ def test_a_role_and_a_workspace_are_kept(store: str) -> None:
         assert "a token of the role reader does not do create_session" in ended.one_line_error()
 
         env = {"HOLDFAST_URL": url, "HOLDFAST_TOKEN": theirs}
-        assert "another workspace" in holdfast("list", env=env).one_line_error()
+        assert "set HOLDFAST_WORKSPACE=theirs" in holdfast("list", env=env).one_line_error()
         env["HOLDFAST_WORKSPACE"] = "theirs"
         made = ok("token", "create", "--role", "reader", "--json", env=env).json
         assert made["workspace"] == "theirs"

@@ -34,6 +34,7 @@ class Desk:
         self.lease: Lease = steps.claim(store, self.session).lease
         self.outages = 0
         self.tries = 0
+        self.written: list[int] = []  #: how many characters each call carried
         self.looks = 0
         self.saved: TranscriptMark | None = MARK
         self._write = store.record_events
@@ -50,6 +51,7 @@ class Desk:
             self.outages -= 1
             raise StoreUnavailable("here", "not now")
         self._write(lease, events)
+        self.written.append(sum(len(str(event.data)) for event in events))
 
     def add(self, *happenings: Happening) -> None:
         for happening in happenings:
@@ -79,6 +81,19 @@ def test_pieces_of_text_become_one_event_and_everything_keeps_its_order(desk: De
     kinds = [kind.value for kind, _ in desk.events()]
     assert kinds == ["text", "tool_call", "tool_result", "text", "notice", "usage", "notice"]
     assert desk.events()[0] == (EventKind.TEXT, {"text": "ab"})
+
+
+def test_what_has_piled_up_is_written_in_pieces_that_a_server_takes(desk: Desk) -> None:
+    desk.outages = 1
+    for _ in range(40):
+        desk.add(Said("x" * MAX_EVENT))
+    assert desk.written == []
+
+    desk.recorder.close(0)
+
+    assert sum(len(str(data["text"])) for _, data in desk.events()) == 40 * MAX_EVENT
+    assert max(desk.written) < 300 * 1024
+    assert len(desk.written) == 5
 
 
 def test_no_event_is_larger_than_it_may_be(desk: Desk) -> None:

@@ -77,7 +77,8 @@ def retry(run: Invocation, session: str, turn: int, prompt: str | None) -> None:
     if run.json:
         output.document(turn_document(again))
     else:
-        output.say(f"turn {turn} is queued again as turn {again.seq}; run it with: holdfast resume {session}")
+        how = f"a worker runs it, or: holdfast resume {session}"
+        output.say(f"turn {turn} is queued again as turn {again.seq}; {how}")
 
 
 @command("new", "holdfast new deploy")

@@ -35,7 +35,7 @@ from holdfast.errors import ConfigError
     metavar="N",
     help="Requests a second that one token, or one address, may make.",
 )
-@click.option("--log-json", is_flag=True, help="Log as JSON, a line for each request too.")
+@click.option("--log-json", is_flag=True, help="Every line as JSON, and one for each request.")
 @pass_invocation
 def serve(run: Invocation, host: str, port: int, rate: float, log_json: bool) -> None:
     """Answer over HTTP until stopped.
@@ -47,12 +47,15 @@ def serve(run: Invocation, host: str, port: int, rate: float, log_json: bool) ->
         from holdfast.web.server import Listening, serve_until_stopped
     except ImportError as exc:
         raise ConfigError("serve", "the server needs an extra: pip install 'holdfast[server]'") from exc
+    as_json = run.json or log_json
     with logged_as_json(run) if log_json else nullcontext():
-        serve_until_stopped(run.holdfast, Listening(host, port, rate), lambda url: _announce(run, url))
+        serve_until_stopped(
+            run.holdfast, Listening(host, port, rate), lambda url: _announce(url, as_json=as_json)
+        )
 
 
-def _announce(run: Invocation, url: str) -> None:
-    if run.json:
+def _announce(url: str, *, as_json: bool) -> None:
+    if as_json:
         output.record({"url": url})
     else:
         output.say(f"listening on {url}")

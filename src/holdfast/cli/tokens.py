@@ -51,8 +51,8 @@ def token(
 ) -> None:
     """Make, list or revoke what lets others in to a server.
 
-    A token works in its workspace alone, and is shown once. A reader looks; an operator also begins, changes and
-    cancels; a worker also runs turns; an admin does everything. Once there is a token, the server asks for one.
+    A token works in its workspace alone, and is shown once. Everyone looks; an operator begins, changes and
+    cancels, a worker runs turns, an admin does everything. Once there is a token, the server asks for one.
     """
     given = {"ID": token_id, "--role": role, "--name": name, "--expires": expires}
     wanted = {"create": ("--role", "--name", "--expires"), "list": (), "revoke": ("ID",)}[action]

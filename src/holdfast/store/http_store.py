@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import ssl
 import time
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Any, cast
 from urllib.parse import SplitResult, urlencode, urlsplit
 
 from holdfast.domain.ids import Workspace
-from holdfast.errors import ConfigError, InvalidInput, StoreUnavailable
+from holdfast.errors import ConfigError, InvalidInput, StoreUnavailable, Unauthenticated
 from holdfast.store.contract import QueueWatch, Store
 from holdfast.store.http_watch import HttpWatch
 from holdfast.store.verbs import Verb, verbs
@@ -33,10 +35,22 @@ _LONGEST_WORDS = 200
 
 
 def open_http(url: str, workspace: str, token: str | None) -> Store:
-    parts = urlsplit(url)
-    if not parts.hostname or parts.query or parts.fragment:
-        raise ConfigError("url", f"{url[:80]!r}: write http://host:port or https://host")
-    return cast(Store, HttpStore(parts, workspace, token))
+    return cast(Store, HttpStore(_address(url), workspace, token))
+
+
+def _address(url: str) -> SplitResult:
+    """What is wrong with one is said without quoting it: somebody may have put a secret there."""
+    wanted = ConfigError("url", "write http://host:port or https://host")
+    try:
+        parts = urlsplit(url)
+        has_place = bool(parts.hostname) and parts.port != 0
+    except ValueError as exc:  # its port is none
+        raise wanted from exc
+    if not has_place or parts.query or parts.fragment:
+        raise wanted
+    if "@" in parts.netloc:
+        raise ConfigError("url", "name no user there: HOLDFAST_TOKEN says who you are")
+    return parts
 
 
 class HttpStore:
@@ -83,11 +97,16 @@ class HttpStore:
         return self._told("watch_queue", response.status, response.read())
 
     def _told(self, name: str, status: int, answer: bytes) -> Any:
+        if status == HTTPStatus.UNAUTHORIZED and self._token is None:
+            raise Unauthenticated(f"{self.where} asks for a token: set HOLDFAST_TOKEN")
         told = self._read(answer)
-        if status == 200:
+        if status == HTTPStatus.OK:
             return told
         problem = told if isinstance(told, dict) else {}
-        words = f"the server answered {status} to {name}: {str(problem.get('detail'))[:_LONGEST_WORDS]}"
+        detail = str(problem.get("detail"))[:_LONGEST_WORDS]
+        if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
+            raise InvalidInput(name, f"is more than the server takes: {detail}")
+        words = f"the server answered {status} to {name}: {detail}"
         raise decode_error(problem) or StoreUnavailable(self.where, words)
 
     def _read(self, answer: bytes) -> Any:
@@ -106,7 +125,7 @@ class HttpStore:
                 status, answer, asked = self._exchange(path, body, headers)
             except (OSError, HTTPException) as exc:
                 if not left or time.monotonic() > give_up:
-                    raise StoreUnavailable(self.where, f"cannot be reached: {exc}") from exc
+                    raise StoreUnavailable(self.where, f"cannot be reached: {_words(exc)}") from exc
             else:
                 if status not in _AGAIN or not left or time.monotonic() > give_up:
                     return status, answer
@@ -147,3 +166,9 @@ class HttpStore:
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         return headers
+
+
+def _words(exc: OSError | HTTPException) -> str:
+    if isinstance(exc, ssl.SSLError) and exc.reason == "WRONG_VERSION_NUMBER":
+        return "it does not speak TLS there; write http://, or name the proxy that does"
+    return getattr(exc, "strerror", None) or str(exc)

@@ -14,7 +14,7 @@ from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from holdfast.errors import HoldfastError, TooMany, Unauthenticated
+from holdfast.errors import HoldfastError, InvalidInput, TooMany, Unauthenticated
 from holdfast.web.access import ANYONE, Caller
 from holdfast.web.callers import Callers
 from holdfast.web.problems import answer_to, problem
@@ -69,7 +69,7 @@ class Door:
 
     async def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
-        if (refused := _oversized(headers)) is not None:
+        if (refused := _ambiguous(headers) or _oversized(headers)) is not None:
             return refused
         authorization = headers.getlist("authorization")
         caller = self._callers.remembered(authorization)
@@ -159,6 +159,16 @@ def _too_many(wait: float) -> Response:
 
 def _too_large() -> Response:
     return problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, "too_large", f"a body may have {MAX_BODY} bytes")
+
+
+def _ambiguous(headers: Headers) -> Response | None:
+    """Two ways to say where a body ends are how requests are smuggled past a proxy (RFC 9112, 6.3)."""
+    if "content-length" not in headers or "transfer-encoding" not in headers:
+        return None
+    words = "a body has a Content-Length or a Transfer-Encoding, and not both"
+    refused = problem(HTTPStatus.BAD_REQUEST, InvalidInput.code, words)
+    refused.headers["connection"] = "close"
+    return refused
 
 
 def _oversized(headers: Headers) -> Response | None:

@@ -53,6 +53,7 @@ _STATUS: Final = (
     (StoreUnavailable, HTTPStatus.SERVICE_UNAVAILABLE),
 )
 _HERE: Final = "the server's store"
+_MORE: Final = "the server's log says more"
 
 #: how the document looks, and what it may come with
 SCHEMA: Final = {
@@ -119,8 +120,10 @@ def _answer(status: HTTPStatus, content: dict[str, Json]) -> JSONResponse:
 def _without_places(error: StoreError | ConfigError | MissingBinary) -> HoldfastError:
     """The same kind of error, which tells nothing about this machine: that is nobody else's business."""
     if isinstance(error, UnreadableSession):
-        return UnreadableSession(_HERE, error.session_id, "the server's log says more")
-    return type(error)(_HERE, "the server's log says more")
+        return UnreadableSession(_HERE, error.session_id, _MORE)
+    if isinstance(error, StoreUnavailable):
+        return type(error)(_HERE, f"cannot be used now; {_MORE}")
+    return type(error)(_HERE, _MORE)
 
 
 async def _ours(request: Request, error: Exception) -> JSONResponse:
@@ -151,4 +154,4 @@ async def _hung_up(request: Request, error: Exception) -> JSONResponse:  # noqa:
 
 async def _unexpected(request: Request, error: Exception) -> JSONResponse:
     log.error("%s %s: %r", request.method, request.url.path, error, exc_info=error)
-    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", "the server's log says more")
+    return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", _MORE)

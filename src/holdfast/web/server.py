@@ -101,6 +101,8 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def listen(host: str, port: int) -> socket.socket:
+    if not host:
+        raise InvalidInput("host", "must not be empty; every address of this machine is 0.0.0.0, or ::")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # the protocol by name: only then does the event loop send small answers at once
     listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -43,7 +43,7 @@ def served(request: Request) -> Holdfast:
     wanted = given[0] if given else None
     own = caller_of(request).workspace
     if own is not None and wanted not in (None, own):
-        raise Forbidden("the token is for another workspace")
+        raise Forbidden(f"the token is for another workspace: set HOLDFAST_WORKSPACE={own}")
     workspaces = request.app.state.workspaces
     assert isinstance(workspaces, Workspaces)
     return workspaces.get(own or wanted)

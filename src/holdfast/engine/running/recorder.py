@@ -104,21 +104,26 @@ class Recorder:
         self._pin()
 
     def _flush(self) -> None:
-        """A store that cannot be reached gets the batch later."""
+        """A store that cannot be reached gets it later: what has piled up by then, one batch after the other."""
         self._put_text()
         if not self._batch or self.is_fenced:
             return
         try:
-            self._store.record_events(self._lease, [*self._gap(), *self._batch])
+            while self._batch:
+                self._write(_first_batch(self._batch))
         except LeaseLost:
-            self.is_fenced = True
+            self.is_fenced, self._batch, self._size = True, [], 0
         except OUTAGES as exc:
             if not self._is_unreachable:
                 log.warning("events wait to be recorded: %s", exc)
             self._since, self._is_unreachable = time.monotonic(), True
             return
-        self._batch, self._size, self._since = [], 0, 0.0
-        self._is_unreachable, self._dropped = False, 0
+        self._since, self._is_unreachable = 0.0, False
+
+    def _write(self, events: list[Event]) -> None:
+        self._store.record_events(self._lease, [*self._gap(), *events])
+        self._batch, self._dropped = self._batch[len(events) :], 0
+        self._size -= sum(_size(event.data) for event in events)
 
     def _gap(self) -> tuple[Event, ...]:
         """The notice of what was dropped, in the place of the last of it."""
@@ -164,6 +169,15 @@ class Recorder:
 
     def _is_too_much(self) -> bool:
         return len(self._batch) > _MOST_EVENTS_WAITING or self._size > _MOST_CHARACTERS_WAITING
+
+
+def _first_batch(waiting: list[Event]) -> list[Event]:
+    size = 0
+    for count, event in enumerate(waiting[:_BATCH_EVENTS], 1):
+        size += _size(event.data)
+        if size >= _BATCH_CHARACTERS:
+            return waiting[:count]
+    return waiting[:_BATCH_EVENTS]
 
 
 def _size(data: Mapping[str, Json]) -> int:
