@@ -38,7 +38,7 @@ class HttpWatch(QueueWatch):
             left = max(0.0, give_up - time.monotonic())
             if self._has_news(min(left, LONGEST_SECONDS)):
                 return True
-            if not left:
+            if time.monotonic() >= give_up:
                 break
         return False
 
@@ -74,7 +74,7 @@ class HttpWatch(QueueWatch):
             self._closed.wait(self._strange_at + _STRANGE_SECONDS - time.monotonic())
             self._strange_at = time.monotonic()
         self._mark = mark
-        return news
+        return news and not self._closed.is_set()
 
 
 def _server_of(mark: str) -> str:
