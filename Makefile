@@ -103,5 +103,5 @@ $(BENCH_STAMP): pyproject.toml bench/requirements.txt
 	@echo 'make: preparing $(BENCH_VENV)'
 	@set -e; $(call make_venv,$(BENCH_VENV))
 	@$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --editable '.[postgres]' --requirement bench/requirements.txt
+	  --editable '.[postgres,server]' --requirement bench/requirements.txt
 	@touch $@

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import sqlite3
 import time
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ from statistics import mean
 from typing import Any
 
 from bench import workload as w
+from bench.crews import processes
 from bench.floor import Floor
 from bench.ours import Ours
 from bench.results import Findings, Table, Target, micros
@@ -75,21 +75,18 @@ def _run(kind: str, path: Path, seconds: float, *, shared: bool) -> tuple[list[W
     for session_id in sessions:
         subject.create(session_id)
     subject.close()
-    # neither the threads nor the connections of this process get into a writer
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["bench.crowd"])
-    barrier, said = context.Barrier(WRITERS), context.Queue()
-    processes = [
-        context.Process(
+    barrier, said = processes.Barrier(WRITERS), processes.Queue()
+    writers = [
+        processes.Process(
             target=_write, args=(kind, path, sessions[number % len(sessions)], number, seconds, barrier, said)
         )
         for number in range(WRITERS)
     ]
-    for process in processes:
-        process.start()
-    done = [said.get(timeout=START_SECONDS + 10 * seconds) for _ in processes]
-    for process in processes:
-        process.join()
+    for writer in writers:
+        writer.start()
+    done = [said.get(timeout=START_SECONDS + 10 * seconds) for _ in writers]
+    for writer in writers:
+        writer.join()
     return done, _count_lost(path, sessions, done)
 
 

@@ -32,11 +32,13 @@ class Connection(Protocol):
 class FloorSessions:
     """``/*lock*/`` is a comment to SQLite, which locks everything, and a row lock for PostgreSQL."""
 
-    def __init__(self, connection: Connection, clock: Callable[[], int] = wall_clock) -> None:
+    def __init__(
+        self, connection: Connection, clock: Callable[[], int] = wall_clock, *, claims: int = 0
+    ) -> None:
         self._c = connection
         self._clock = clock
         self._runtime_id = w.RUNTIME.id
-        self._claims = 0
+        self._claims = claims
 
     def close(self) -> None:
         self._c.close()

@@ -79,24 +79,31 @@ class FloorTurns(FloorSessions):
     def queue_turn(self, session_id: str) -> None:
         self.enqueue(session_id)
         claimed = self.claim()
+        assert claimed is not None
         self.finish(*claimed)
 
-    def enqueue(self, session_id: str) -> None:
+    def enqueue(self, session_id: str, notice: str | None = None) -> None:
+        """``notice``: a statement that tells those who wait; only PostgreSQL has one."""
         now = self._clock()
         with self._transaction() as c:
             conversation_id, seq, revision, generation = self._next_turn(c, session_id)
             self._insert_turn(c, session_id, conversation_id, seq, "queued", generation, now, None)
             self._insert_message(c, conversation_id, seq, "prompt", revision, w.PROMPT)
             self._promote_head(c, session_id, conversation_id, now)
+            if notice is not None:
+                c.execute(notice)
 
-    def claim(self) -> tuple[str, str, int, int, int]:
-        """Pick the best head, decide, open the attempt, take the lease."""
+    def claim(self) -> tuple[str, str, int, int, int] | None:
+        """Pick the best head, decide, open the attempt, take the lease. None: nothing is free."""
         now = self._clock()
         self._claims += 1
         key = f"claim-{self._claims}"
         with self._transaction() as c:
             self._refuse_repeated(c, key)
-            session_id, conversation_id, seq, fence = self._pick(c, now)
+            picked = self._pick(c, now)
+            if picked is None:
+                return None
+            session_id, conversation_id, seq, fence = picked
             number, revision, generation = self._read_head(c, conversation_id, seq)
             resumed = self._resumable(c, session_id, revision, generation, now)
             self._insert_attempt(
@@ -124,7 +131,7 @@ class FloorTurns(FloorSessions):
         if known is not None:
             raise RuntimeError("this claim was answered already; the floor does not answer again")
 
-    def _pick(self, c: Connection, now: int) -> tuple[str, str, int, int]:
+    def _pick(self, c: Connection, now: int) -> tuple[str, str, int, int] | None:
         c.execute(
             "UPDATE sessions SET ready_at = wake_at, wake_at = NULL"
             " WHERE workspace = ? AND wake_at IS NOT NULL AND wake_at <= ?",
@@ -147,6 +154,8 @@ class FloorTurns(FloorSessions):
                 " ORDER BY head_priority DESC, ready_at LIMIT 1 /*lock skip*/",
                 (w.WORKSPACE, w.PROVIDER, runtime_id),
             ).fetchall()
+        if not heads:
+            return None
         best = min(heads, key=lambda head: (-head[0], head[1]))
         return best[2], best[3], best[4], best[5] + 1
 

@@ -15,6 +15,7 @@ PEERS = (
     "langgraph-checkpoint-postgres",
     "openai-agents",
     "google-adk",
+    "procrastinate",
     "psycopg",
 )
 

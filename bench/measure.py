@@ -6,6 +6,7 @@ over the rounds; a ratio is the median of the rounds' own ratios.
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
@@ -14,9 +15,22 @@ from statistics import median
 from typing import Any, Literal
 
 Meter = Literal["cpu", "wall"]
+Clock = Callable[[], int]
 
 #: CPU is that of the whole process: who works in threads of its own pays for them too
-_CLOCKS: dict[Meter, Callable[[], int]] = {"cpu": time.process_time_ns, "wall": time.perf_counter_ns}
+_CLOCKS: dict[Meter, Clock] = {"cpu": time.process_time_ns, "wall": time.perf_counter_ns}
+
+
+def cpu_of(pids: Sequence[int]) -> Clock:
+    """Of these processes together, each with all its threads. OSError where the system does not tell."""
+    system = ctypes.CDLL(None)
+    if not hasattr(system, "clock_getcpuclockid"):
+        raise OSError("the system does not tell the CPU of another process")
+    clocks = [ctypes.c_int() for _ in pids]
+    for pid, clock in zip(pids, clocks, strict=True):
+        if error := system.clock_getcpuclockid(pid, ctypes.byref(clock)):
+            raise OSError(error, f"the CPU of process {pid} cannot be read")
+    return lambda: sum(time.clock_gettime_ns(clock.value) for clock in clocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +84,10 @@ class Series:
 
 
 def interleave(
-    tasks: Mapping[str, Task], pace: Pace, *, batch: int | Mapping[str, int], meter: Meter
+    tasks: Mapping[str, Task], pace: Pace, *, batch: int | Mapping[str, int], meter: Meter | Clock
 ) -> dict[str, Series]:
     """The order rotates from round to round, so that nobody always follows the same neighbour."""
+    clock = _CLOCKS[meter] if isinstance(meter, str) else meter
     names = list(tasks)
     result = {name: Series() for name in names}
 
@@ -80,7 +95,7 @@ def interleave(
         shift = number % len(names)
         for name in names[shift:] + names[:shift]:
             size = batch if isinstance(batch, int) else batch[name]
-            result[name].rounds.append(_one_batch(tasks[name], size, _CLOCKS[meter]))
+            result[name].rounds.append(_one_batch(tasks[name], size, clock))
 
     gc.collect()
     gc.freeze()  # what is there now, the peers' many modules, need not be looked at again
@@ -95,7 +110,7 @@ def interleave(
     return result
 
 
-def _one_batch(task: Task, size: int, clock: Callable[[], int]) -> float:
+def _one_batch(task: Task, size: int, clock: Clock) -> float:
     inputs = task.prepare(size)
     gc.collect()
     gc.disable()

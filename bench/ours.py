@@ -18,7 +18,7 @@ from holdfast.domain.policy import Policy
 from holdfast.domain.resume import decide_resume
 from holdfast.domain.retention import CleanupReport
 from holdfast.domain.sessions import NewSession, Session, SessionFilter, SessionPage, SessionUpdate
-from holdfast.domain.turns import ClaimRequest, NewTurn, Turn, TurnEnd, TurnRequest, TurnStatus
+from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Turn, TurnEnd, TurnRequest, TurnStatus
 from holdfast.domain.usage import ContextUse, Usage, UsageReport
 from holdfast.engine.holdfast import Holdfast
 from holdfast.store.contract import Store
@@ -47,9 +47,9 @@ def open_sqlite(
 class Ours:
     """The store's own verbs: one transaction each."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, *, claims: int = 0) -> None:
         self.store = store
-        self._claims = itertools.count(1)
+        self._claims = itertools.count(claims + 1)
 
     @classmethod
     def on_sqlite(
@@ -79,10 +79,19 @@ class Ours:
         return self.store.record_turn(session_id, TURN, w.RESPONSE, USAGE)
 
     def queue_turn(self, session_id: str) -> Turn:
-        self.store.enqueue_turn(session_id, TURN)
-        request = ClaimRequest(w.RUNTIME, w.OWNER, f"claim-{next(self._claims)}", w.LEASE_SECONDS)
-        claim = self.store.claim_turn(request)
+        self.enqueue(session_id)
+        claim = self.claim()
         assert claim is not None
+        return self.finish(claim)
+
+    def enqueue(self, session_id: str) -> Turn:
+        return self.store.enqueue_turn(session_id, TURN)
+
+    def claim(self) -> Claim | None:
+        request = ClaimRequest(w.RUNTIME, w.OWNER, f"claim-{next(self._claims)}", w.LEASE_SECONDS)
+        return self.store.claim_turn(request)
+
+    def finish(self, claim: Claim) -> Turn:
         end = TurnEnd(
             TurnStatus.DONE,
             response=w.RESPONSE,

@@ -20,6 +20,10 @@ class Scale:
     writer_seconds: float
     sized: int  #: turns, or sessions, to weigh
     traced: int  #: calls of each operation while syncs are counted
+    shifts: int  #: of each crew of workers
+    shift_seconds: float
+    wakes: int  #: turns that an idle worker is woken for
+    queued_sessions: int  #: of a long queue
 
 
 FULL = Scale(
@@ -33,6 +37,10 @@ FULL = Scale(
     writer_seconds=3.0,
     sized=2_000,
     traced=50,
+    shifts=6,
+    shift_seconds=0.6,
+    wakes=200,
+    queued_sessions=10_000,
 )
 QUICK = Scale(
     pace=Pace(rounds=5, fewest=2, seconds=0.8),
@@ -45,6 +53,10 @@ QUICK = Scale(
     writer_seconds=1.0,
     sized=400,
     traced=10,
+    shifts=2,
+    shift_seconds=0.3,
+    wakes=20,
+    queued_sessions=1_000,
 )
 
 

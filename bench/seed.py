@@ -10,7 +10,9 @@ from bench.floor import Floor
 from bench.floor_sessions import Connection
 
 #: what ``n`` stands for in the expressions given to ``multiply``
-_NUMBERS = "WITH RECURSIVE numbers(n) AS (SELECT ? UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)"
+_NUMBERS = (
+    "WITH RECURSIVE numbers(n) AS (SELECT CAST(? AS BIGINT) UNION ALL SELECT n + 1 FROM numbers WHERE n < ?)"
+)
 
 
 def multiply(
@@ -19,7 +21,7 @@ def multiply(
     """Copy the rows that ``where`` selects once for each ``n``; ``changes`` are SQL expressions of ``n``."""
     if last < first:
         return
-    columns = [row[1] for row in connection.execute(f"PRAGMA table_info({table})")]
+    columns = [column[0] for column in connection.execute(f"SELECT * FROM {table} LIMIT 0").description]
     values = ", ".join(changes.get(column, column) for column in columns)
     connection.execute(
         f"INSERT INTO {table} ({', '.join(columns)}) {_NUMBERS} "

@@ -12,6 +12,8 @@ from pathlib import Path
 from bench import (
     cleaning,
     crowd,
+    depth,
+    fleet,
     histories,
     hooks,
     listening,
@@ -19,6 +21,7 @@ from bench import (
     machine,
     memory,
     operations,
+    over_http,
     plot,
     postgres,
     report,
@@ -26,6 +29,7 @@ from bench import (
     statements,
     syncs,
     turn_syncs,
+    waking,
 )
 from bench.results import Findings
 from bench.scale import FULL, QUICK, Place
@@ -44,6 +48,10 @@ SECTIONS: dict[str, Section] = {
     "syncs": syncs.measure,
     "bytes": sizes.measure,
     "postgres": postgres.measure,
+    "fleet": fleet.measure,
+    "waking": waking.measure,
+    "depth": depth.measure,
+    "http": over_http.measure,
     "listening": listening.measure,
     "turn-syncs": turn_syncs.measure,
     "memory": memory.measure,

@@ -16,10 +16,10 @@ from holdfast.domain.ids import Workspace
 from holdfast.errors import ConfigError, InvalidInput, StoreUnavailable, Unauthenticated
 from holdfast.store.contract import QueueWatch, Store
 from holdfast.store.http_watch import HttpWatch
-from holdfast.store.verbs import Verb, verbs
+from holdfast.store.verbs import HAPPENS_AGAIN, Verb, verbs
 from holdfast.store.wire_errors import decode_error
 
-#: a call whose reply is lost is made again under the same key: the server answers it once
+#: a call that would happen again is made again under the same key when its reply is lost: the server does it once
 KEY_HEADER = "Idempotency-Key"
 _TRIES = 4
 _FIRST_WAIT = 0.1
@@ -87,7 +87,8 @@ class HttpStore:
             body = json.dumps(verb.encode_call(args, kwargs)).encode()
         except (TypeError, ValueError, RecursionError) as exc:
             raise InvalidInput(verb.name, f"cannot be sent: {exc}") from exc
-        status, answer = self._answered(verb.name, body, os.urandom(16).hex())
+        headers = {KEY_HEADER: os.urandom(16).hex()} if verb.name in HAPPENS_AGAIN else {}
+        status, answer = self._answered(verb.name, body, headers)
         return verb.answer.decode(self._told(verb.name, status, answer), verb.name)
 
     def _news(self, connection: HTTPConnection, query: Mapping[str, str]) -> Any:
@@ -115,8 +116,8 @@ class HttpStore:
         except ValueError as exc:
             raise StoreUnavailable(self.where, "the server's answer is not JSON") from exc
 
-    def _answered(self, name: str, body: bytes, key: str) -> tuple[int, bytes]:
-        headers = {"Content-Type": "application/json", KEY_HEADER: key, **self._headers()}
+    def _answered(self, name: str, body: bytes, own: Mapping[str, str]) -> tuple[int, bytes]:
+        headers = {"Content-Type": "application/json", **own, **self._headers()}
         path = f"{self._url.path.rstrip('/')}/v1/store/{name}"
         wait = _FIRST_WAIT
         give_up = time.monotonic() + _PATIENCE

@@ -131,19 +131,20 @@ def may(role: Role, verb: str) -> bool:
     return role is Role.ADMIN or verb in _OF_ROLE[role]
 
 
-class Guarded(APIRoute):
-    """A route that only callers who may carry out its verb get to, before anything is read.
+def check_caller(request: Request, verb: str) -> None:
+    role = caller_of(request).role
+    if not may(role, verb):
+        raise Forbidden(f"a token of the role {role} does not do {verb[:40]}", role=role.value)
 
-    That is the verb of its name, or the one that stands in the path.
-    """
+
+class Guarded(APIRoute):
+    """A route that only callers who may carry out the verb of its name get to, before anything is read."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()
 
         async def guarded(request: Request) -> Response:
-            role, verb = caller_of(request).role, request.path_params.get("verb", self.name)
-            if not may(role, verb):
-                raise Forbidden(f"a token of the role {role} does not do {verb[:40]}", role=role.value)
+            check_caller(request, self.name)
             request.state.verb = self.name
             return await answer(request)
 

@@ -25,6 +25,7 @@ from holdfast.web.problems import ANSWERS, SCHEMA, answer_with_problems
 from holdfast.web.rates import Rates
 from holdfast.web.schemas import Schemas
 from holdfast.web.serving import Workspaces
+from holdfast.web.threads import Threads
 from holdfast.web.watching import Watch
 
 _VERSION = "/v1"
@@ -40,16 +41,19 @@ def create_app(workspaces: Workspaces, callers: Callers, rates: Rates) -> FastAP
     )
     app.state.workspaces = workspaces
     app.state.callers = callers
+    app.state.threads = Threads()
     app.state.streams = events.Streams()
     app.state.queues = queue_news.Queues()
     app.state.meters = meters = metrics.Meters()
     app.add_middleware(Door, callers=callers, rates=rates)
     app.add_middleware(Watch, meters=meters)
     answer_with_problems(app)
+    # first, as routes are looked through in their order; described below, by hand
+    app.add_route(f"{_VERSION}/store/{{verb}}", store_calls.call, methods=["POST"], include_in_schema=False)
     app.include_router(health.router)
     app.include_router(health.guarded)
     app.include_router(metrics.router)
-    for routes in (store_calls, sessions, turns, approvals, events, queue_news, hooks):
+    for routes in (sessions, turns, approvals, events, queue_news, hooks):
         app.include_router(routes.router, prefix=_VERSION)
     _describe(app)
     return app
