@@ -22,6 +22,7 @@ DEFAULT = "default"
 FLAG = "flag"
 
 _PREFIX = "HOLDFAST_"
+TOKEN_VARIABLE = "HOLDFAST_TOKEN"  # noqa: S105 - its name, not a token
 #: other variables of ours, whatever follows
 _NOT_SETTINGS = ("HOLDFAST_TEST_", "HOLDFAST_LOG", "HOLDFAST_SESSION")
 #: what starts a program or sends something away is a person's own choice, never that of a checkout

@@ -114,14 +114,33 @@ def test_what_could_not_be_run_begins_nothing(arguments: list[str], code: int, w
 
 def test_a_turn_is_pinned_to_a_runtime_that_was_here_once(place: Path) -> None:
     assert holdfast("worker", "--once").code == 0
-    here = next(
-        r["runtime_id"] for r in ok("runtimes", "--json").json["runtimes"] if r["provider"] == "scripted"
-    )
+    (known,) = (r for r in ok("runtimes", "--all", "--json").json["runtimes"] if r["provider"] == "scripted")
+    here = known["runtime_id"]
     ok("enqueue", "--agent", "a", "--name", "s", "--runtime", here, "--cwd", str(place), "SAY pinned")
 
     assert holdfast("worker", "--once").code == 0
 
     assert "pinned" in ok("log", "s").out
+
+
+def test_a_turn_says_which_runtime_it_waits_for_and_when_that_was_seen(place: Path) -> None:
+    assert holdfast("worker", "--once").code == 0
+    (known,) = (r for r in ok("runtimes", "--all", "--json").json["runtimes"] if r["provider"] == "scripted")
+    assert known["runtime_id"] in ok("runtimes", "--all").out
+    ok("enqueue", "--agent", "a", "--name", "s", "--provider", "scripted", "SAY first")
+    assert holdfast("worker", "--once").code == 0
+    assert ok("why", "s", "--json").json["waits_for_runtime"] is None
+    ok("enqueue", "s", "--runtime", known["runtime_id"], "SAY pinned")
+
+    shown = ok("show", "s", "--json").json["waits_for_runtime"]
+
+    assert (shown["turn"], shown["runtime_id"]) == (2, known["runtime_id"])
+    assert shown["last_seen_at"] >= known["last_seen_at"]
+    words = f"Turn 2 waits for the runtime {known['runtime_id']} alone (scripted in {known['home']}"
+    for command in ("show", "why"):
+        told = ok(command, "s").out
+        assert words in told
+        assert f"last seen at {shown['last_seen_at']}." in told
 
 
 def test_a_worker_for_an_agent_that_is_not_installed_says_so() -> None:

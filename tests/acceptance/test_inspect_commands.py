@@ -11,8 +11,9 @@ from holdfast.domain.failures import FailureClass
 from holdfast.domain.guards import GUARDS
 from holdfast.domain.sessions import Session
 from holdfast.domain.usage import ContextUse, Usage, UsageReport
+from holdfast.errors import LeaseLost
 from holdfast.testing import steps
-from holdfast.testing.builders import failed
+from holdfast.testing.builders import a_runtime, done, failed
 from tests.acceptance.command import STATE_FIELDS, default_database, holdfast, ok
 
 COST = UsageReport(Usage(1200, 300, 45, 0.25))
@@ -128,6 +129,41 @@ def test_why_lists_every_guard_then_the_verdict_then_the_last_time(
         "history_changed (edit of turn 1 (revision 1))."
     ) in told
     assert any(line.split() == ["decided", "resume:", "resumable"] for line in told)
+
+
+def test_what_a_turn_repeats_is_told(library: Holdfast) -> None:
+    session = library.create("a")
+    steps.run(library.store, session, "plan")
+    library.retry(session.id, 1)
+    steps.claim(library.store, session)
+    library.store.recover(library.store.orphans(even_live=True)[0], owner_is_gone=True)
+    steps.claim(library.store, session)
+
+    shown = ok("show", session.id, "--json").json
+
+    (turn,) = shown["turns"]
+    assert (turn["turn"], turn["retry_of"], turn["attempts"]) == (2, 1, 2)
+    last = ("turn", "retry_of", "attempt", "cause", "runtime_id")
+    assert [shown["last"][name] for name in last] == [2, 1, 2, "recovery", a_runtime().id]
+    assert "claimed (retry of 1, 2 attempts)" in ok("show", session.id).out
+    assert "2 (retry of 1), attempt 2 (recovery), claude" in ok("why", session.id).out
+
+
+def test_what_was_reported_too_late_is_shown_as_evidence(library: Holdfast) -> None:
+    session = library.create("a")
+    steps.enqueue(library.store, session, "plan")
+    lost = steps.claim(library.store, session).lease
+    library.store.recover(library.store.orphans(even_live=True)[0], owner_is_gone=True)
+    with pytest.raises(LeaseLost):
+        library.store.finish_turn(lost, done("planned after all"))
+
+    (late,) = ok("show", session.id, "--json").json["late_reports"]
+
+    assert (late["turn"], late["fence"], late["verb"]) == (1, lost.fence, "finish")
+    assert (late["report"]["status"], late["report"]["response"]) == ("done", "planned after all")
+    (line,) = (told for told in ok("show", session.id).lines if told.startswith("reported too late"))
+    assert "turn 1" in line
+    assert line.endswith("done, planned after all")
 
 
 def test_why_as_json_holds_both_decisions(library: Holdfast) -> None:

@@ -3,7 +3,7 @@
 import json
 import signal
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any, Self
@@ -11,7 +11,11 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.acceptance.command import holdfast
+from holdfast.errors import LeaseLost
+from holdfast.store.open import open_store
+from holdfast.testing.builders import done
+from holdfast.testing.steps import claim
+from tests.acceptance.command import holdfast, ok
 from tests.acceptance.served import ask, server
 
 JSON = {"Content-Type": "application/json"}
@@ -67,6 +71,84 @@ def test_a_session_is_made_changed_and_closed(url: str) -> None:
         send(url, "POST", f"/v1/sessions/{session}/finalize", {"outcome": "failed"})[1]["code"]
         == "session_closed"
     )
+
+
+def test_a_turn_tells_what_it_repeats_and_what_came_too_late(store: str, url: str) -> None:
+    session = begin(url)
+    send(url, "POST", f"/v1/sessions/{session}/turns", {"prompt": "plan", "provider": "claude"})
+    with closing(open_store(store)) as opened:
+        lost = claim(opened, opened.get_session(session)).lease
+        orphan = opened.holder(session)
+        assert orphan is not None
+        opened.recover(orphan, owner_is_gone=True)
+        claim(opened, opened.get_session(session))
+        with pytest.raises(LeaseLost):
+            opened.finish_turn(lost, done("too late"))
+
+    _, turn = send(url, "GET", f"/v1/sessions/{session}/turns/1")
+
+    assert [attempt["cause"] for attempt in turn["attempts"]] == ["first", "recovery"]
+    (late,) = turn["late_reports"]
+    assert (late["turn"], late["report"]["response"]) == (1, "too late")
+    _, history = send(url, "GET", f"/v1/sessions/{session}/history")
+    assert [(one["retry_of"], one["attempts"]) for one in history["turns"]] == [(None, 2)]
+
+
+def test_a_turn_is_put_in_for_later_and_with_what_it_may_do(url: str) -> None:
+    session = begin(url, provider="scripted")
+    call = 'TOOL shell {"command": "echo applied"}'
+    body = {"prompt": call, "approve_tools": ["shell(echo applied*)"], "permission_mode": "default"}
+    assert send(url, "POST", f"/v1/sessions/{session}/turns", body)[0] == 201
+    work(url)
+    _, page = send(url, "GET", f"/v1/approvals?session={session}")
+    assert [one["tool"] for one in page["approvals"]] == ["shell"]
+
+    later = begin(url, provider="scripted")
+    path = f"/v1/sessions/{later}/turns"
+    status, put = send(url, "POST", path, {"prompt": "SAY later", "delay": 3600})
+    work(url)
+
+    assert (status, put["not_before"] > put["created_at"]) == (201, True)
+    assert send(url, "GET", f"{path}/1")[1]["status"] == "queued"
+    for wrong in ({"delay": -1}, {"delay": "soon"}, {"approve_tools": "shell"}, {"approve_tools": [1]}):
+        assert send(url, "POST", path, {"prompt": "SAY never", **wrong})[0] == 422
+
+
+def pages(url: str, path: str, field: str, place: str) -> Iterator[Any]:
+    """Every record, by pages of two."""
+    behind = ""
+    while True:
+        status, page = send(url, "GET", f"{path}{'&' if '?' in path else '?'}limit=2{behind}")
+        assert (status, len(page[field]) <= 2) == (200, True)
+        yield page[field]
+        if page[f"next_{place}"] is None:
+            return
+        behind = f"&{place}={page[f'next_{place}']}"
+
+
+def test_every_turn_of_a_history_is_on_one_page(url: str) -> None:
+    session = begin(url)
+    for number in range(5):
+        send(url, "POST", f"/v1/sessions/{session}/turns", {"prompt": f"{number}", "provider": "claude"})
+
+    found = list(pages(url, f"/v1/sessions/{session}/history", "turns", "before"))
+
+    assert [[turn["turn"] for turn in page] for page in found] == [[4, 5], [2, 3], [1]]
+
+
+def test_every_approval_is_on_one_page(url: str) -> None:
+    session = begin(url)
+    asked = [
+        ok("request-approval", session, f"step {number}", "--json", env={"HOLDFAST_URL": url}).json
+        for number in range(5)
+    ]
+
+    found = list(pages(url, f"/v1/approvals?session={session}", "approvals", "after"))
+
+    told = [[one["approval_id"] for one in page] for page in found]
+    ids = [one["approval_id"] for one in asked]
+    assert told == [ids[:2], ids[2:4], ids[4:]]
+    assert send(url, "GET", "/v1/approvals?after=apr-nobody")[0] == 404
 
 
 def test_every_session_is_on_one_page_of_the_list(url: str) -> None:

@@ -5,7 +5,9 @@ import signal
 import socket
 import subprocess
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -150,6 +152,16 @@ def test_a_store_that_fails_says_nothing_about_this_machine(tmp_path: Path) -> N
 
     assert response.status in (500, 503)
     assert str(tmp_path) not in json.dumps(problem)
+
+
+def test_a_crowd_that_asks_nothing_keeps_nobody_out(url: str) -> None:
+    parts = urlsplit(url)
+    with ExitStack() as crowd:
+        for _ in range(900):
+            crowd.enter_context(socket.create_connection((str(parts.hostname), parts.port), 30))
+
+        assert ask(url, "GET", "/healthz")[1] == {"status": "ok"}
+        assert holdfast("list", env={"HOLDFAST_URL": url}).code == 0
 
 
 def test_sigterm_ends_it_well() -> None:

@@ -58,6 +58,48 @@ def test_pieces_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
     assert status_of([a_piece(50), a_piece(51, more=False)]) == 413
 
 
+def test_more_than_can_be_answered_are_told_so_and_a_supervisor_is_answered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(door, "MOST_AT_ONCE", 1)
+    answers: list[Any] = []
+
+    async def meet() -> None:
+        stays, left = asyncio.Event(), asyncio.Event()
+
+        async def stay(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["path"] == "/stay":
+                stays.set()
+                await left.wait()
+            await reads_everything(scope, receive, send)
+
+        async def receive() -> Message:
+            return a_piece(0, more=False)
+
+        async def send(message: Message) -> None:
+            answers.append(message)
+
+        async def ask(path: str) -> None:
+            headers = [(b"host", b"localhost")]
+            await entrance({"type": "http", "method": "GET", "path": path, "headers": headers}, receive, send)
+
+        entrance = Door(stay, Callers(NoTokens()), Rates(1000))
+        staying = asyncio.create_task(ask("/stay"))
+        await stays.wait()
+        await ask("/healthz")
+        await ask("/")
+        left.set()
+        await staying
+        await ask("/")
+
+    asyncio.run(meet())
+
+    starts = [sent for sent in answers if "status" in sent]
+    assert [sent["status"] for sent in starts] == [200, 503, 200, 200]
+    refused = dict(starts[1]["headers"])
+    assert (refused[b"content-type"], refused[b"retry-after"]) == (b"application/problem+json", b"1")
+
+
 class Book:
     """Knows the tokens that it is given, and counts how often it is asked."""
 

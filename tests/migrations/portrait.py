@@ -20,7 +20,7 @@ def portrait(store: Store) -> Document:
         "sessions": {session.id: _session(store, session) for session in found},
         "runtimes": sorted(
             [runtime.id, runtime.machine, runtime.provider, runtime.home, runtime.version]
-            for runtime in store.runtimes()
+            for runtime in (known.runtime for known in store.runtimes())
         ),
     }
 

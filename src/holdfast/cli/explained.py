@@ -8,7 +8,7 @@ from holdfast.clock import Instant, to_iso
 from holdfast.domain.decisions import Decided, Outcome, Standing, Verdict
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.runtimes import Runtime
-from holdfast.domain.turns import Attempt
+from holdfast.domain.turns import Attempt, AttemptCause
 from holdfast.engine.explain import Explanation
 
 _GUARD_COLUMNS = (
@@ -39,7 +39,11 @@ def why_blocks(explanation: Explanation, words: str, sentence: str, now: Instant
     )
     guards = Table(_GUARD_COLUMNS, tuple(map(_guard_row, explanation.decision.verdicts)))
     last = explanation.last_attempt
-    before = Line(cell("The last time: there was none.", Tone.DIM)) if last is None else _last(last, now)
+    before = (
+        Line(cell("The last time: there was none.", Tone.DIM))
+        if last is None
+        else _last(explanation, last, now)
+    )
     return [head, guards, Line(cell(sentence, Tone.STRONG)), before]
 
 
@@ -65,11 +69,11 @@ def _evidence(decided: Decided) -> str:
     return next((f" ({text})" for text in texts if text), "")
 
 
-def _last(attempt: Attempt, now: Instant) -> Fields:
+def _last(explanation: Explanation, attempt: Attempt, now: Instant) -> Fields:
     decision = attempt.decision
     rows = [
         ("the last time", cell(f"{to_iso(attempt.started_at)} ({age(attempt.started_at, now)} ago)")),
-        ("turn", cell(f"{attempt.seq}, attempt {attempt.number}, {attempt.provider}")),
+        ("turn", cell(_lineage(explanation, attempt))),
         ("decided", cell(f"{decision.kind}: {decision.reason}{_evidence(decision)}")),
         ("came to", cell(attempt.status.value)),
     ]
@@ -77,3 +81,11 @@ def _last(attempt: Attempt, now: Instant) -> Fields:
         failure = attempt.failure
         rows.append(("failure", cell(f"{failure.failure_class}: {failure.message}", Tone.BAD, limit=300)))
     return Fields(tuple(rows))
+
+
+def _lineage(explanation: Explanation, attempt: Attempt) -> str:
+    """Which turn and attempt it was, and what each of them repeats."""
+    turn = explanation.last_turn
+    repeats = "" if turn is None or turn.retry_of is None else f" (retry of {turn.retry_of})"
+    cause = "" if attempt.cause is AttemptCause.FIRST else f" ({attempt.cause})"
+    return f"{attempt.seq}{repeats}, attempt {attempt.number}{cause}, {attempt.provider}"

@@ -53,7 +53,7 @@ _LONGEST_DELAY = 366 * 24 * 3600.0
     metavar="SECONDS",
     help="Not before this long from now.",
 )
-@click.option("--runtime", metavar="ID", help="Only this runtime may run it; see holdfast runtimes --json.")
+@click.option("--runtime", metavar="ID", help="Only this runtime may run it; see holdfast runtimes --all.")
 @click.option("--key", metavar="KEY", help="Enqueueing again with the same key does nothing more; with ID.")
 @pass_invocation
 def enqueue(run: Invocation, /, session: str, prompt: str | None, **given: Any) -> None:

@@ -22,6 +22,7 @@ from holdfast.engine.documents import (
     conversation_document,
     explanation_document,
     history_turn_document,
+    late_report_document,
     pointer_document,
     provider_session_document,
     session_document,
@@ -58,6 +59,7 @@ def _portrait(holdfast: Holdfast, session_id: str, turns: int) -> Portrait:
         phases=store.phase_history(session.id),
         conversation=store.get_conversation(session.conversation_id),
         turns=store.history(session.conversation_id, limit=turns) if turns else (),
+        late_reports=store.late_reports(session.conversation_id),
         approvals=store.approvals(session_id=session.id),
         pointers=store.pointers(session.id),
         policy=holdfast.policy.resume,
@@ -91,6 +93,7 @@ def _portrait_document(portrait: Portrait) -> dict[str, object]:
         "pointers": [pointer_document(p, portrait.policy) for p in portrait.pointers],
         "provider_sessions": [totals_document(t) for t in portrait.provider_sessions],
         "turns": [history_turn_document(t) for t in portrait.turns],
+        "late_reports": [late_report_document(late) for late in portrait.late_reports],
         "approvals": [approval_document(one, portrait.now) for one in portrait.approvals],
     }
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+import click
 
 from holdfast.cli import output
 from holdfast.cli.command import command, pass_invocation
 from holdfast.cli.invocation import Invocation
+from holdfast.cli.moments import age
 from holdfast.cli.report import Cell, Column, Table, Tone, cell
-from holdfast.domain.runtimes import Capabilities
-from holdfast.engine.documents import turn_document
+from holdfast.clock import Instant
+from holdfast.domain.runtimes import Capabilities, KnownRuntime, Runtime
+from holdfast.engine.documents import known_runtime_document, runtime_document, turn_document
 from holdfast.engine.running.agents import Agent
 from holdfast.errors import HoldfastError
+
+_SHORT = 12  #: of a machine's id
 
 _COLUMNS = (
     Column("PROVIDER", whole=True),
@@ -21,14 +25,28 @@ _COLUMNS = (
 )
 
 
-@command("runtimes", "holdfast runtimes", "holdfast runtimes --json")
+_KNOWN_COLUMNS = (
+    Column("RUNTIME", whole=True),
+    Column("PROVIDER", whole=True),
+    Column("VERSION", whole=True),
+    Column("SEEN", whole=True),
+    Column("MACHINE", whole=True),
+    Column("HOME"),
+)
+
+
+@command("runtimes", "holdfast runtimes", "holdfast runtimes --all")
+@click.option("--all", "everywhere", is_flag=True, help="Those that workers have used, on any machine.")
 @pass_invocation
-def runtimes(run: Invocation) -> None:
+def runtimes(run: Invocation, everywhere: bool) -> None:
     """Show which agents this machine has, and what they can do.
 
     A binary is found by HOLDFAST_CLAUDE_BINARY and the like, else on PATH, and asked once as long as it
     does not change. A session is resumed only on the runtime that it ran on.
     """
+    if everywhere:
+        _show_known(run)
+        return
     found = run.holdfast.agents.all()
     if run.json:
         output.document({"runtimes": [_document(name, agent) for name, agent in found.items()]})
@@ -36,30 +54,38 @@ def runtimes(run: Invocation) -> None:
         output.blocks([Table(_COLUMNS, tuple(_row(name, agent) for name, agent in found.items()))])
 
 
+def _show_known(run: Invocation) -> None:
+    store = run.holdfast.store
+    known, now = store.runtimes(), store.now()
+    if run.json:
+        output.document({"runtimes": [known_runtime_document(one) for one in known]})
+    else:
+        output.blocks([Table(_KNOWN_COLUMNS, tuple(_known_row(one, now) for one in known))])
+
+
+def _known_row(known: KnownRuntime, now: Instant) -> tuple[Cell, ...]:
+    runtime = known.runtime
+    seen = f"{age(known.last_seen_at, now)} ago"
+    words = (known.id, runtime.provider, _version(runtime), seen, runtime.machine[:_SHORT], runtime.home)
+    return tuple(map(cell, words))
+
+
 def _document(name: str, agent: Agent | HoldfastError) -> dict[str, object]:
     if isinstance(agent, HoldfastError):
         return {"provider": name, "available": False, "problem": agent.message}
-    runtime = agent.runtime
-    return {
-        "provider": name,
-        "available": True,
-        "binary": agent.binary,
-        "runtime_id": runtime.id,
-        "machine": runtime.machine,
-        "distribution": runtime.distribution,
-        "version": runtime.version,
-        "home": runtime.home,
-        "capabilities": asdict(runtime.capabilities),
-    }
+    return {"available": True, "binary": agent.binary, **runtime_document(agent.runtime)}
 
 
 def _row(name: str, agent: Agent | HoldfastError) -> tuple[Cell, ...]:
     if isinstance(agent, HoldfastError):
         return (cell(name, Tone.DIM), cell("-"), cell("-"), cell(agent.message, Tone.DIM))
     runtime = agent.runtime
-    version = f"{runtime.distribution} {runtime.version or '?'}"
     abilities = cell(_abilities(runtime.capabilities))
-    return (cell(name, Tone.STRONG), cell(version), cell(agent.binary), abilities)
+    return (cell(name, Tone.STRONG), cell(_version(runtime)), cell(agent.binary), abilities)
+
+
+def _version(runtime: Runtime) -> str:
+    return f"{runtime.distribution} {runtime.version or '?'}"
 
 
 def _abilities(can: Capabilities) -> str:

@@ -15,10 +15,12 @@ from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals
 from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.sessions import PhaseChange, Session
+from holdfast.domain.turns import LateReport
 from holdfast.domain.usage import ContextState, ContextUse, Usage, context_state
 from holdfast.engine.explain import Explanation
 
 _LONGEST = 300
+_MOST_LATE = 5
 
 _TURN_COLUMNS = (
     Column("TURN", whole=True),
@@ -35,6 +37,7 @@ class Portrait:
     phases: tuple[PhaseChange, ...]
     conversation: Conversation
     turns: tuple[HistoryTurn, ...]  #: the last ones, oldest first
+    late_reports: tuple[LateReport, ...]  #: of workers that had lost their turn, in this conversation
     approvals: tuple[Approval, ...]  #: those without an answer
     pointers: tuple[Pointer, ...]
     provider_sessions: tuple[ProviderSessionTotals, ...]
@@ -47,7 +50,13 @@ class Portrait:
 
 
 def portrait_blocks(portrait: Portrait) -> list[Block]:
-    facts = (*_identity(portrait), *_state(portrait), *_lineage(portrait), *_providers(portrait))
+    facts = (
+        *_identity(portrait),
+        *_state(portrait),
+        *_lineage(portrait),
+        *_late_reports(portrait),
+        *_providers(portrait),
+    )
     blocks: list[Block] = [Fields(facts)]
     if portrait.turns:
         blocks.append(Table(_TURN_COLUMNS, tuple(map(_turn_row, portrait.turns))))
@@ -105,6 +114,13 @@ def _lineage(portrait: Portrait) -> Iterator[tuple[str, Cell]]:
         yield "forks", cell(", ".join(fork.id for fork in portrait.forks), limit=_LONGEST)
 
 
+def _late_reports(portrait: Portrait) -> Iterator[tuple[str, Cell]]:
+    for late in portrait.late_reports[-_MOST_LATE:]:
+        told = f"{late.report.get('status')}, {late.report.get('response') or 'without an answer'}"
+        words = f"turn {late.seq}, {_when(late.at, portrait.now)}: {told}"
+        yield "reported too late", cell(words, Tone.WARN, limit=_LONGEST)
+
+
 def _providers(portrait: Portrait) -> Iterator[tuple[str, Cell]]:
     for pointer in portrait.pointers:
         yield f"{pointer.provider} points to", cell(_pointer(pointer, portrait.now))
@@ -139,11 +155,18 @@ def _turn_row(turn: HistoryTurn) -> tuple[Cell, ...]:
     tone = Tone.BAD if turn.status == "failed" else Tone.PLAIN
     return (
         cell(turn.seq),
-        cell(turn.status, tone),
+        cell(f"{turn.status}{_repeats(turn)}", tone),
         cell(turn.agent),
         cell(turn.prompt, limit=_LONGEST),
         cell(turn.response or "", limit=_LONGEST),
     )
+
+
+def _repeats(turn: HistoryTurn) -> str:
+    words = [] if turn.retry_of is None else [f"retry of {turn.retry_of}"]
+    if turn.attempts > 1:
+        words.append(f"{turn.attempts} attempts")
+    return f" ({', '.join(words)})" if words else ""
 
 
 def _when(instant: Instant, now: Instant) -> str:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import assert_never
 
 from holdfast.cli.moments import age, duration
-from holdfast.clock import Instant
+from holdfast.clock import Instant, to_iso
 from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import Decision, Fork, Fresh, Reason, Refuse, Resume, Standing, Wait
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.policy import ContinuePolicy
 from holdfast.domain.sessions import Session
-from holdfast.engine.explain import Explanation
+from holdfast.engine.explain import Explanation, PinnedTurn
 
 
 def continue_words(answer: MayContinue, session: Session | None, policy: ContinuePolicy, now: Instant) -> str:
@@ -48,6 +48,8 @@ def verdict(explanation: Explanation, why_continue: str) -> str:
         return f"The work is {session.phase}; it can go on in a fork: holdfast fork {session.id}"
     if explanation.waits_for is not None:
         return _waiting(explanation.waits_for, explanation.may_continue)
+    if explanation.pinned is not None:
+        return _pinned(explanation.pinned)
     if explanation.may_continue is not MayContinue.YES:
         reason = explanation.may_continue.value
         rule = f"By the rules the work should not go on ({reason}: {why_continue})."
@@ -62,6 +64,13 @@ def _waiting(asked: Approval, answer: MayContinue) -> str:
             f"{waits}. It has expired; to give it up: holdfast cancel {asked.session_id} --turn {asked.seq}"
         )
     return f"{waits}. To answer: holdfast approve {asked.id}"
+
+
+def _pinned(pinned: PinnedTurn) -> str:
+    known = pinned.runtime
+    where = f"{known.runtime.provider} in {known.runtime.home} on machine {known.runtime.machine[:12]}"
+    seen = f"last seen at {to_iso(known.last_seen_at)}"
+    return f"Turn {pinned.turn.seq} waits for the runtime {known.id} alone ({where}), {seen}."
 
 
 def _lower(sentence: str) -> str:

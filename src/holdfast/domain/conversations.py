@@ -140,3 +140,5 @@ class HistoryTurn:
     prompt: str
     response: str | None
     at: Instant
+    retry_of: int | None = None  #: the turn that this one repeats
+    attempts: int = 0  #: how often it was begun

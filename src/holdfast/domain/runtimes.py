@@ -6,6 +6,7 @@ import hashlib
 import json
 from functools import lru_cache
 
+from holdfast.clock import Instant
 from holdfast.domain.ids import RuntimeId
 from holdfast.domain.records import record
 
@@ -38,6 +39,18 @@ class Runtime:
     def id(self) -> RuntimeId:
         """Equal exactly for runtimes that can pick up each other's sessions."""
         return _fingerprint(self.machine, self.provider, self.distribution, self.home, self.capabilities)
+
+
+@record
+class KnownRuntime:
+    """A runtime as the store remembers it."""
+
+    runtime: Runtime
+    last_seen_at: Instant  #: when a worker said last that it is there
+
+    @property
+    def id(self) -> RuntimeId:
+        return self.runtime.id
 
 
 @lru_cache(maxsize=256)

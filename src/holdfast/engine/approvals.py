@@ -53,11 +53,18 @@ class Approvals(Sessions):
         notify(self.policy.notify, approval_notice(asked, session.agent))
         return asked
 
-    def approvals(self, session_id: str | None = None, *, open_only: bool = True) -> tuple[Approval, ...]:
-        """Oldest first. Open ones are those without an answer, expired ones included."""
+    def approvals(
+        self,
+        session_id: str | None = None,
+        *,
+        open_only: bool = True,
+        after: str | None = None,
+        limit: int = 1000,
+    ) -> tuple[Approval, ...]:
+        """Oldest first, those behind ``after``. Open ones are those without an answer, expired ones included."""
         if session_id is not None:
             check_id("session", session_id)
-        return self.store.approvals(session_id=session_id, open_only=open_only)
+        return self.store.approvals(session_id=session_id, open_only=open_only, after=after, limit=limit)
 
     def approval(self, given: str) -> Approval:
         """By id, by the unique beginning of one, or by a session that has exactly one open."""

@@ -12,16 +12,16 @@ from types import MappingProxyType
 
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import Decision
-from holdfast.domain.ids import ProviderSessionId, check_id, check_provider
+from holdfast.domain.ids import ProviderSessionId, RuntimeId, check_id, check_provider
 from holdfast.domain.numbers import check_whole
 from holdfast.domain.pointers import Rights
-from holdfast.domain.runtimes import Runtime
+from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import Session
 from holdfast.domain.text import check_name, check_text
-from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Turn, TurnRequest
+from holdfast.domain.turns import Attempt, Claim, ClaimRequest, NewTurn, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.engine.approvals import Approvals
-from holdfast.engine.explain import Explanation, Tree
+from holdfast.engine.explain import Explanation, PinnedTurn, Tree
 from holdfast.errors import InvalidInput
 
 #: the ids that turns get inside ``Conversations.provider_session``, by handle; explicit, so they beat configuration
@@ -35,9 +35,12 @@ class Conversations(Approvals):
 
     # --- conversations ---
 
-    def history(self, session_id: str, limit: int | None = None) -> tuple[HistoryTurn, ...]:
-        """The current history of the session's conversation, oldest first."""
-        return self.store.history(self.session(session_id).conversation_id, limit=limit)
+    def history(
+        self, session_id: str, limit: int | None = None, *, before: int | None = None
+    ) -> tuple[HistoryTurn, ...]:
+        """The current history of the session's conversation, oldest first; with ``limit``, its newest turns."""
+        last = None if before is None else before - 1
+        return self.store.history(self.session(session_id).conversation_id, last=last, limit=limit)
 
     def edit(
         self, session_id: str, seq: int, *, prompt: str | None = None, response: str | None = None
@@ -140,17 +143,34 @@ class Conversations(Approvals):
         chosen = self.provider_of(session, provider)
         pointer = self.store.pointer(session.id, chosen)
         recorded = None if pointer is None else pointer.runtime_id
-        runtime = next((known for known in self.store.runtimes() if known.id == recorded), None)
+        known = {one.id: one for one in self.store.runtimes()}
+        runtime = known[recorded].runtime if recorded in known else None
         asked = self.store.approvals(session_id=session.id)
+        last = self.store.newest_attempt(session.id)
         return Explanation(
             session=session,
             may_continue=self.may_continue(session.id),
             provider=chosen,
             decision=self.store.explain(session.id, chosen, runtime=runtime),
             runtime=runtime,
-            last_attempt=self.store.newest_attempt(session.id),
+            last_attempt=last,
+            last_turn=None if last is None else self.store.get_turn(last.conversation_id, last.seq),
+            pinned=self._pinned(session, last, known),
             waits_for=next((approval for approval in asked if approval.seq is not None), None),
         )
+
+    def _pinned(
+        self, session: Session, last: Attempt | None, known: Mapping[RuntimeId, KnownRuntime]
+    ) -> PinnedTurn | None:
+        """Turns run in order: the first that is open is behind the last attempt, or is its turn."""
+        behind = 0 if last is None else last.seq - 1
+        head = next(
+            (turn for turn in self.store.turns(session.id, after=behind) if turn.status.is_open), None
+        )
+        if head is None or head.status is not TurnStatus.QUEUED or head.runtime_id is None:
+            return None
+        runtime = known.get(head.runtime_id)
+        return None if runtime is None else PinnedTurn(head, runtime)
 
     def provider_of(self, session: Session, given: str | None) -> str:
         """The one asked for, the session's own, that of its pointer, or the default."""

@@ -11,10 +11,11 @@ from holdfast.domain.decisions import decided_document, decision_document
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals
 from holdfast.domain.policy import ResumePolicy
+from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import PhaseChange, Session, state_document
-from holdfast.domain.turns import Attempt, Turn
+from holdfast.domain.turns import Attempt, LateReport, Turn
 from holdfast.domain.usage import ContextUse, context_state
-from holdfast.engine.explain import Explanation
+from holdfast.engine.explain import Explanation, PinnedTurn
 
 Document = dict[str, object]
 
@@ -96,6 +97,8 @@ def history_turn_document(turn: HistoryTurn) -> Document:
         "session_id": turn.session_id,
         "status": turn.status,
         "revision": turn.revision,
+        "retry_of": turn.retry_of,
+        "attempts": turn.attempts,
         "created_at": to_iso(turn.at),
         "prompt": turn.prompt,
         "response": turn.response,
@@ -110,6 +113,8 @@ def turn_document(turn: Turn) -> Document:
         "provider": turn.provider,
         "status": turn.status.value,
         "retry_of": turn.retry_of,
+        "not_before": _moment(turn.not_before),
+        "runtime_id": turn.runtime_id,
         "created_at": to_iso(turn.created_at),
         "prompt": turn.prompt,
         "response": turn.response,
@@ -159,8 +164,36 @@ def explanation_document(explanation: Explanation, sentence: str) -> Document:
         "runtime_id": None if explanation.runtime is None else explanation.runtime.id,
         "decision": decision_document(explanation.decision),
         "verdict": sentence,
-        "last": None if explanation.last_attempt is None else attempt_document(explanation.last_attempt),
+        "waits_for_runtime": None if explanation.pinned is None else _pinned(explanation.pinned),
+        "last": _last(explanation),
     }
+
+
+def _pinned(pinned: PinnedTurn) -> Document:
+    return {"turn": pinned.turn.seq, **known_runtime_document(pinned.runtime)}
+
+
+def known_runtime_document(known: KnownRuntime) -> Document:
+    return {**runtime_document(known.runtime), "last_seen_at": to_iso(known.last_seen_at)}
+
+
+def runtime_document(runtime: Runtime) -> Document:
+    return {
+        "runtime_id": runtime.id,
+        "provider": runtime.provider,
+        "machine": runtime.machine,
+        "distribution": runtime.distribution,
+        "version": runtime.version,
+        "home": runtime.home,
+        "capabilities": asdict(runtime.capabilities),
+    }
+
+
+def _last(explanation: Explanation) -> Document | None:
+    attempt, turn = explanation.last_attempt, explanation.last_turn
+    if attempt is None:
+        return None
+    return {**attempt_document(attempt), "retry_of": None if turn is None else turn.retry_of}
 
 
 def attempt_document(attempt: Attempt) -> Document:
@@ -168,7 +201,9 @@ def attempt_document(attempt: Attempt) -> Document:
     return {
         "turn": attempt.seq,
         "attempt": attempt.number,
+        "cause": attempt.cause.value,
         "provider": attempt.provider,
+        "runtime_id": attempt.runtime_id,
         "status": attempt.status.value,
         "decision": decided_document(attempt.decision),
         "provider_session_id": attempt.provider_session_id,
@@ -177,6 +212,16 @@ def attempt_document(attempt: Attempt) -> Document:
         "failure": None
         if failure is None
         else {"class": failure.failure_class.value, "message": failure.message},
+    }
+
+
+def late_report_document(late: LateReport) -> Document:
+    return {
+        "turn": late.seq,
+        "fence": late.fence,
+        "verb": late.verb,
+        "report": dict(late.report),
+        "at": to_iso(late.at),
     }
 
 

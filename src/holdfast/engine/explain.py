@@ -7,11 +7,19 @@ from dataclasses import dataclass
 from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import Decision
 from holdfast.domain.phases import MayContinue
-from holdfast.domain.runtimes import Runtime
+from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import Session
-from holdfast.domain.turns import Attempt
+from holdfast.domain.turns import Attempt, Turn
 from holdfast.errors import NotFound, StoreCorrupt, UnreadableSession
 from holdfast.store.contract import Store
+
+
+@dataclass(frozen=True, slots=True)
+class PinnedTurn:
+    """A turn that only one runtime may run."""
+
+    turn: Turn
+    runtime: KnownRuntime
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +30,8 @@ class Explanation:
     decision: Decision  #: what a claim would decide now, on that runtime
     runtime: Runtime | None  #: the one its pointer was recorded on, if there is one
     last_attempt: Attempt | None  #: what was decided the last time
+    last_turn: Turn | None = None  #: the one of that attempt
+    pinned: PinnedTurn | None = None  #: what waits at the head, and for which runtime
     waits_for: Approval | None = None  #: nothing of it runs until somebody has answered
 
 

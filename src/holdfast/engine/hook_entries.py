@@ -7,6 +7,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeAlias
 
+from holdfast.config import TOKEN_VARIABLE
+
 #: event of Claude Code -> the hook that is called for it
 HOOKS: Mapping[str, str] = {
     "SessionStart": "session-start",
@@ -21,7 +23,6 @@ _MATCHERS = {"PreToolUse": "Task|Agent"}
 _TIMEOUT_SECONDS = 10
 #: Claude Code calls no address for these events
 _COMMAND_ONLY = frozenset({"SessionStart"})
-TOKEN_VARIABLE = "HOLDFAST_TOKEN"  # noqa: S105 - its name, not a token
 
 _names = "|".join(HOOKS.values())
 _OUR_COMMAND = re.compile(rf"(?:^|[\s/'\"])holdfast(?=['\"\s)]).* hook ({_names})\b")

@@ -33,7 +33,7 @@ from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, Sessio
 from holdfast.domain.phases import ApprovalWindow, Phase
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals, TranscriptMark
 from holdfast.domain.retention import CleanupReport
-from holdfast.domain.runtimes import Runtime
+from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import (
     NewSession,
     PhaseChange,
@@ -376,9 +376,17 @@ class Store(Protocol):
         ...
 
     def approvals(
-        self, *, session_id: str | None = None, open_only: bool = True, limit: int = 1000
+        self,
+        *,
+        session_id: str | None = None,
+        open_only: bool = True,
+        after: str | None = None,
+        limit: int = 1000,
     ) -> tuple[Approval, ...]:
-        """Oldest first. Open ones are those without an answer, expired ones included."""
+        """Oldest first, those behind the approval ``after``; NotFound if there is none of that id.
+
+        Open ones are those without an answer, expired ones included.
+        """
         ...
 
     def answer_approval(self, approval_id: str, answer: Answer) -> Approval:
@@ -471,7 +479,7 @@ class Store(Protocol):
 
     def register_runtime(self, runtime: Runtime) -> RuntimeId: ...
 
-    def runtimes(self) -> tuple[Runtime, ...]: ...
+    def runtimes(self) -> tuple[KnownRuntime, ...]: ...
 
     # --- delegations ---
 

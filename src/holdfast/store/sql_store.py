@@ -17,7 +17,7 @@ from holdfast.domain.phases import ApprovalWindow, Phase
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals, TranscriptMark
 from holdfast.domain.policy import Policy
 from holdfast.domain.retention import CleanupReport
-from holdfast.domain.runtimes import Runtime
+from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import (
     NewSession,
     PhaseChange,
@@ -325,11 +325,16 @@ class SqlStore(HookVerbs):
             return approvals.find(s, given)
 
     def approvals(
-        self, *, session_id: str | None = None, open_only: bool = True, limit: int = 1000
+        self,
+        *,
+        session_id: str | None = None,
+        open_only: bool = True,
+        after: str | None = None,
+        limit: int = 1000,
     ) -> tuple[Approval, ...]:
         check_whole("limit", limit)
         with self._read() as s:
-            return approvals.listed(s, session_id, limit, open_only=open_only)
+            return approvals.listed(s, session_id, after, limit, open_only=open_only)
 
     def answer_approval(self, approval_id: str, answer: Answer) -> Approval:
         return self._write(approvals.answer, approval_id, answer)
@@ -416,7 +421,7 @@ class SqlStore(HookVerbs):
     def register_runtime(self, runtime: Runtime) -> RuntimeId:
         return self._write(runtimes.register, runtime, refresh=True)
 
-    def runtimes(self) -> tuple[Runtime, ...]:
+    def runtimes(self) -> tuple[KnownRuntime, ...]:
         with self._read() as s:
             return runtimes.all_of(s)
 

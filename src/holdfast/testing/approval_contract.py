@@ -135,6 +135,10 @@ class FindApprovalContract:
         third = store.answer_approval(third.id, an_answer(third))
         assert store.approvals() == (first, second)
         assert store.approvals(open_only=False) == (first, second, third)
+        assert store.approvals(open_only=False, limit=1, after=first.id) == (second,)
+        assert store.approvals(open_only=False, after=third.id) == ()
+        with pytest.raises(NotFound):
+            store.approvals(after="apr-nobody")
         assert store.approvals(session_id=one.id, open_only=False) == (first, third)
         assert store.approvals(limit=1) == (first,)
         assert store.approvals(session_id="nobody") == ()

@@ -103,7 +103,15 @@ class ClaimContract:
 
         store.claim_turn(a_claim(runtime=THERE))
 
-        assert THERE in store.runtimes()
+        assert THERE in [known.runtime for known in store.runtimes()]
+
+    def test_a_runtime_was_seen_when_it_was_registered_last(self, store: Store, clock: ManualClock) -> None:
+        store.register_runtime(THERE)
+        at = clock.advance(3600)
+
+        store.register_runtime(THERE)
+
+        assert [known.last_seen_at for known in store.runtimes() if known.id == THERE.id] == [at]
 
     # --- one claimer only ---
 

@@ -55,7 +55,9 @@ class HistoryContract:
             (2, "codex", "two", "re: two"),
             (3, "terraform-architect", "three", "re: three"),
         ]
-        assert found[1] == HistoryTurn(2, "codex", codex.id, TurnStatus.DONE, 0, "two", "re: two", at)
+        assert found[1] == HistoryTurn(
+            2, "codex", codex.id, TurnStatus.DONE, 0, "two", "re: two", at, None, 1
+        )
 
     def test_turns_are_numbered_per_conversation(self, store: Store) -> None:
         one, other = talked(store, "a", "b"), talked(store, "c")
@@ -121,6 +123,17 @@ class HistoryContract:
         (turn,) = store.history(session.conversation_id)
         assert (turn.prompt, turn.response) == (UNICODE, UNICODE)
         assert store.get_turn(session.conversation_id, 1).prompt == UNICODE
+
+    def test_a_token_of_holdfast_in_a_response_is_no_text_to_keep(self, store: Store) -> None:
+        session, token = begin(store), f"hft_{'0a' * 6}_{'1b' * 32}"
+        run(store, session, "env", response=f"TOKEN={token}\nPATH=/bin")
+        store.record_turn(session.id, a_turn("by hand"), f"it is {token}.", NO_USAGE)
+        store.edit_turn(session.id, 1, response=f"it was x{token}")
+
+        told = [turn.response for turn in store.history(session.conversation_id)]
+
+        assert told == ["it was x[redacted:holdfast_token]", "it is [redacted:holdfast_token]."]
+        assert store.get_turn(session.conversation_id, 1).response == told[0]
 
     def test_an_unknown_conversation_is_not_found(self, store: Store) -> None:
         for read in (store.get_conversation, store.history):
@@ -310,6 +323,7 @@ class RetryContract:
         for seq in (1, 2, 3):
             again = store.retry_turn(session.id, seq)
             assert (again.seq, again.retry_of) == (seq + 1, seq)
+            assert [turn.retry_of for turn in store.history(session.conversation_id)] == [seq]
             store.finish_turn(claim(store, session).lease, failed())
         assert seqs(store, session) == [4]
 

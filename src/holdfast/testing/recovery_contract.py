@@ -158,11 +158,13 @@ class RecoveryContract:
         enqueue(store, session, "kills its worker", max_attempts=2)
         assert lose(store, clock, claim(store, session).lease).status is TurnStatus.QUEUED
 
-        turn = lose(store, clock, claim(store, session).lease)
+        owner = "4711/12/a-machine/kernel/pids/build-7"
+        turn = lose(store, clock, claim(store, session, owner=owner).lease)
 
         assert turn.status is TurnStatus.FAILED
         assert turn.failure is not None
         assert turn.failure.failure_class is FailureClass.INTERRUPTED
+        assert turn.failure.message == "its worker process 4711 on build-7 went away"
 
     # --- too late to recover ---
 

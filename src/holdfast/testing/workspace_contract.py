@@ -273,4 +273,4 @@ class WorkspaceContract:
     ) -> None:
         store.register_runtime(a_runtime())
         make_store(workspace="ours").register_runtime(a_codex_runtime())
-        assert store.runtimes() == (a_runtime(),)
+        assert [known.runtime for known in store.runtimes()] == [a_runtime()]

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path, Query, Request
 
 from holdfast.domain.approvals import Answer, Approval, check_note
+from holdfast.domain.ids import MAX_ID
+from holdfast.domain.text import MAX_NAME
 from holdfast.engine.approvals import this_user
 from holdfast.engine.documents import Document, approval_document
 from holdfast.engine.holdfast import Holdfast
 from holdfast.web.access import Guarded, caller_of
 from holdfast.web.serving import Served
-from holdfast.web.sessions import Body
+from holdfast.web.sessions import Body, Limit
 
 router = APIRouter(tags=["approvals"], prefix="/approvals", route_class=Guarded)
 
@@ -29,11 +31,23 @@ class AnswerBody(Body):
 
 
 @router.get("", name="approvals")
-def approvals(holdfast: Served, session: str | None = None, every: bool = False) -> Document:
-    """Those without an answer, the oldest first; ``every``: the answered ones too."""
+def approvals(
+    holdfast: Served,
+    session: Annotated[str | None, Query(min_length=1, max_length=MAX_NAME)] = None,
+    every: bool = False,
+    after: Annotated[str | None, Query(min_length=1, max_length=MAX_ID)] = None,
+    limit: Limit = 50,
+) -> Document:
+    """Those without an answer, the oldest first; ``every``: the answered ones too.
+
+    ``next_after`` leads to the next page, and is null on the last one.
+    """
     session_id = None if session is None else holdfast.find(session)
-    found = holdfast.approvals(session_id, open_only=not every)
-    return {"approvals": [_shown(holdfast, approval) for approval in found]}
+    found = holdfast.approvals(session_id, open_only=not every, after=after, limit=limit)
+    return {
+        "approvals": [_shown(holdfast, approval) for approval in found],
+        "next_after": found[-1].id if len(found) == limit else None,
+    }
 
 
 @router.get("/{approval}", name="get_approval")

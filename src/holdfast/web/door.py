@@ -25,6 +25,9 @@ from holdfast.web.rates import Rates
 MAX_BODY: Final = 16 * 1024 * 1024
 #: for a whole body: whoever is slower keeps a place that others need
 BODY_SECONDS: Final = 30.0
+#: requests that are answered at the same time, streams among them; fewer than there may be connections, so that
+#: there is a place left to say so
+MOST_AT_ONCE: Final = 700
 #: a supervisor has no token
 _OPEN_TO_ALL: Final = "/healthz"
 _LOCAL_NAMES: Final = frozenset({"localhost"})
@@ -51,11 +54,21 @@ class Door:
         self._app = app
         self._callers = callers
         self._rates = rates
+        self._at_once = 0
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
-            return
+        elif self._at_once >= MOST_AT_ONCE and scope["path"] != _OPEN_TO_ALL:
+            await _overloaded()(scope, receive, send)
+        else:
+            self._at_once += 1
+            try:
+                await self._answer(scope, receive, send)
+            finally:
+                self._at_once -= 1
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         refused = await self._refusal(scope)
         if refused is not None:
             await refused(scope, receive, send)
@@ -157,6 +170,13 @@ def _bucket(caller: Caller | None, scope: Scope) -> str:
 def _too_many(wait: float) -> Response:
     answer = answer_to(TooMany("too many requests: come back a little later"))
     answer.headers["retry-after"] = str(math.ceil(wait))
+    return answer
+
+
+def _overloaded() -> Response:
+    words = "the server answers as many requests as it can: come back a little later"
+    answer = problem(HTTPStatus.SERVICE_UNAVAILABLE, "overloaded", words)
+    answer.headers["retry-after"] = "1"
     return answer
 
 

@@ -17,6 +17,7 @@ from holdfast.errors import ConfigError, InvalidInput
 from holdfast.store.sql_store import SqlStore
 from holdfast.web.app import create_app
 from holdfast.web.callers import Callers
+from holdfast.web.connections import Connection
 from holdfast.web.door import is_loopback
 from holdfast.web.events import Streams
 from holdfast.web.queue_news import Queues
@@ -26,8 +27,6 @@ from holdfast.web.serving import Workspaces
 #: requests that are still answered after a signal has come
 _LAST_ANSWERS_SECONDS = 10
 _BACKLOG = 128
-#: at the same time; whoever comes then is told so
-_MOST_CONNECTIONS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +57,7 @@ def serve_until_stopped(holdfast: Holdfast, at: Listening, announce: Callable[[s
             lifespan="off",
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=_MOST_CONNECTIONS,
+            http=Connection,
             timeout_graceful_shutdown=_LAST_ANSWERS_SECONDS,
         )
         with _ended_by_sigterm():

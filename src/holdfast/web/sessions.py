@@ -9,6 +9,7 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict
 
 from holdfast.domain.decisions import decision_document
+from holdfast.domain.numbers import MOST
 from holdfast.domain.sessions import SessionFilter
 from holdfast.domain.text import MAX_NAME
 from holdfast.engine.documents import Document, history_turn_document, session_document
@@ -103,10 +104,22 @@ def finalize_session(holdfast: ServedOnce, session: SessionPath, end: OutcomeBod
 
 
 @router.get("/{session}/history", name="history")
-def history(holdfast: Served, session: SessionPath, limit: Limit = 50) -> Document:
-    """The newest turns of the conversation as it stands, oldest first."""
-    turns = holdfast.history(holdfast.find(session), limit)
-    return {"turns": [history_turn_document(turn) for turn in turns]}
+def history(
+    holdfast: Served,
+    session: SessionPath,
+    limit: Limit = 50,
+    before: Annotated[int | None, Query(ge=2, le=MOST)] = None,
+) -> Document:
+    """The newest turns of the conversation as it stands, oldest first.
+
+    ``next_before`` leads to those that came before them, and is null where it begins.
+    """
+    turns = holdfast.history(holdfast.find(session), limit, before=before)
+    begins = len(turns) < limit or turns[0].seq == 1
+    return {
+        "turns": [history_turn_document(turn) for turn in turns],
+        "next_before": None if begins else turns[0].seq,
+    }
 
 
 @router.get("/{session}/decision", name="explain")

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Annotated
 
 from fastapi import APIRouter, Path, Query
+from pydantic import Field
 
+from holdfast.clock import after
 from holdfast.domain.ids import RuntimeId
 from holdfast.domain.numbers import MOST
+from holdfast.domain.pointers import NO_RIGHTS, Rights
 from holdfast.domain.turns import NewTurn, TurnRequest
 from holdfast.engine.documents import (
     Document,
     attempt_document,
     history_turn_document,
+    late_report_document,
     turn_document,
 )
 from holdfast.web.access import Guarded
@@ -25,6 +30,7 @@ router = APIRouter(tags=["turns"], prefix="/sessions/{session}/turns", route_cla
 
 TurnPath = Annotated[int, Path(ge=1, le=MOST)]
 _MOST_PRIORITY = 1000
+_LONGEST_DELAY = 366 * 24 * 3600
 
 
 class NewTurnBody(Body):
@@ -34,8 +40,25 @@ class NewTurnBody(Body):
     work_dir: str | None = None
     fresh: bool = False
     priority: Annotated[int, Query(ge=-_MOST_PRIORITY, le=_MOST_PRIORITY)] = 0
+    delay: Annotated[float, Field(ge=0, le=_LONGEST_DELAY)] = 0.0
     runtime_id: str | None = None
     key: str | None = None
+    permission_mode: str | None = None
+    allowed_tools: Sequence[str] = ()
+    extra_dirs: Sequence[str] = ()
+    approve_tools: Sequence[str] = ()
+    allow_wider_rights: bool = False
+
+    @property
+    def rights(self) -> Rights | None:
+        """None: nobody named any."""
+        named = Rights(
+            self.permission_mode,
+            frozenset(self.allowed_tools),
+            frozenset(self.extra_dirs),
+            approve_tools=frozenset(self.approve_tools),
+        )
+        return None if named == NO_RIGHTS else named
 
 
 class EditBody(Body):
@@ -51,11 +74,11 @@ class RetryBody(Body):
 def turns(
     holdfast: Served,
     session: SessionPath,
-    after: Annotated[int, Query(ge=0, le=MOST)] = 0,
+    behind: Annotated[int, Query(alias="after", ge=0, le=MOST)] = 0,
     limit: Limit = 50,
 ) -> Document:
     """In order; ``next_after`` leads to the next page, and is null on the last one."""
-    found = holdfast.store.turns(holdfast.find(session), after=after, limit=limit)
+    found = holdfast.store.turns(holdfast.find(session), after=behind, limit=limit)
     return {
         "turns": [turn_document(turn) for turn in found],
         "next_after": found[-1].seq if len(found) == limit else None,
@@ -69,8 +92,11 @@ def enqueue_turn(holdfast: ServedOnce, session: SessionPath, new: NewTurnBody) -
     asked = NewTurn(
         new.prompt,
         holdfast.provider_of(found, new.provider),
-        TurnRequest(new.work_dir, new.model, force_fresh=new.fresh),
+        TurnRequest(
+            new.work_dir, new.model, new.rights, new.fresh, allow_wider_rights=new.allow_wider_rights
+        ),
         priority=new.priority,
+        not_before=after(holdfast.store.now(), new.delay) if new.delay else None,
         runtime_id=None if new.runtime_id is None else RuntimeId(new.runtime_id),
         key=new.key,
     )
@@ -82,7 +108,12 @@ def get_turn(holdfast: Served, session: SessionPath, turn: TurnPath) -> Document
     conversation = holdfast.session(holdfast.find(session)).conversation_id
     found = holdfast.store.get_turn(conversation, turn)
     attempts = holdfast.store.attempts(conversation, turn)
-    return {**turn_document(found), "attempts": [attempt_document(attempt) for attempt in attempts]}
+    late = [report for report in holdfast.store.late_reports(conversation) if report.seq == turn]
+    return {
+        **turn_document(found),
+        "attempts": [attempt_document(attempt) for attempt in attempts],
+        "late_reports": [late_report_document(report) for report in late],
+    }
 
 
 @router.patch("/{turn}", name="edit_turn")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-from holdfast.config import cache_dir, data_dir
+from holdfast.config import TOKEN_VARIABLE, cache_dir, data_dir
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.runtimes import Runtime
@@ -17,6 +17,9 @@ from holdfast.processes.machine import Machine, this_machine
 from holdfast.providers.contract import Archive, Provider
 from holdfast.providers.registry import get_provider, provider_names
 from holdfast.providers.runtimes import find_runtime
+
+#: what agents are given as their token
+AGENT_TOKEN_VARIABLE = "HOLDFAST_AGENT_TOKEN"  # noqa: S105 - its name, not a token
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +47,10 @@ class Agent:
 
 
 class Agents:
-    """Finds each agent once; the environment is the one that agents are given."""
+    """Finds each agent once; the environment is the one that agents are given, but for our token."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
-        self._environ = dict(environ)
+        self._environ = _for_agents(environ)
         self._found: dict[str, Agent] = {}
 
     @cached_property
@@ -79,3 +82,11 @@ class Agents:
             except HoldfastError as exc:
                 found[name] = exc
         return found
+
+
+def _for_agents(environ: Mapping[str, str]) -> dict[str, str]:
+    """Whatever an agent prints is kept and read by others: it does without our token, or has one of its own."""
+    given = dict(environ)
+    given.pop(TOKEN_VARIABLE, None)
+    own = given.pop(AGENT_TOKEN_VARIABLE, "")
+    return {**given, TOKEN_VARIABLE: own} if own else given

@@ -78,13 +78,18 @@ def _lasts(until: object, now: int) -> bool:
     return not isinstance(until, int) or until > now
 
 
-def listed(s: Scope, session_id: str | None, limit: int, *, open_only: bool) -> tuple[Approval, ...]:
+def listed(
+    s: Scope, session_id: str | None, after: str | None, limit: int, *, open_only: bool
+) -> tuple[Approval, ...]:
     conditions, params = ["workspace = :ws"], dict[str, object](limit=limit)
     if session_id is not None:
         conditions.append("session_id = :session_id")
         params["session_id"] = session_id
     if open_only:
         conditions.append("status = 'open'")
+    if after is not None:
+        conditions.append("(requested_at, id) > (:requested_at, :after)")
+        params |= {"requested_at": approval_rows.get(s, after).requested_at, "after": after}
     sql = (
         f"SELECT {COLUMNS} FROM approvals WHERE {' AND '.join(conditions)} "
         "ORDER BY requested_at, id LIMIT :limit"

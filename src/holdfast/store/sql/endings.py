@@ -32,6 +32,7 @@ from holdfast.domain.turns import (
 )
 from holdfast.domain.usage import NO_USAGE, Usage, UsageReport
 from holdfast.errors import Conflict, LeaseLost, UnreadableSession
+from holdfast.processes.machine import describe_owner
 from holdfast.store import tallies
 from holdfast.store.sql import (
     approval_rows,
@@ -215,7 +216,7 @@ def _end_turn(s: Scope, turn: Turn, end: TurnEnd, revision: int) -> Turn:
         return replace(turn, status=TurnStatus.QUEUED, not_before=end.retry_at, next_cause=cause)
     response = turn.response
     if end.response is not None:
-        response = clean_text(end.response)
+        response = history.kept_response(end.response)
         history.add_text(s, turn.conversation_id, turn.seq, revision, prompt=None, response=response)
     failure = end.failure
     if failure is not None:
@@ -367,14 +368,14 @@ def recover(s: Scope, orphan: Orphan, *, owner_is_gone: bool, response: str | No
         response = None
         turns.requeue(s, turn.conversation_id, turn.seq, None, AttemptCause.APPROVAL, turn.tries - 1)
     elif turn.foreground or turn.tries >= turn.max_attempts:
-        why = f"its worker {lease.owner} went away"
+        why = f"its worker {describe_owner(lease.owner)} went away"
         turns.end(s, turn, TurnStatus.FAILED, Failure(FailureClass.INTERRUPTED, why))
     else:
         response = None  # what runs again has no answer yet
         turns.requeue(s, turn.conversation_id, turn.seq, None, AttemptCause.RECOVERY, turn.tries)
     if response is not None:
         revision = history.get(s, lease.conversation_id).revision
-        said = clean_text(response)
+        said = history.kept_response(response)
         history.add_text(s, lease.conversation_id, lease.seq, revision, prompt=None, response=said)
     turns.promote_head(s, lease.conversation_id, lease.session_id)
     return turns.get(s, lease.conversation_id, lease.seq)

@@ -12,6 +12,8 @@ from operator import itemgetter
 
 from holdfast.domain.conversations import ChangeKind, Conversation, ForkPoint, HistoryChange, HistoryTurn
 from holdfast.domain.ids import ConversationId
+from holdfast.domain.secret_tokens import redact_own_tokens
+from holdfast.domain.text import clean_text
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import Conflict, InvalidInput, NotFound, StoreCorrupt, UnreadableSession
 from holdfast.store.driver import Row
@@ -54,7 +56,7 @@ INHERITED_CUT = """
 SELECT MIN(first_seq) FROM history_changes
 WHERE workspace = :ws AND conversation_id = :id AND kind = 'truncate' AND revision <= :revision"""
 TURNS = """
-SELECT t.seq, s.agent, t.session_id, t.status, t.created_at
+SELECT t.seq, s.agent, t.session_id, t.status, t.created_at, t.retry_of, t.attempts
 FROM turns t JOIN sessions s ON s.workspace = t.workspace AND s.id = t.session_id
 WHERE t.workspace = :ws AND t.conversation_id = :id AND t.seq >= :first AND t.seq <= :last
     AND (t.dropped IS NULL OR t.dropped > :revision)
@@ -95,7 +97,7 @@ WHERE workspace = :ws AND conversation_id = :id AND seq > :keep AND seq <= :last
 
 _SHAPE = Shape("conversations", COLUMNS, "parent_id fork_seq fork_revision")
 _REVISION = Shape("conversations", "revision")
-_TURN = Shape("turns", "seq, agent, session_id, status, created_at")
+_TURN = Shape("turns", "seq, agent, session_id, status, created_at, retry_of, attempts", "retry_of")
 _TEXT = Shape("messages", "seq, role, revision, text")
 _CHANGE = Shape("history_changes", "revision, kind, first_seq, last_seq")
 _CUT = Shape("history_changes", "first_seq", "first_seq")
@@ -234,13 +236,14 @@ def _texts(s: Scope, chain: list[Segment], first: int, last: int) -> dict[tuple[
 
 
 def _turn(row: Row, texts: Mapping[tuple[int, str], tuple[int, str]]) -> HistoryTurn:
-    seq, agent, session_id, status, at = row
+    seq, agent, session_id, status, at, retry_of, attempts = row
     asked_at, prompt = texts.get((seq, "prompt"), (0, ""))
     answered_at, response = texts.get((seq, "response"), (0, None))
     revision = max(asked_at, answered_at)
     return HistoryTurn(
-        seq, agent, session_id, TurnStatus(status), revision, prompt, response, read_instant(at)
-    )
+        seq, agent, session_id, TurnStatus(status), revision, prompt, response, read_instant(at), retry_of,
+        attempts,
+    )  # fmt: skip
 
 
 def changes_since(s: Scope, conversation: Conversation, epoch: int) -> tuple[HistoryChange, ...]:
@@ -273,6 +276,11 @@ def take_seq(s: Scope, conversation: Conversation) -> int:
     return conversation.next_seq
 
 
+def kept_response(text: str) -> str:
+    """Word for word, but for what no store can keep and what would let its readers in to the server."""
+    return redact_own_tokens(clean_text(text))
+
+
 def add_text(
     s: Scope, conversation_id: str, seq: int, revision: int, *, prompt: str | None, response: str | None
 ) -> None:
@@ -296,7 +304,8 @@ def edit(
     if response is not None and current.status.is_open:
         raise Conflict(f"turn {seq} is still {current.status}: it has no response to edit", seq=seq)
     changed = _record(s, conversation, ChangeKind.EDIT, seq, seq)
-    add_text(s, conversation.id, seq, changed.revision, prompt=prompt, response=response)
+    said = None if response is None else kept_response(response)
+    add_text(s, conversation.id, seq, changed.revision, prompt=prompt, response=said)
     return visible_turn(s, changed, seq)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from holdfast.domain.ids import RuntimeId
-from holdfast.domain.runtimes import Runtime
+from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.errors import NotFound
 from holdfast.store.driver import Row
 from holdfast.store.sql import codec
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.shapes import Shape, readable
+from holdfast.store.sql.shapes import Shape, read_instant, readable
 
 KNOW = """
 INSERT INTO runtimes (workspace, id, machine, provider, distribution, home, version, capabilities,
@@ -25,10 +25,11 @@ RUNTIME = f"""
 SELECT {COLUMNS} FROM runtimes
 WHERE workspace = :ws AND id = :id"""
 RUNTIMES = f"""
-SELECT {COLUMNS} FROM runtimes
+SELECT {COLUMNS}, last_seen_at FROM runtimes
 WHERE workspace = :ws ORDER BY provider, machine, id"""
 
 _SHAPE = Shape("runtimes", COLUMNS, "version")
+_KNOWN = Shape("runtimes", f"{COLUMNS}, last_seen_at", "version")
 
 
 def register(s: Scope, runtime: Runtime, *, refresh: bool) -> RuntimeId:
@@ -45,15 +46,16 @@ def get(s: Scope, runtime_id: str) -> Runtime:
     row = s.one(RUNTIME, id=runtime_id)
     if row is None:
         raise NotFound("runtime", runtime_id)
-    return _read(s, row)
-
-
-def all_of(s: Scope) -> tuple[Runtime, ...]:
-    return tuple(readable(lambda row: _read(s, row), s.all(RUNTIMES)))
-
-
-def _read(s: Scope, row: Row) -> Runtime:
     return _SHAPE.read(s.where, row, _read_runtime, *row[:4])
+
+
+def all_of(s: Scope) -> tuple[KnownRuntime, ...]:
+    return tuple(readable(lambda row: _KNOWN.read(s.where, row, _read_known, *row[:4]), s.all(RUNTIMES)))
+
+
+def _read_known(row: Row) -> KnownRuntime:
+    *runtime, last_seen_at = row
+    return KnownRuntime(_read_runtime(tuple(runtime)), read_instant(last_seen_at))
 
 
 def _read_runtime(row: Row) -> Runtime:

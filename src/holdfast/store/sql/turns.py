@@ -225,14 +225,15 @@ def record(s: Scope, session_id: str, new: NewTurn, response: str | None, used: 
     if there is not None:
         return there
     conversation = locked.conversation
+    said = None if response is None else history.kept_response(response)
     seq = history.take_seq(s, conversation)
     turn = Turn(
-        conversation.id, seq, locked.session_id, new.provider, TurnStatus.DONE, new.prompt, response,
+        conversation.id, seq, locked.session_id, new.provider, TurnStatus.DONE, new.prompt, said,
         new.request, new.priority, None, new.runtime_id, new.foreground, None, 0, _max_attempts(s, new),
         conversation.generation, None, None, False, s.now, s.now,
     )  # fmt: skip
     _insert(s, turn, new.key)
-    history.add_text(s, conversation.id, seq, conversation.revision, prompt=new.prompt, response=response)
+    history.add_text(s, conversation.id, seq, conversation.revision, prompt=new.prompt, response=said)
     s.run(
         TOUCH, session_id=session_id, now=s.now, input=used.input_tokens, cached=used.cached_input_tokens,
         output=used.output_tokens, cost=used.cost_usd,
