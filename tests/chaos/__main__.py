@@ -51,6 +51,9 @@ def main() -> int:
             print(f"chaos: broken; what is left is in {root}", file=sys.stderr)
     if any(figures.broken for figures in found):
         return 1
+    if not all(figures.late and figures.strays for figures in found):
+        print("chaos: nobody came too late, or no agent was left behind: try more turns", file=sys.stderr)
+        return 1
     if args.write:
         publish(found)
     return 0

@@ -1,10 +1,12 @@
 """Owns a campaign: turns that are queued and run while one thing after the other breaks, and its figures."""
 
 import json
+import os
+import signal
 import threading
 import time
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from random import Random
@@ -18,7 +20,7 @@ from holdfast.store.open import open_store
 from tests.chaos.crew import Crew, work_command
 from tests.chaos.databases import Database
 from tests.chaos.evidence import Evidence, read_answers, read_marks, read_recorded
-from tests.chaos.faults import FAULTS, schedule
+from tests.chaos.faults import faults_of, schedule
 from tests.chaos.fleet import Fleet, fleet, left_running
 from tests.chaos.verdict import Broken, judge
 
@@ -48,6 +50,7 @@ class Figures:
     faults: dict[str, int]
     attempts: int
     interrupted: int  #: attempts that were taken over
+    strays: int  #: agents that hung on a machine that was lost
     late: int  #: reports of workers that were fenced, kept as evidence
     broken: Broken
 
@@ -62,13 +65,15 @@ class Campaign:
     crew: Crew
     root: Path
     _acknowledged: set[str] = field(default_factory=set)
+    _ration: int = 0  #: so many turns may have been asked for by now
     _over: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> Figures:
         chance = Random(self.plan.chance)
-        names = self.plan.faults or FAULTS[self.database.name]
+        names = self.plan.faults or faults_of(self.database)
         faults = schedule(names, self.plan.rounds, chance)
         self._until = time.monotonic() + self.plan.seconds
+        self._ration = self.plan.sessions
         for folder in (self._marks, self._work_dir):
             folder.mkdir()
         with fleet(self.database, self.crew, self.root) as running:
@@ -81,9 +86,11 @@ class Campaign:
                 self._over.set()
                 feeder.join()
             running.stop()
-            crashed = tuple(crash for program in running.programs for crash in program.found_crashes())
-        seen = self._look(crashed)
-        return self._figures(seen, injected)
+        seen = self._look(running)
+        for pid in left_running(self.crew):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return self._figures(seen, injected, len(running.strays))
 
     # --- what is asked for ---
 
@@ -115,10 +122,11 @@ class Campaign:
                         break
 
     def _await_demand(self) -> None:
-        """A few turns ahead of the workers: somebody is asking for more whatever breaks."""
+        """A few turns ahead of the workers, and so that some are left for every fault."""
         most = _AHEAD * self.plan.sessions
-        while len(self._acknowledged) - len(self._ended()) >= most and not self._over.wait(0.1):
-            pass
+        while len(self._acknowledged) >= min(len(self._ended()) + most, self._ration):
+            if self._over.wait(0.1):
+                return
 
     def _enqueue(self, store: Store, session_id: SessionId, number: int, name: str) -> None:
         provider = self.crew.provider
@@ -138,7 +146,8 @@ class Campaign:
             if not self._await_ended(running, number * self.plan.all_turns // (len(faults) + 1)):
                 break
             running.tend()  # what the last one ended can be hit again
-            FAULTS[self.database.name][name](running, chance)
+            self._ration = self.plan.sessions + number * self.plan.all_turns // len(faults)
+            faults_of(self.database)[name](running, chance)
             injected[name] += 1
         injected["clock_wrong"] = running.wrong_clocks
         return injected
@@ -173,7 +182,7 @@ class Campaign:
 
     # --- what is left ---
 
-    def _look(self, crashed: tuple[str, ...]) -> Evidence:
+    def _look(self, ran: Fleet) -> Evidence:
         with closing(open_store(self.database.url)) as store:
             ids = self._session_ids
             recorded = tuple(found for session_id in ids for found in read_recorded(store, session_id))
@@ -187,11 +196,12 @@ class Campaign:
             held,
             read_marks(self._marks),
             tuple(read_answers(self.crew.transcripts())),
-            left_running(self.crew),
-            crashed,
+            (*left_running(self.crew), *ran.overdue),
+            tuple(crash for program in ran.programs for crash in program.found_crashes()),
+            tuple(ran.absences),
         )
 
-    def _figures(self, seen: Evidence, injected: Counter[str]) -> Figures:
+    def _figures(self, seen: Evidence, injected: Counter[str], strays: int) -> Figures:
         attempts = [attempt for recorded in seen.recorded for attempt in recorded.attempts]
         return Figures(
             self.database.name,
@@ -200,6 +210,7 @@ class Campaign:
             dict(sorted(injected.items())),
             len(attempts),
             sum(attempt.status == "interrupted" for attempt in attempts),
+            strays,
             len(seen.late),
             judge(seen),
         )

@@ -1,23 +1,27 @@
 """Owns the two databases of a campaign, and how each of them goes away for a while."""
 
+import os
 import resource
 import shutil
+import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tests.integration.faulty_proxy import FaultyProxy, faulty_proxy
 from tests.postgres_server import OwnServer
 
-#: files of this size have no more room on the disk; agents' own are smaller, the store's are larger
-FULL_AT_BYTES = 128 * 1024
+#: agents' own files are smaller than this, the store's are larger
+LIMIT_BYTES = 128 * 1024
+DISK = "size=32m"
 
 
 @dataclass(frozen=True)
 class Sqlite:
     file: Path
+    has_own_disk: bool = False  #: a small one, which nothing else is on
     name: str = "sqlite"
     #: there is one clock for all who use a file
     near_shift: float = 0.0
@@ -30,6 +34,18 @@ class Sqlite:
     def near_url(self) -> str:
         """As a worker beside it calls it."""
         return self.url
+
+    @contextmanager
+    def full(self) -> Iterator[None]:
+        """No byte is free on its disk meanwhile."""
+        filler = self.file.with_name("filler")
+        try:
+            with suppress(OSError), filler.open("wb", buffering=0) as file:
+                while file.write(bytes(4096)):
+                    pass
+            yield
+        finally:
+            filler.unlink()
 
 
 @dataclass(frozen=True)
@@ -62,7 +78,23 @@ Database = Sqlite | Postgres
 
 @contextmanager
 def sqlite(root: Path) -> Iterator[Sqlite]:
-    yield Sqlite(root / "holdfast.db")
+    with _own_disk(root / "disk") as is_mounted:
+        database = Sqlite(root / "disk" / "holdfast.db", is_mounted)
+        yield database
+        shutil.copy(database.file, root)  # to be looked at when the disk is gone
+
+
+@contextmanager
+def _own_disk(folder: Path) -> Iterator[bool]:
+    """False: we may not mount one, and it is a folder like any other."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", DISK, "none", str(folder)]
+    is_mounted = os.geteuid() == 0 and subprocess.run(mount, check=False).returncode == 0
+    try:
+        yield is_mounted
+    finally:
+        if is_mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
 
 
 @contextmanager
@@ -81,11 +113,12 @@ def postgres(root: Path) -> Iterator[Postgres]:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def fill_disk(pid: int) -> None:
+@contextmanager
+def limited_files(pid: int) -> Iterator[None]:
+    """No file of the store may grow meanwhile, which a write notices almost as on a full disk."""
     _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (FULL_AT_BYTES, most))
-
-
-def empty_disk(pid: int) -> None:
-    _, most = resource.prlimit(pid, resource.RLIMIT_FSIZE)
-    resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))
+    resource.prlimit(pid, resource.RLIMIT_FSIZE, (LIMIT_BYTES, most))
+    try:
+        yield
+    finally:
+        resource.prlimit(pid, resource.RLIMIT_FSIZE, (most, most))

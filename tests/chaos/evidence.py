@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from holdfast.clock import Instant
 from holdfast.domain.turns import Attempt, LateReport, Turn
 from holdfast.store.contract import Store
 
@@ -20,6 +21,7 @@ class Mark:
     what: str
     turn: str
     marker: str
+    besides: str = ""  #: the marker of that other tool
 
 
 @dataclass(frozen=True)
@@ -31,11 +33,17 @@ class Recorded:
     attempts: tuple[Attempt, ...]
     #: attempt number and marker of every answer of a tool among its events
     told: tuple[tuple[int, str], ...]
+    #: attempt numbers of the events that were noticed when their attempt was over
+    after_the_end: tuple[int, ...] = ()
 
 
-def marker_of(attempt: Attempt) -> str:
-    """What the processes of an attempt carry."""
-    return f"{attempt.conversation_id}.{attempt.seq}.{attempt.number}.{attempt.fence}"
+@dataclass(frozen=True)
+class Absence:
+    """A worker that could not be heard for a while, or ever again."""
+
+    pid: int
+    since: Instant
+    until: Instant
 
 
 @dataclass(frozen=True)
@@ -48,6 +56,7 @@ class Evidence:
     answers: tuple[str, ...]  #: the markers of what the agents' own transcripts say was answered
     left_running: tuple[int, ...] = ()
     crashed: tuple[str, ...] = ()  #: workers and servers that ended by an error
+    absences: tuple[Absence, ...] = ()
 
 
 def read_marks(folder: Path) -> dict[str, tuple[Mark, ...]]:
@@ -74,4 +83,6 @@ def read_recorded(store: Store, session_id: str) -> Iterator[Recorded]:
             for attempt, event in events
             for told in ANSWER.findall(json.dumps(dict(event.data)))
         )
-        yield Recorded(found[1] if found else "?", turn, attempts, told)
+        ended_at = {attempt.number: attempt.ended_at for attempt in attempts}
+        late = tuple(attempt for attempt, event in events if event.at > (ended_at[attempt] or event.at))
+        yield Recorded(found[1] if found else "?", turn, attempts, told, late)

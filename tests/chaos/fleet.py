@@ -1,4 +1,7 @@
-"""Owns the processes of a campaign: a server and workers, near to the database and far from it, kept running."""
+"""Owns the processes of a campaign: a server and workers, near to the database and far from it, kept running.
+
+The one that is far has a machine of its own: nobody else can end what it leaves behind.
+"""
 
 import os
 import signal
@@ -11,20 +14,27 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from holdfast.clock import Instant, after, system_clock
 from holdfast.processes.table import processes
 from tests.chaos import shifted
 from tests.chaos.crew import Crew
 from tests.chaos.databases import Database
+from tests.chaos.evidence import Absence
 from tests.integration.faulty_proxy import FaultyProxy, faulty_proxy
 
 HOLDFAST = [str(Path(sys.executable).with_name("holdfast"))]
 LEASE_SECONDS = 3.0
+FAR_GRACE_SECONDS = 2.0
+#: what was away has renewed its leases by then
+MENDING_SECONDS = 1.0
 #: a worker of which nothing is known any more is given up after so long
 END_SECONDS = 60.0
 FAR_SHIFT = -420.0
+NEVER = Instant(2**62)
 #: everything that takes its time takes less of it; a turn may be begun again however often something happens
 SETTINGS = {
     "HOLDFAST_QUEUE__LEASE_SECONDS": str(LEASE_SECONDS),
+    "HOLDFAST_QUEUE__AFFINITY_SECONDS": "1",
     "HOLDFAST_QUEUE__HEARTBEAT_SECONDS": "0.5",
     "HOLDFAST_QUEUE__GRACE_SECONDS": "30",
     "HOLDFAST_QUEUE__POLL_SECONDS": "0.2",
@@ -90,6 +100,15 @@ class Program:
             self._ended_by_us = self._ended_by_us or number not in (signal.SIGSTOP, signal.SIGCONT)
             self._process.send_signal(number)
 
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """Then it goes on as if nothing had happened."""
+        self.send(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self.send(signal.SIGCONT)
+
     def end(self, number: signal.Signals) -> None:
         assert self._process is not None
         self.send(number)
@@ -108,17 +127,53 @@ class Fleet:
     near: Program
     far: Program
     wrong: Program  #: its clock is
-    proxy: FaultyProxy  #: between the server and all who are far
+    port: int  #: of the server
+    proxy: FaultyProxy  #: between the server and all who are not near
+    absences: list[Absence] = field(default_factory=list)
+    strays: list[int] = field(default_factory=list)  #: agents that hung when their machine was lost
+    overdue: list[int] = field(default_factory=list)  #: agents that ran on when the grace was over
 
     @property
     def workers(self) -> list[Program]:
         return [self.near, self.far, self.wrong]
 
+    def agents_of(self, worker: Program) -> list[int]:
+        """Those with a tool at work; each leads the group of its processes."""
+        listed = list(processes())
+        parents = {process.parent for process in listed}
+        return [found.pid for found in listed if found.parent == worker.pid and found.pid in parents]
+
+    def hang_agents(self, worker: Program) -> list[int]:
+        """They would be there for ever now; whom it hit."""
+        hit = []
+        for agent in self.agents_of(worker):
+            with suppress(ProcessLookupError):
+                os.killpg(agent, signal.SIGSTOP)
+                hit.append(agent)
+        return hit
+
+    @contextmanager
+    def away(self, *workers: Program) -> Iterator[None]:
+        """Nobody hears of them meanwhile, nor for a moment afterwards."""
+        pids, since = [worker.pid for worker in workers], system_clock()
+        try:
+            yield
+        finally:
+            until = after(system_clock(), MENDING_SECONDS)
+            self.absences += [Absence(pid, since, until) for pid in pids]
+
+    def kill(self, worker: Program) -> None:
+        """What it had is for others, from now on."""
+        self.absences.append(Absence(worker.pid, system_clock(), NEVER))
+        worker.end(signal.SIGKILL)
+
+    def start_server(self) -> None:
+        self.server.start()
+        await_port(self.port)
+
     @property
-    def busy_workers(self) -> list[Program]:
-        """Those with an agent at work."""
-        parents = {process.parent for process in processes()}
-        return [worker for worker in self.workers if worker.pid in parents]
+    def behind_the_server(self) -> tuple[Program, ...]:
+        return self.far, self.wrong
 
     @property
     def programs(self) -> list[Program]:
@@ -147,28 +202,33 @@ def fleet(database: Database, crew: Crew, root: Path) -> Iterator[Fleet]:
     port = _free_port()
     environ = {**os.environ, "HOME": str(root), **SETTINGS, **crew.environ}
     serve = [*HOLDFAST, "serve", "--port", str(port)]
-    work = ["worker", "--provider", crew.provider, "--slots", "2"]
+    work = ["worker", "--provider", crew.provider]
+
+    far = {
+        "XDG_DATA_HOME": str(root / "another-machine"),
+        "HOLDFAST_QUEUE__GRACE_SECONDS": str(FAR_GRACE_SECONDS),
+    }
 
     def wrong(seconds: float) -> list[str]:
         return [sys.executable, shifted.__file__, str(seconds)]
 
     with faulty_proxy(f"http://127.0.0.1:{port}") as proxy:
 
-        def program(name: str, command: list[str], url: str) -> Program:
-            return Program(name, command, {**environ, "HOLDFAST_URL": url}, root)
+        def program(name: str, command: list[str], url: str, **own: str) -> Program:
+            return Program(name, command, {**environ, "HOLDFAST_URL": url, **own}, root)
 
         near = wrong(database.near_shift) if database.near_shift else HOLDFAST
         running = Fleet(
             database,
             program("server", serve, database.url),
             program("near", [*near, *work], database.near_url),
-            program("far", [*HOLDFAST, *work], proxy.url),
+            program("far", [*HOLDFAST, *work, "--slots", "2"], proxy.url, **far),
             program("wrong", [*wrong(FAR_SHIFT), *work], proxy.url),
+            port,
             proxy,
         )
         try:
-            running.server.start()
-            await_port(port)
+            running.start_server()
             for worker in running.workers:
                 worker.start()
             yield running

@@ -1,27 +1,33 @@
 """The judge of a campaign sees what it is there to see: each promise, broken once."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 
+from holdfast.clock import after
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.decisions import Decided, DecisionKind, Reason
 from holdfast.domain.ids import ConversationId, SessionId
 from holdfast.domain.turns import Attempt, AttemptCause, AttemptStatus, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE
+from holdfast.engine.running.strays import marker_of
+from holdfast.testing.builders import a_process
 from holdfast.testing.clock import NOON
-from tests.chaos.evidence import Evidence, Mark, Recorded, marker_of
+from tests.chaos.evidence import Absence, Evidence, Mark, Recorded
 from tests.chaos.verdict import Broken, judge
 
 SESSION, CONVERSATION = SessionId("s"), ConversationId("c")
-NOTHING = Broken(0, 0, 0, 0, 0, 0, 0, 0)
+NOTHING = Broken(*(0,) * len(fields(Broken)))
+AWAY = Absence(7, NOON, NOON)
 
 
-def an_attempt(seq: int, number: int, status: AttemptStatus = AttemptStatus.DONE) -> Attempt:
+def an_attempt(
+    seq: int, number: int, status: AttemptStatus = AttemptStatus.DONE, machine: str = "here"
+) -> Attempt:
     decided = Decided(DecisionKind.FRESH, Reason.NO_POINTER, ())
     return Attempt(
-        CONVERSATION, seq, number, SESSION, "scripted", None, "owner", 10 * seq + number, AttemptCause.FIRST,
-        status, decided, None, None, None, 0, SeenTurns(), None, NOON, NOON, None, NO_USAGE, None, None, None,
+        CONVERSATION, seq, number, SESSION, "scripted", None, "7/1/owner", 10 * seq + number, AttemptCause.FIRST,
+        status, decided, None, None, None, 0, SeenTurns(), a_process(machine=machine), NOON, NOON, None, NO_USAGE, None, None, None,
         1, None,
     )  # fmt: skip
 
@@ -55,6 +61,7 @@ GOOD = Evidence(
     held=(),
     marks={"session-0": marks(*TURNS)},
     answers=tuple(marker_of(attempt) for found in TURNS for attempt in found.attempts),
+    absences=(AWAY,),
 )
 
 
@@ -66,8 +73,8 @@ def with_turn(changed: Recorded) -> Evidence:
     return replace(GOOD, recorded=(changed, *TURNS[1:]))
 
 
-def beside(mark: Mark) -> Mark:
-    return replace(mark, what="beside")
+def beside(mark: Mark, other: str = "") -> Mark:
+    return replace(mark, what="beside", besides=other)
 
 
 M = marks(*TURNS)
@@ -85,6 +92,7 @@ def test_work_that_was_taken_over_and_answered_breaks_nothing() -> None:
     [
         (replace(GOOD, recorded=TURNS[1:]), "lost"),
         (replace(GOOD, answers=GOOD.answers[1:]), "lost"),
+        (with_turn(replace(TURNS[0], told=())), "lost"),
         (with_turn(a_turn(1, TurnStatus.FAILED)), "lost"),
         (with_turn(replace(TURNS[0], turn=replace(TURNS[0].turn, response="red"))), "lost"),
         (replace(GOOD, recorded=(*TURNS, TURNS[0])), "double"),
@@ -94,6 +102,7 @@ def test_work_that_was_taken_over_and_answered_breaks_nothing() -> None:
         (with_marks(beside(M[0]), *M[1:]), "overlapping"),
         (replace(GOOD, recorded=(TURNS[0], LATE_ANSWER, TURNS[2])), "fenced_writes"),
         (replace(GOOD, recorded=(TURNS[0], LATE_EVENT, TURNS[2])), "fenced_writes"),
+        (with_turn(replace(TURNS[0], after_the_end=(1,))), "fenced_writes"),
         (with_turn(a_turn(1, TurnStatus.RUNNING)), "stuck"),
         (replace(GOOD, held=("s",)), "stuck"),
         (with_marks(M[0], *M[2:]), "disordered"),
@@ -105,3 +114,26 @@ def test_work_that_was_taken_over_and_answered_breaks_nothing() -> None:
 def test_what_is_broken_is_counted(seen: Evidence, broken: str) -> None:
     assert getattr(judge(seen), broken) > 0
     assert judge(seen)
+
+
+@pytest.mark.parametrize(("machine", "overlapping"), [("here", 1), ("there", 0)])
+def test_only_a_machine_that_was_lost_may_have_an_agent_beside_the_next(
+    machine: str, overlapping: int
+) -> None:
+    left = an_attempt(1, 1, AttemptStatus.INTERRUPTED, machine)
+    turn = a_turn(1, TurnStatus.DONE, left, an_attempt(1, 2))
+    begun, ended, _, again = marks(turn)
+    besides = beside(marks(turn)[2], marker_of(left))
+    seen = Evidence(
+        frozenset({turn.name}), (turn,), (), (), {"session-0": (begun, besides, again, ended)},
+        (marker_of(turn.attempts[1]),), absences=(AWAY,),
+    )  # fmt: skip
+
+    assert judge(seen) == replace(NOTHING, overlapping=overlapping)
+
+
+@pytest.mark.parametrize(
+    "absences", [(), (replace(AWAY, pid=8),), (replace(AWAY, since=after(NOON, 1), until=after(NOON, 2)),)]
+)
+def test_a_worker_that_could_be_heard_was_robbed(absences: tuple[Absence, ...]) -> None:
+    assert judge(replace(GOOD, absences=absences)) == replace(NOTHING, robbed=1)

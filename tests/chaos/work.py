@@ -14,14 +14,15 @@ MARKER = "HOLDFAST_ATTEMPT"
 
 def main(folder: str, session: str, turn: str, seconds: str) -> None:
     marker = os.environ[MARKER]
-    lock = os.open(f"{folder}/{session}.lock", os.O_WRONLY | os.O_CREAT, 0o600)
+    lock = os.open(f"{folder}/{session}.lock", os.O_RDWR | os.O_CREAT, 0o600)
     marks = os.open(f"{folder}/{session}.marks", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        begun = "begin"
+        os.pwrite(lock, f"{marker}\n".encode(), 0)
+        begun, besides = "begin", ""
     except BlockingIOError:
-        begun = "beside"
-    os.write(marks, f"{begun} {turn} {marker}\n".encode())
+        begun, besides = "beside", os.pread(lock, 400, 0).decode().partition("\n")[0]
+    os.write(marks, f"{begun} {turn} {marker} {besides}\n".encode())
     time.sleep(float(seconds))
     os.write(marks, f"end {turn} {marker}\n".encode())
     print(f"answered:{marker}")

@@ -106,6 +106,7 @@ def recover(run: Invocation) -> None:
     """Take over from workers that went away.
 
     What they left running is ended, and their turns are freed. `resume` does this by itself for its own session.
+    What runs here of turns that another machine took over is ended, too.
     """
     turns = run.holdfast.recover()
     if run.json:

@@ -44,13 +44,24 @@ def processes() -> Iterator[Process]:
 
 def carries(pid: int, marker: str) -> bool:
     """Was it started with this marker? Only Linux tells, and only of processes that are our own."""
+    return f"{MARKER}={marker}".encode() in _environ(pid)
+
+
+def carried_markers() -> frozenset[str]:
+    """The markers that running processes were started with, as far as Linux tells: see ``carries``."""
+    name = f"{MARKER}=".encode()
+    environs = [_environ(process.pid) for process in processes()]
+    carried = (variable for environ in environs for variable in environ if variable.startswith(name))
+    return frozenset(variable.removeprefix(name).decode(errors="replace") for variable in carried)
+
+
+def _environ(pid: int) -> list[bytes]:
     if not ON_LINUX:
-        return False
+        return []
     try:
-        environ = (_PROC / str(pid) / "environ").read_bytes()
+        return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
     except OSError:
-        return False
-    return f"{MARKER}={marker}".encode() in environ.split(b"\0")
+        return []
 
 
 def _read_process(pid: int) -> Process | None:

@@ -16,9 +16,9 @@ from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.turns import Launch, Lease
 from holdfast.engine.running.keepalive import KeepAlive
 from holdfast.engine.running.recorder import Recorder
-from holdfast.engine.running.recovery import marker
 from holdfast.engine.running.setting import SESSION_VARIABLE, Setting
 from holdfast.engine.running.stops import Stops
+from holdfast.engine.running.strays import marker_of
 from holdfast.errors import ConfigError, MissingBinary
 from holdfast.processes.line_splitter import Overlong
 from holdfast.processes.locks import SessionLock
@@ -115,7 +115,7 @@ class Launcher:
         inherited = () if lock is None else (lock.fileno(),)
         environ = {**agent.environ, SESSION_VARIABLE: self._lease.session_id}
         with AgentProcess.start(
-            command, order.work_dir, environ, marker(self._lease), agent.machine, inherited
+            command, order.work_dir, environ, marker_of(self._lease), agent.machine, inherited
         ) as process:
             self._store.launch(
                 self._lease,

@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from holdfast.domain.turns import EventKind, Lease, Orphan, Turn
 from holdfast.engine.running.log_subject import lease_fields, lines_about
+from holdfast.engine.running.strays import end_strays, marker_of
 from holdfast.errors import Conflict, NotFound, StoreCorrupt
 from holdfast.processes.machine import Machine
 from holdfast.processes.owners import Place
@@ -16,11 +17,6 @@ from holdfast.store.contract import Store
 log = logging.getLogger("holdfast")
 
 _MOST = 1000
-
-
-def marker(lease: Lease) -> str:
-    """What every process of an attempt carries in its environment, so that none of them is lost sight of."""
-    return f"{lease.conversation_id}.{lease.seq}.{lease.attempt}.{lease.fence}"
 
 
 def recover_session(store: Store, machine: Machine, session_id: str) -> Turn | None:
@@ -40,11 +36,13 @@ def recover_all(
 ) -> tuple[Turn, ...]:
     """Everything whose owner is provably gone or, if wanted, whose lease has expired, but for some sessions.
 
-    One that cannot be understood keeps none of the others waiting.
+    One that cannot be understood keeps none of the others waiting. What still runs here of turns that others
+    took over is ended.
     """
     recovered = []
     now = store.now()
-    for orphan in store.orphans(_MOST, even_live=True):
+    leased = store.orphans(_MOST, even_live=True)
+    for orphan in leased:
         is_gone = machine.is_gone(orphan.lease.owner)
         is_left = is_gone or (even_expired and orphan.lease.expires_at <= now)
         if orphan.lease.session_id in besides or not is_left:
@@ -54,6 +52,7 @@ def recover_all(
                 recovered.append(_recover(store, machine, orphan, owner_is_gone=is_gone))
             except (NotFound, StoreCorrupt) as exc:
                 log.warning("turn %s of %s stays: %s", orphan.lease.seq, orphan.lease.session_id, exc)
+    end_strays(store, machine, besides={marker_of(orphan.lease) for orphan in leased})
     return tuple(turn for turn in recovered if turn is not None)
 
 
@@ -61,7 +60,7 @@ def _recover(store: Store, machine: Machine, orphan: Orphan, *, owner_is_gone: b
     process = orphan.process
     # what runs on another machine is that machine's to end; its writes are fenced off
     is_here = process is not None and machine.place_of(process) is not Place.ELSEWHERE
-    if process is not None and is_here and not end_survivors(process, marker(orphan.lease), machine):
+    if process is not None and is_here and not end_survivors(process, marker_of(orphan.lease), machine):
         log.warning("turn %s: a process of it cannot be ended", orphan.lease.seq)
         return None
     try:
