@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import pytest
 
@@ -110,6 +111,16 @@ def test_a_text_that_is_too_large_for_a_server_is_not_tried_again(url: str) -> N
 
     assert ended.code == 2
     assert "is more than the server takes" in ended.one_line_error()
+
+
+def test_a_first_turn_that_is_too_large_for_a_server_leaves_no_session_behind(url: str) -> None:
+    env = {"HOLDFAST_URL": url}
+
+    # each character is six bytes when it travels
+    ended = holdfast("enqueue", "--agent", "huge", "--provider", "scripted", "-", stdin="…" * 2**22, env=env)
+
+    assert ended.code == 2
+    assert holdfast("list", "--agent", "huge", "--json", env=env).json["sessions"] == []
 
 
 def test_a_body_without_a_length_is_read_up_to_the_limit(url: str) -> None:
@@ -234,8 +245,15 @@ def test_json_logs_are_json_from_the_first_line() -> None:
     command = [str(HOLDFAST), "serve", "--port", "0", "--log-json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
         assert process.stdout is not None
-        ask(json.loads(process.stdout.readline())["url"], "GET", "/readyz")
+        url = json.loads(process.stdout.readline())["url"]
+        with urlopen(Request(f"{url}/healthz", method="HEAD")) as answer:
+            assert answer.status == 200
+        assert holdfast("worker", "--provider", "scripted", "--once", env={"HOLDFAST_URL": url}).code == 0
+        ask(url, "GET", "/readyz")
         process.terminate()
         lines = process.stdout.read().splitlines()
 
-    assert [json.loads(line)["message"] for line in lines] == ["GET readyz"]
+    told = [json.loads(line)["message"] for line in lines]
+    assert (told[0], told[-1]) == ("HEAD healthz", "GET readyz")
+    assert "POST register_runtime" in told
+    assert "POST claim_turn" not in told, "a worker that finds nothing to do is no news"

@@ -178,6 +178,20 @@ def test_an_agent_outlives_a_restart_of_the_server(crew: Crew, number: signal.Si
         served.end(signal.SIGTERM)
 
 
+def test_a_worker_that_is_not_let_in_at_the_start_does_not_wait(crew: Crew) -> None:
+    assert ended(crew.shop.start("token", "create", "--role", "admin"))[0] == 0
+    served = Served(crew.shop)
+    try:
+        of_nobody = f"hft_{'0' * 12}_{'0' * 64}"
+        worker = crew.enlist(environ={"HOLDFAST_URL": served.url, "HOLDFAST_TOKEN": of_nobody})
+        code, out, err = ended(worker)
+    finally:
+        served.end(signal.SIGTERM)
+
+    assert (code, out) == (4, ""), err
+    assert "the token is not known here" in err.splitlines()[-1]
+
+
 def test_once_the_grace_is_over_the_agent_of_a_server_that_keeps_silent_is_ended(crew: Crew) -> None:
     served = Served(crew.shop)
     try:

@@ -110,7 +110,11 @@ class Holdfast(Conversations):
         if new.runtime_id is not None and new.runtime_id not in {known.id for known in self.store.runtimes()}:
             raise NotFound("runtime", new.runtime_id)
         session = self.begin(prompt, agent=agent, provider=new.provider, name=name)
-        return self.enqueue(session.id, prompt, new)
+        try:
+            return self.enqueue(session.id, prompt, new)
+        except InvalidInput:
+            self.store.remove_session(session.id)
+            raise
 
     def worker(self, providers: Sequence[str], options: WorkerOptions) -> Worker:
         """For these providers, or for every one that is installed here."""

@@ -21,7 +21,7 @@ from holdfast.engine.running.recovery import recover_all
 from holdfast.engine.running.setting import Setting
 from holdfast.engine.running.turn_path import TurnPath
 from holdfast.engine.watching_queue import QueueWatcher
-from holdfast.errors import OUTAGES, HoldfastError, LeaseLost
+from holdfast.errors import OUTAGES, HoldfastError, LeaseLost, Unauthenticated
 from holdfast.processes.machine import Machine
 from holdfast.store.contract import Store
 
@@ -70,6 +70,7 @@ class Worker:
         self._spare_until = 0.0 if options.once else self._next_heartbeat()
         self._absent_until: dict[str, float] = {}
         self._is_cut_off = False
+        self._was_let_in = False
         self._unanswered: dict[str, str] = {}  #: by runtime, the key of a claim whose reply never came
 
     def stop(self) -> None:
@@ -78,10 +79,12 @@ class Worker:
         self._news.put(None)
 
     def run(self) -> None:
-        """Raises only if it was to work once: otherwise an outage is sat out."""
+        """Raises only if it was to work once, or was never let in: otherwise an outage is sat out."""
         watcher = QueueWatcher(self._store, self._ring)
         try:
             if not self._options.once:
+                names = ", ".join(sorted(agent.provider.name for agent in self._agents))
+                log.info("waiting for turns of %s, up to %s at a time", names, self._options.slots)
                 watcher.start()
             while not self._stops:
                 claimed = self._next()
@@ -110,7 +113,8 @@ class Worker:
             return None
 
     def _sit_out(self, outage: HoldfastError) -> None:
-        if self._options.once:
+        is_stranger = isinstance(outage, Unauthenticated) and not self._was_let_in
+        if self._options.once or is_stranger:
             raise outage
         if not self._is_cut_off:
             log.warning("waiting for the store: %s", outage)
@@ -118,6 +122,7 @@ class Worker:
         self._look_at = self._spare_until = self._next_heartbeat()
 
     def _reached(self) -> None:
+        self._was_let_in = True
         if self._is_cut_off:
             log.info("the store can be reached again")
             self._is_cut_off = False
@@ -220,6 +225,10 @@ class Worker:
 
     def _drain(self) -> None:
         until = time.monotonic() + self._options.drain_seconds
+        if self._running:
+            log.info(
+                "stopping: %s still run, for up to %g s", len(self._running), self._options.drain_seconds
+            )
         while self._running and self._stops < 2 and (left := until - time.monotonic()) > 0:
             self._await_news(left)
         # each takes as long as its agent needs to end

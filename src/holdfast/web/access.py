@@ -144,8 +144,8 @@ class Guarded(APIRoute):
         answer = super().get_route_handler()
 
         async def guarded(request: Request) -> Response:
-            check_caller(request, self.name)
             request.state.verb = self.name
+            check_caller(request, self.name)
             return await answer(request)
 
         return guarded

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Request
 
 from holdfast.domain.sessions import SessionFilter
 from holdfast.web.access import Guarded
@@ -12,9 +12,11 @@ router = APIRouter(tags=["health"])
 guarded = APIRouter(tags=["health"], route_class=Guarded)
 
 
+@router.head("/healthz", include_in_schema=False)
 @router.get("/healthz", openapi_extra={"security": []})
-def healthz() -> dict[str, str]:
+def healthz(request: Request) -> dict[str, str]:
     """The server answers."""
+    request.state.verb = "healthz"
     return {"status": "ok"}
 
 

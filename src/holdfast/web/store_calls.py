@@ -29,11 +29,12 @@ _JSON: Final = "application/json"
 async def call(request: Request) -> Response:
     """What hooks and workers ask for all day: none of the framework's own machinery stands in its way."""
     verb = request.path_params["verb"]
-    check_caller(request, verb)
     found = verbs().get(verb)
+    if found is not None:
+        request.state.verb = verb
+    check_caller(request, verb)
     if found is None:
         raise NotFound("verb", verb[:40])
-    request.state.verb = verb
     holdfast = served(request)
     if verb in HAPPENS_AGAIN:
         holdfast = await once(request, holdfast)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -18,6 +19,8 @@ log = logging.getLogger("holdfast.web")
 
 #: of a request that got to no verb: it was not let in, or asked for nothing that there is
 NO_VERB: Final = "none"
+#: what workers that have nothing to do ask all day, and where that is all there is to tell
+_IDLING: Final = frozenset({"claim_turn", "watch_queue"})
 
 
 class Watch:
@@ -44,8 +47,10 @@ class Watch:
             seconds = time.monotonic() - began
             verb = state.get("verb", NO_VERB)
             self._meters.answered(verb, status, seconds, state.get("code"))
-            if log.isEnabledFor(logging.INFO):
-                log.info("%s %s", scope["method"], verb, extra={"about": _told(state, status, seconds)})
+            is_idle = verb in _IDLING and status == HTTPStatus.OK and not state.get("about")
+            level = logging.DEBUG if is_idle else logging.INFO
+            if log.isEnabledFor(level):
+                log.log(level, "%s %s", scope["method"], verb, extra={"about": _told(state, status, seconds)})
 
 
 def _told(state: Mapping[str, object], status: int, seconds: float) -> dict[str, object]:
