@@ -34,7 +34,7 @@ from holdfast.testing.builders import (
 )
 from holdfast.testing.mishaps import WIDER, fail, point_to
 from holdfast.testing.steps import begin, claim, defer, enqueue, run
-from tests.acceptance.served import server
+from tests.acceptance.served import ask, server
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 ALERTS = PAGE.parents[1] / "how-to" / "server.md"
@@ -82,6 +82,8 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         delegations(store)
         approvals(store)
         wait_at_the_gate(url, path)
+        ask(url, "GET", "/nothing")
+        ask(url, "GET", "/readyz", headers={"Origin": "https://elsewhere.example"})
         yield Story(before, look_again(url))
 
 
@@ -205,6 +207,8 @@ MOVES: list[tuple[str, dict[str, str], float | None]] = [
     ("holdfast_requests_total", {"verb": "delegate", "status": "200"}, 2),
     ("holdfast_request_duration_seconds_count", {"verb": "delegate"}, 2),
     ("holdfast_refusals_total", {"code": "lease_lost"}, 1),
+    ("holdfast_refusals_total", {"code": "not_found"}, 1),
+    ("holdfast_refusals_total", {"code": "foreign_origin"}, 1),
     ("holdfast_decisions_total", {"decision": "resume", "reason": "resumable"}, 3),
     ("holdfast_decisions_total", {"decision": "refuse", "reason": "rights_wider"}, 1),
     ("holdfast_decisions_total", {"decision": "wait", "reason": "busy"}, 1),

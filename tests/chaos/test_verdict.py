@@ -5,6 +5,7 @@ from dataclasses import fields, replace
 import pytest
 
 from holdfast.clock import after
+from holdfast.config import DEFAULT
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.decisions import Decided, DecisionKind, Reason
 from holdfast.domain.ids import ConversationId, SessionId
@@ -35,7 +36,7 @@ def an_attempt(
 def a_turn(seq: int, status: TurnStatus = TurnStatus.DONE, *attempts: Attempt) -> Recorded:
     """Answered by the last of its attempts."""
     attempts = attempts or (an_attempt(seq, 1),)
-    marker = marker_of(attempts[-1])
+    marker = marker_of(attempts[-1], DEFAULT)
     turn = Turn(
         CONVERSATION, seq, SESSION, "scripted", status, f"work on turn-0-{seq}", f"answered:{marker}",
         TurnRequest(), 0, None, None, False, None, len(attempts), 3, 1, None, None, False, NOON, NOON,
@@ -45,7 +46,7 @@ def a_turn(seq: int, status: TurnStatus = TurnStatus.DONE, *attempts: Attempt) -
 
 def marks(*recorded: Recorded) -> tuple[Mark, ...]:
     return tuple(
-        Mark(what, found.name, marker_of(attempt))
+        Mark(what, found.name, marker_of(attempt, DEFAULT))
         for found in recorded
         for attempt in found.attempts
         for what in ("begin", "end")
@@ -60,7 +61,7 @@ GOOD = Evidence(
     late=(),
     held=(),
     marks={"session-0": marks(*TURNS)},
-    answers=tuple(marker_of(attempt) for found in TURNS for attempt in found.attempts),
+    answers=tuple(marker_of(attempt, DEFAULT) for found in TURNS for attempt in found.attempts),
     absences=(AWAY,),
 )
 
@@ -123,10 +124,10 @@ def test_only_a_machine_that_was_lost_may_have_an_agent_beside_the_next(
     left = an_attempt(1, 1, AttemptStatus.INTERRUPTED, machine)
     turn = a_turn(1, TurnStatus.DONE, left, an_attempt(1, 2))
     begun, ended, _, again = marks(turn)
-    besides = beside(marks(turn)[2], marker_of(left))
+    besides = beside(marks(turn)[2], marker_of(left, DEFAULT))
     seen = Evidence(
         frozenset({turn.name}), (turn,), (), (), {"session-0": (begun, besides, again, ended)},
-        (marker_of(turn.attempts[1]),), absences=(AWAY,),
+        (marker_of(turn.attempts[1], DEFAULT),), absences=(AWAY,),
     )  # fmt: skip
 
     assert judge(seen) == replace(NOTHING, overlapping=overlapping)

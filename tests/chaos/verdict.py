@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 
+from holdfast.config import DEFAULT
 from holdfast.domain.turns import Attempt, AttemptStatus, TurnStatus
 from holdfast.engine.running.strays import marker_of
 from tests.chaos.evidence import ANSWER, Absence, Evidence, Mark, Recorded
@@ -50,7 +51,7 @@ def _is_answered(name: str, seen: Evidence) -> bool:
     recorded = next((recorded for recorded in seen.recorded if recorded.name == name), None)
     if recorded is None or recorded.turn.status is not TurnStatus.DONE:
         return False
-    markers = [marker_of(attempt) for attempt in _done(recorded)]
+    markers = [marker_of(attempt, DEFAULT) for attempt in _done(recorded)]
     answer = ANSWER.findall(recorded.turn.response or "")
     told = {marker for _, marker in recorded.told}
     return bool(answer) and set(answer) <= set(markers) & told & set(seen.answers)
@@ -71,7 +72,7 @@ def _left_elsewhere(recorded: Recorded) -> Iterator[str]:
         if attempt.process is None:
             continue
         if attempt.status is AttemptStatus.INTERRUPTED and machine not in (None, attempt.process.machine):
-            yield marker_of(attempt)
+            yield marker_of(attempt, DEFAULT)
         machine = attempt.process.machine
 
 
@@ -95,10 +96,10 @@ def _double(seen: Evidence) -> int:
 
 def _fenced_writes(recorded: Recorded) -> int:
     """What is on record of an attempt comes from that attempt, and the answer from the one that ended the turn."""
-    markers = {attempt.number: marker_of(attempt) for attempt in recorded.attempts}
+    markers = {attempt.number: marker_of(attempt, DEFAULT) for attempt in recorded.attempts}
     foreign = sum(told != markers.get(number) for number, told in recorded.told)
     foreign += len(recorded.after_the_end)
-    done = {marker_of(attempt) for attempt in _done(recorded)}
+    done = {marker_of(attempt, DEFAULT) for attempt in _done(recorded)}
     answer = set(ANSWER.findall(recorded.turn.response or ""))
     return foreign + len(answer - done)
 

@@ -45,7 +45,7 @@ class Served:
 
 
 def behind_http(store: Store) -> Store:
-    room = getattr(store, "_workspace", None)
+    room = getattr(store, "workspace", None)
     return _BEHIND.get(str(room), store)
 
 

@@ -18,6 +18,8 @@ from holdfast.web.server import listen
 ASK = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PATIENCE = 30.0
 HEAD_SECONDS = 0.3
+#: more than fits into the buffers of two sockets
+LARGE = 2**26
 
 
 class App:
@@ -31,9 +33,10 @@ class App:
         if scope["path"] == "/slow":
             self.began.set()
             await asyncio.to_thread(self.may_end.wait, PATIENCE)
-        length = [(b"content-length", b"2")]
+        body = b"x" * LARGE if scope["path"] == "/large" else b"ok"
+        length = [(b"content-length", b"%d" % len(body))]
         await send({"type": "http.response.start", "status": 200, "headers": length})
-        await send({"type": "http.response.body", "body": b"ok"})
+        await send({"type": "http.response.body", "body": body})
 
 
 @pytest.fixture
@@ -112,6 +115,19 @@ def test_an_answer_may_take_its_time(address: tuple[str, int], app: App) -> None
         assert answer(asking).endswith(b"ok")
         asking.sendall(ASK % b"/")
         assert answer(asking).endswith(b"ok"), "and the connection is still good"
+
+
+def test_who_does_not_take_an_answer_is_let_go(
+    address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connections, "UNREAD_SECONDS", HEAD_SECONDS / 10)
+    with connect(address) as asking, connect(address) as silent:
+        asking.sendall(ASK % b"/large")
+        assert is_closed(silent), "by now, the time to take it is over"
+        taken = 0
+        while more := asking.recv(2**20):
+            taken += len(more)
+        assert taken < LARGE, "what was on its way comes, and no more"
 
 
 def test_who_says_nothing_for_the_longest_makes_room(

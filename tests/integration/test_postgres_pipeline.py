@@ -14,6 +14,7 @@ import pytest
 from holdfast.domain.turns import NewTurn
 from holdfast.domain.usage import Usage
 from holdfast.errors import Conflict, InvalidInput
+from holdfast.store.driver import Undone
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
 from holdfast.testing.builders import a_session
@@ -152,3 +153,34 @@ def waits_for_a_lock(driver: Any) -> bool:
             "SELECT COUNT(*) FROM pg_locks WHERE NOT granted AND relation = 'marks'::regclass", {}
         )
     return bool(waiting)
+
+
+@pytest.mark.parametrize("encoding", ["LATIN1", "SQL_ASCII"])
+def test_what_a_client_is_configured_to_write_in_does_not_matter(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    monkeypatch.setenv("PGCLIENTENCODING", encoding)
+    with closing(open_store(postgres_url)) as opened:
+        session = opened.create_session(a_session())
+        turn = opened.record_turn(session.id, NewTurn("naïve → 日本", "claude"), "é", Usage())
+
+        (kept,) = opened.turns(session.id)
+
+    assert (kept.prompt, kept.response) == (turn.prompt, turn.response) == ("naïve → 日本", "é")
+
+
+def test_a_cost_may_be_written_without_its_point(store: SqlStore) -> None:
+    session = store.create_session(a_session())
+
+    for cost in (0, 0.5, 1, 0.25):
+        store.record_turn(session.id, NewTurn("go on", "claude"), "done", Usage(cost_usd=cost))
+
+    assert store.get_session(session.id).usage.cost_usd == 1.75
+
+
+def test_a_connection_whose_statements_were_thrown_away_is_replaced(driver: Any) -> None:
+    assert marks(driver) == 0
+    with pytest.raises(Undone), driver.write() as tx:
+        tx.run("DEALLOCATE ALL", {})
+
+    assert marks(driver) == 0

@@ -89,8 +89,7 @@ def test_whoever_waits_is_answered_when_the_server_ends(hf: Holdfast, queues: Qu
         return await waiting
 
     assert not within_its_time(ending(), queues).news
-    with pytest.raises(StoreUnavailable):
-        within_its_time(queues.news(hf, "", None, 25), queues)
+    assert not within_its_time(queues.news(hf, "", None, 25), queues).news
 
 
 def test_a_watch_that_breaks_is_said_to_whoever_waits_and_another_is_opened(
@@ -115,6 +114,45 @@ def test_a_watch_that_breaks_is_said_to_whoever_waits_and_another_is_opened(
         return await queues.news(hf, "", None, 25)
 
     assert not within_its_time(unlucky(), queues).news
+
+
+def test_whatever_keeps_a_queue_from_being_watched_is_said(hf: Holdfast, queues: Queues) -> None:
+    def out_of_files() -> QueueWatch:
+        raise OSError("too many open files")
+
+    async def ask() -> News:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(hf.store, "watch_queue", out_of_files)
+            with pytest.raises(StoreUnavailable, match="too many open files"):
+                await queues.news(hf, "", None, 25)
+        return await queues.news(hf, "", None, 25)
+
+    assert not within_its_time(ask(), queues).news
+
+
+def test_a_watch_that_broke_takes_nothing_from_the_one_in_its_place(
+    hf: Holdfast, queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_news, "_KEPT_SECONDS", 0.01)
+
+    class Broken(QueueWatch):
+        def wait(self, seconds: float) -> bool:
+            raise StoreUnavailable("here", "it has just gone away")
+
+        def close(self) -> None:
+            pass
+
+    async def replaced() -> tuple[str, str]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(hf.store, "watch_queue", Broken)
+            with pytest.raises(StoreUnavailable):
+                await queues.news(hf, "", (await queues.news(hf, "", None, 0)).mark, 25)
+        mark = (await queues.news(hf, "", None, 25)).mark
+        waiting = asyncio.create_task(queues.news(hf, "", mark, 0.3))
+        return mark, (await waiting).mark
+
+    before, after = within_its_time(replaced(), queues)
+    assert before == after
 
 
 def test_a_queue_in_which_nobody_waits_is_forgotten(

@@ -75,7 +75,7 @@ def test_a_queued_turn_that_was_killed_runs_again_with_what_it_had_done(shop: Wo
 def test_a_turn_that_waited_for_a_person_has_seen_what_they_said(shop: Workshop) -> None:
     first = shop.begin()
     slow = subprocess.Popen(
-        ["holdfast-scripted-agent", "--resume", str(first.provider_session_id), "SLEEP 1\nSAY by hand"],
+        ["holdfast-scripted-agent", "--resume", str(first.provider_session_id), "SLEEP 4\nSAY by hand"],
         cwd=shop.work_dir, env={**shop.environ, "PATH": _path()}, stdout=subprocess.DEVNULL,
     )  # fmt: skip
     eventually(lambda: len(shop.prompts(first.provider_session_id)) == 2)
@@ -86,8 +86,8 @@ def test_a_turn_that_waited_for_a_person_has_seen_what_they_said(shop: Workshop)
     hf = shop.open()
     hf.resume(first.session_id, "SAY again")
     asked = [turn.prompt for turn in hf.history(first.session_id)]
-    assert "SLEEP 1\nSAY by hand" in asked
-    assert asked.count("SLEEP 1\nSAY by hand") == 1
+    assert "SLEEP 4\nSAY by hand" in asked
+    assert asked.count("SLEEP 4\nSAY by hand") == 1
 
 
 def test_what_was_said_by_hand_before_a_new_beginning_does_not_come_back(shop: Workshop) -> None:

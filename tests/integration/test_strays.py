@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
+from holdfast.config import DEFAULT
 from holdfast.domain.ids import SessionId
 from holdfast.domain.sessions import NewSession
 from holdfast.domain.turns import AttemptStatus, Turn, TurnStatus
@@ -145,7 +146,7 @@ def test_an_agent_of_another_store_lives_also_if_its_session_has_the_same_id(
 
 def test_whoever_only_quotes_a_marker_lives(crew: Crew) -> None:
     turn = taken_over(crew)
-    quoted = f"{MARKER}={marker_of(crew.attempts(turn)[0])}"
+    quoted = f"{MARKER}={marker_of(crew.attempts(turn)[0], DEFAULT)}"
     program = [sys.executable, "-c", "import time; time.sleep(600)", quoted]
     with subprocess.Popen(program, env={}) as bystander:
         crew.hf.recover()

@@ -168,7 +168,7 @@ def test_the_result_of_a_worker_that_lost_its_lease_is_kept_as_evidence(crew: Cr
     stopped.send_signal(signal.SIGTERM)
 
     code, _, err = ended(stopped)
-    assert (code, "was lost" in err) == (0, True), err
+    assert (code, "kept as evidence" in err) == (0, True), err
     assert [(report.seq, report.verb) for report in reports] == [(turn.seq, "finish")]
     assert crew.look(turn) == done
     assert [a.status for a in crew.attempts(turn)] == [AttemptStatus.INTERRUPTED, AttemptStatus.DONE]

@@ -12,6 +12,7 @@ from holdfast.store.open import open_store
 from holdfast.testing import steps
 from holdfast.testing.builders import done
 
+WORKSPACE = "default"
 HERE = Machine("here", "boot/pids/host")
 GROUP = HERE.mark(4242, 1_000_000)
 
@@ -24,7 +25,7 @@ def an_attempt(store: Store, owner: str = "1/1/here/boot/pids/host") -> Attempt:
     store.launch(claimed.lease, Launch(claimed.decision, GROUP))
     store.finish_turn(claimed.lease, done())
     (attempt,) = store.attempts(claimed.turn.conversation_id, claimed.turn.seq)
-    assert marker_of(attempt) == marker_of(claimed.lease)
+    assert marker_of(attempt, WORKSPACE) == marker_of(claimed.lease, WORKSPACE)
     return attempt
 
 
@@ -55,7 +56,10 @@ def test_what_somebody_else_answers_for_is_not_touched(
     assert stray_group(replace(an_attempt(store), **changes), HERE) is None  # type: ignore[arg-type]
 
 
-def test_the_same_ids_in_another_store_make_another_marker(store: Store) -> None:
+def test_the_same_ids_in_another_store_or_workspace_make_another_marker(store: Store) -> None:
     attempt = an_attempt(store)
 
-    assert marker_of(attempt) != marker_of(replace(attempt, owner="2/2/here/boot/pids/host"))
+    assert marker_of(attempt, WORKSPACE) != marker_of(attempt, "another")
+    assert marker_of(attempt, WORKSPACE) != marker_of(
+        replace(attempt, owner="2/2/here/boot/pids/host"), WORKSPACE
+    )

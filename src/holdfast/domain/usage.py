@@ -18,6 +18,11 @@ class Usage:
     output_tokens: int = 0
     cost_usd: float = 0.0
 
+    def __post_init__(self) -> None:
+        """Whoever writes 0 means 0.0; a database may tell them apart."""
+        if type(self.cost_usd) is int:
+            object.__setattr__(self, "cost_usd", float(self.cost_usd))
+
     def __add__(self, other: Usage) -> Usage:
         return Usage(
             self.input_tokens + other.input_tokens,

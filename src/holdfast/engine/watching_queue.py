@@ -32,7 +32,9 @@ class QueueWatcher:
         self._thread = threading.Thread(target=self._run, name="holdfast queue watch", daemon=True)
 
     def start(self) -> None:
-        self._thread.start()
+        """Idempotent."""
+        if self._thread.ident is None:
+            self._thread.start()
 
     def close(self) -> None:
         """At once; also if it was never started."""

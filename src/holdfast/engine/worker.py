@@ -13,7 +13,7 @@ from queue import Empty, SimpleQueue
 
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.policy import Policy
-from holdfast.domain.turns import Claim, ClaimRequest
+from holdfast.domain.turns import Claim, ClaimRequest, TurnStatus
 from holdfast.engine.result import RunResult
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.log_subject import lines_about, turn_fields
@@ -82,12 +82,10 @@ class Worker:
         """Raises only if it was to work once, or was never let in: otherwise an outage is sat out."""
         watcher = QueueWatcher(self._store, self._ring)
         try:
-            if not self._options.once:
-                names = ", ".join(sorted(agent.provider.name for agent in self._agents))
-                log.info("waiting for turns of %s, up to %s at a time", names, self._options.slots)
-                watcher.start()
             while not self._stops:
                 claimed = self._next()
+                if self._was_let_in and not self._options.once:
+                    watcher.start()
                 if claimed is not None:
                     self._start(*claimed)
                 elif self._options.once and not self._running:
@@ -122,6 +120,9 @@ class Worker:
         self._look_at = self._spare_until = self._next_heartbeat()
 
     def _reached(self) -> None:
+        if not self._was_let_in and not self._options.once:
+            names = ", ".join(sorted(agent.provider.name for agent in self._agents))
+            log.info("waiting for turns of %s, up to %s at a time", names, self._options.slots)
         self._was_let_in = True
         if self._is_cut_off:
             log.info("the store can be reached again")
@@ -192,8 +193,8 @@ class Worker:
         """A worker outlives whatever becomes of one turn."""
         try:
             self._note(running, running.path.walk())
-        except LeaseLost as exc:
-            log.warning("%s: %s; what it came to is kept as evidence", running.name, exc)
+        except LeaseLost:
+            log.warning("%s was taken over; what it came to here is kept as evidence", running.name)
         except HoldfastError as exc:
             log.warning("%s was given up: %s", running.name, exc)
         except Exception as exc:
@@ -203,7 +204,8 @@ class Worker:
         if result.failure is None:
             log.info("%s: %s", running.name, result.status)
             return
-        log.warning("%s: %s: %s", running.name, result.status, result.failure.message)
+        became = "put back" if result.status is TurnStatus.QUEUED else result.status
+        log.warning("%s: %s: %s", running.name, became, result.failure.message)
         if result.failure.failure_class is FailureClass.MISSING_BINARY:
             # whoever cannot run an agent would be the fastest to claim its turns
             until = time.monotonic() + self._policy.queue.recover_seconds
@@ -226,9 +228,8 @@ class Worker:
     def _drain(self) -> None:
         until = time.monotonic() + self._options.drain_seconds
         if self._running:
-            log.info(
-                "stopping: %s still run, for up to %g s", len(self._running), self._options.drain_seconds
-            )
+            names = ", ".join(running.name for running in self._running.values())
+            log.info("stopping; still running, for up to %g s: %s", self._options.drain_seconds, names)
         while self._running and self._stops < 2 and (left := until - time.monotonic()) > 0:
             self._await_news(left)
         # each takes as long as its agent needs to end

@@ -47,12 +47,17 @@ def carries(pid: int, marker: str) -> bool:
     return f"{MARKER}={marker}".encode() in _environ(pid)
 
 
-def carried_markers() -> frozenset[str]:
-    """The markers that running processes were started with, as far as Linux tells: see ``carries``."""
+def carried_markers() -> dict[str, set[int]]:
+    """The markers that running processes were started with, and the groups that those are in: see ``carries``."""
     name = f"{MARKER}=".encode()
-    environs = [_environ(process.pid) for process in processes()]
-    carried = (variable for environ in environs for variable in environ if variable.startswith(name))
-    return frozenset(variable.removeprefix(name).decode(errors="replace") for variable in carried)
+    found: dict[str, set[int]] = {}
+    for process in processes():
+        for variable in _environ(process.pid):
+            if variable.startswith(name):
+                found.setdefault(variable.removeprefix(name).decode(errors="replace"), set()).add(
+                    process.group
+                )
+    return found
 
 
 def _environ(pid: int) -> list[bytes]:

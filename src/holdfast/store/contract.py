@@ -575,6 +575,11 @@ class Store(Protocol):
         ...
 
     @property
+    def workspace(self) -> Workspace:
+        """The one that it was opened for."""
+        ...
+
+    @property
     def where(self) -> str:
         """The file or the address, without any password."""
         ...

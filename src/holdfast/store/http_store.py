@@ -35,7 +35,7 @@ _LONGEST_WORDS = 200
 
 
 def open_http(url: str, workspace: str, token: str | None) -> Store:
-    return cast(Store, HttpStore(_address(url), workspace, token))
+    return cast(Store, HttpStore(_address(url), Workspace(workspace), token))
 
 
 def _address(url: str) -> SplitResult:
@@ -56,9 +56,9 @@ def _address(url: str) -> SplitResult:
 class HttpStore:
     """Any verb of the contract, by its name. Connections are kept open between calls, one for each caller at a time."""
 
-    def __init__(self, url: SplitResult, workspace: str, token: str | None) -> None:
+    def __init__(self, url: SplitResult, workspace: Workspace, token: str | None) -> None:
         self._url = url
-        self._workspace = workspace
+        self.workspace = workspace
         self._token = token
         self._idle: list[HTTPConnection] = []
         self._owner = os.getpid()
@@ -163,7 +163,7 @@ class HttpStore:
         return make(self._url.hostname or "", self._url.port, timeout=_TIMEOUT)
 
     def _headers(self) -> dict[str, str]:
-        headers = {"Holdfast-Workspace": self._workspace}
+        headers: dict[str, str] = {"Holdfast-Workspace": self.workspace}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         return headers

@@ -84,6 +84,7 @@ class Connector:
             autocommit=True,
             connect_timeout=CONNECT_SECONDS,
             options=self._options,
+            client_encoding="UTF8",  # in which the pipeline writes
             **self._patience,
         )
 
@@ -127,6 +128,8 @@ class PostgresDriver:
             yield
         except psycopg.Error as exc:
             raise translate_error(self.where, exc) from exc
+        except OSError as exc:
+            raise StoreUnavailable(self.where, f"cannot be watched: {exc.strerror}") from exc
 
     def bytes_used(self) -> int:
         with self.read() as tx:
@@ -233,9 +236,9 @@ class PostgresTransaction:
             if error is None:
                 self._end("COMMIT")
                 self._ring()
-            is_over = error is None or (isinstance(error, Exception) and self._roll_back())
+            is_over = error is None or (_leaves_it_usable(error) and self._roll_back())
         except psycopg.Error as exc:
-            is_over = self._roll_back()
+            is_over = _leaves_it_usable(exc) and self._roll_back()
             raise translate_error(self._driver.where, exc) from exc
         finally:
             if is_over:
@@ -277,6 +280,11 @@ class PostgresTransaction:
         return True
 
 
+def _leaves_it_usable(error: BaseException) -> bool:
+    """Not after an interrupt, nor if somebody between us and the server has thrown away what was prepared."""
+    return isinstance(error, Exception) and not isinstance(error, errors.InvalidSqlStatementName)
+
+
 _UNAVAILABLE: dict[type[psycopg.Error], str] = {
     errors.DiskFull: "the disk is full",
     errors.ReadOnlySqlTransaction: "it is read-only",
@@ -298,6 +306,8 @@ def translate_error(where: str, error: Exception) -> HoldfastError:
         return Conflict("someone else was faster", engine=text)
     if isinstance(error, errors.DeadlockDetected | errors.SerializationFailure):
         return Undone(where, f"it was busy, try again: {text}")
+    if isinstance(error, errors.InvalidSqlStatementName):
+        return Undone(where, f"it has forgotten our statements, try again: {text}")
     if isinstance(error, errors.UndefinedTable | errors.UndefinedColumn):
         return StoreCorrupt(where, f"it is not a Holdfast database: {text}")
     if isinstance(error, errors.InsufficientPrivilege):

@@ -106,7 +106,7 @@ def _plain(kind: Any, value: Json, place: str) -> Any:
         raise InvalidInput(place, f"must be {'null' if kind is NoneType else kind.__name__}")
     if type(value) is int and value not in WHOLE_NUMBERS:
         raise InvalidInput(place, "is too large a number")
-    return value
+    return float(value) if kind is float and isinstance(value, int) else value
 
 
 def _word(value: Json, place: str) -> str:

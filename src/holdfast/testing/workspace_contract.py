@@ -179,7 +179,7 @@ NAMES_AN_ID = [
 ]  # fmt: skip
 #: verbs that are about no one's data in particular
 WITHOUT_DATA = {
-    "delegate", "register_runtime", "observe_session", "watch_queue", "now", "bytes_used", "where", "within",
+    "delegate", "register_runtime", "observe_session", "watch_queue", "now", "bytes_used", "where", "within", "workspace",
     "close",
 }  # fmt: skip
 

@@ -9,6 +9,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 #: for a whole head, from the connection's beginning or the end of the answer before
 HEAD_SECONDS: Final = 10.0
+#: for whoever does not take an answer that is there
+UNREAD_SECONDS: Final = 30.0
 #: more are not kept open: with the files of a store, they fit into the 1024 descriptors that a process usually has
 MOST_CONNECTIONS: Final = 800
 
@@ -18,6 +20,7 @@ class Connection(H11Protocol):
 
     silent_since = 0.0
     _deadline: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
         super().connection_made(transport)
@@ -36,6 +39,16 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._forget_deadline()
+        self._forget_unread()
+
+    def pause_writing(self) -> None:
+        """Closing would wait until the rest is taken: it is thrown away."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._forget_unread()
 
     @property
     def is_silent(self) -> bool:
@@ -54,6 +67,11 @@ class Connection(H11Protocol):
         if self._deadline is not None:
             self._deadline.cancel()
             self._deadline = None
+
+    def _forget_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     def _make_room(self) -> None:
         """Whoever has said nothing for the longest goes: those who ask have done so by then."""

@@ -12,6 +12,7 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.types import Receive, Scope, Send
 
 from holdfast.domain.redaction import Json
 from holdfast.errors import (
@@ -80,28 +81,37 @@ ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
 }
 
 
-class _Ascii(JSONResponse):
-    """What a problem quotes need not be Unicode."""
+class Problem(JSONResponse):
+    """In ASCII: what a problem quotes need not be Unicode. Its code is there for the log and the figures."""
+
+    def __init__(self, status: HTTPStatus, content: dict[str, Json]) -> None:
+        self._code = content["code"]
+        body = {"type": "about:blank", "title": status.phrase, "status": status.value, **content}
+        super().__init__(body, status_code=status, media_type=MEDIA_TYPE)
 
     def render(self, content: Any) -> bytes:
         return json.dumps(content).encode()
 
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope.setdefault("state", {})["code"] = self._code
+        await super().__call__(scope, receive, send)
 
-def answer_to(error: HoldfastError) -> JSONResponse:
+
+def answer_to(error: HoldfastError) -> Problem:
     status = next(
         (status for kind, status in _STATUS if isinstance(error, kind)), HTTPStatus.INTERNAL_SERVER_ERROR
     )
     if isinstance(error, StoreError | ConfigError | MissingBinary):
         log.error("%s", error.message)
         error = _without_places(error)
-    answer = _answer(status, encode_error(error))
+    answer = Problem(status, encode_error(error))
     if status is HTTPStatus.UNAUTHORIZED:
         answer.headers["www-authenticate"] = "Bearer"
     return answer
 
 
-def problem(status: HTTPStatus, code: str, detail: str) -> JSONResponse:
-    return _answer(status, {"code": code, "detail": detail})
+def problem(status: HTTPStatus, code: str, detail: str) -> Problem:
+    return Problem(status, {"code": code, "detail": detail})
 
 
 def answer_with_problems(app: FastAPI) -> None:
@@ -110,11 +120,6 @@ def answer_with_problems(app: FastAPI) -> None:
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(ClientDisconnect, _hung_up)
     app.add_exception_handler(Exception, _unexpected)
-
-
-def _answer(status: HTTPStatus, content: dict[str, Json]) -> JSONResponse:
-    body = {"type": "about:blank", "title": status.phrase, "status": status.value, **content}
-    return _Ascii(body, status_code=status, media_type=MEDIA_TYPE)
 
 
 def _without_places(error: StoreError | ConfigError | MissingBinary) -> HoldfastError:
@@ -126,9 +131,8 @@ def _without_places(error: StoreError | ConfigError | MissingBinary) -> Holdfast
     return type(error)(_HERE, _MORE)
 
 
-async def _ours(request: Request, error: Exception) -> JSONResponse:
+async def _ours(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - the framework's signature
     assert isinstance(error, HoldfastError)
-    request.state.code = error.code
     return answer_to(error)
 
 

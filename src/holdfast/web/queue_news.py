@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable
@@ -22,6 +23,8 @@ from holdfast.web.events import Streams
 from holdfast.web.serving import Served
 
 router = APIRouter(tags=["queue"], route_class=Guarded)
+
+log = logging.getLogger("holdfast.web")
 
 #: a queue in which nobody waits is watched for so long: whoever got an answer asks again
 _KEPT_SECONDS: Final = 30.0
@@ -68,14 +71,16 @@ class _Queue:
                     await asyncio.wait_for(self._news.wait(), seconds)
         finally:
             self._askers -= 1
-            if not self._askers:
+            if not self._askers and not self._closed:
                 self._ending = self._loop.call_later(_KEPT_SECONDS, self.close)
         if self._failure is not None:
             raise self._failure
         return News(mark=self._mark, news=mark is not None and mark != self._mark)
 
     def close(self) -> None:
-        """Whoever waits is answered now."""
+        """Whoever waits is answered now. Once: by then another one may be watched in its place."""
+        if self._closed:
+            return
         self._closed = True
         self._forget()
         self._news.set()
@@ -93,6 +98,9 @@ class _Queue:
                         self._tell(self._ring)
         except HoldfastError as exc:
             self._tell(self._fail, exc)
+        except Exception as exc:
+            log.exception("the queue cannot be watched")
+            self._tell(self._fail, StoreUnavailable(self._store.where, f"cannot be watched: {exc!r}"))
 
     def _tell(self, happened: Callable[..., None], *about: object) -> None:
         with suppress(RuntimeError):  # the loop has ended, and everyone in it
@@ -123,6 +131,8 @@ class Queues:
         self._closed = False
 
     async def news(self, holdfast: Holdfast, caller: str, mark: str | None, seconds: float) -> News:
+        if self._closed:
+            return News(mark=mark or "", news=False)
         self._askers.open(caller)
         try:
             return await self._of(holdfast).since(mark, seconds)
@@ -130,8 +140,6 @@ class Queues:
             self._askers.close(caller)
 
     def _of(self, holdfast: Holdfast) -> _Queue:
-        if self._closed:
-            raise StoreUnavailable(holdfast.store.where, "the server ends")
         found = self._watched.get(holdfast)
         if found is None:
             if len(self._watched) >= _MOST_QUEUES:

@@ -12,6 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from holdfast.domain.decisions import DecisionKind
 from holdfast.domain.delegations import DelegationOutcome, DelegationReason
+from holdfast.domain.failures import FailureClass
 from holdfast.domain.sessions import SessionKind
 from holdfast.domain.statistics import AttemptCount, Statistics
 from holdfast.domain.turns import AttemptStatus, TurnStatus
@@ -43,6 +44,9 @@ _AT_FIRST: Final[tuple[_Series, ...]] = (
     *((name,) for name, (_, labels) in _COUNTERS.items() if not labels),
     *(("sessions_created", kind) for kind in SessionKind),
     *(("delegations", start) for start in ("new", "resumed", "asked")),
+    ("turns_ended", TurnStatus.DONE, ""),
+    ("turns_ended", TurnStatus.CANCELLED, FailureClass.CANCELLED),
+    *(("turns_ended", TurnStatus.FAILED, failure) for failure in FailureClass),
     *(("delegations_ended", outcome) for outcome in DelegationOutcome if outcome != DelegationOutcome.ASKED),
 )
 _SESSION_COUNT: Final = "session_duration_seconds_count"

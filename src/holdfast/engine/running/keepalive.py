@@ -90,6 +90,8 @@ class KeepAlive:
                     log.warning("the lease cannot be renewed for the moment: %s", exc)
                     is_cut_off = True
             else:
+                if is_cut_off:
+                    log.info("the lease is renewed again")
                 self._unanswered_since, is_cut_off = None, False
                 if cancelled:
                     self.tell(StopCause.CANCELLED)
@@ -99,6 +101,9 @@ class KeepAlive:
         while not self._done.wait(self._look_seconds):
             since = self._unanswered_since
             if since is not None and time.monotonic() - since > self._policy.grace_seconds:
+                log.warning(
+                    "the store did not answer for %g s: the agent is ended", self._policy.grace_seconds
+                )
                 self._give_up()
                 return
 

@@ -115,7 +115,12 @@ class Launcher:
         inherited = () if lock is None else (lock.fileno(),)
         environ = {**agent.environ, SESSION_VARIABLE: self._lease.session_id}
         with AgentProcess.start(
-            command, order.work_dir, environ, marker_of(self._lease), agent.machine, inherited
+            command,
+            order.work_dir,
+            environ,
+            marker_of(self._lease, self._store.workspace),
+            agent.machine,
+            inherited,
         ) as process:
             self._store.launch(
                 self._lease,

@@ -52,7 +52,7 @@ def recover_all(
                 recovered.append(_recover(store, machine, orphan, owner_is_gone=is_gone))
             except (NotFound, StoreCorrupt) as exc:
                 log.warning("turn %s of %s stays: %s", orphan.lease.seq, orphan.lease.session_id, exc)
-    end_strays(store, machine, besides={marker_of(orphan.lease) for orphan in leased})
+    end_strays(store, machine, besides={marker_of(orphan.lease, store.workspace) for orphan in leased})
     return tuple(turn for turn in recovered if turn is not None)
 
 
@@ -60,7 +60,11 @@ def _recover(store: Store, machine: Machine, orphan: Orphan, *, owner_is_gone: b
     process = orphan.process
     # what runs on another machine is that machine's to end; its writes are fenced off
     is_here = process is not None and machine.place_of(process) is not Place.ELSEWHERE
-    if process is not None and is_here and not end_survivors(process, marker_of(orphan.lease), machine):
+    if (
+        process is not None
+        and is_here
+        and not end_survivors(process, marker_of(orphan.lease, store.workspace), machine)
+    ):
         log.warning("turn %s: a process of it cannot be ended", orphan.lease.seq)
         return None
     try:

@@ -23,26 +23,28 @@ log = logging.getLogger("holdfast")
 _MARKER = re.compile(r"([A-Za-z0-9._:@+=-]{1,200})\.([0-9]{1,9})\.[0-9]{1,9}\.[0-9]{1,18}\.[0-9a-f]{16}")
 
 
-def marker_of(run: Lease | Attempt) -> str:
+def marker_of(run: Lease | Attempt, workspace: str) -> str:
     """What every process of an attempt carries in its environment, so that none of them is lost sight of.
 
-    People choose ids of sessions, and may choose the same ones in another store: the owner tells them apart.
+    People choose ids of sessions, and may choose the same ones in another workspace or another store: the
+    workspace and the owner tell them apart.
     """
     number = run.attempt if isinstance(run, Lease) else run.number
-    owner = hashlib.sha256(run.owner.encode()).hexdigest()[:16]
-    return f"{run.conversation_id}.{run.seq}.{number}.{run.fence}.{owner}"
+    whose = hashlib.sha256(f"{workspace} {run.owner}".encode()).hexdigest()[:16]
+    return f"{run.conversation_id}.{run.seq}.{number}.{run.fence}.{whose}"
 
 
 def end_strays(store: Store, machine: Machine, besides: Collection[str]) -> None:
     """End what runs on this machine of attempts that are over; the store is not asked about ``besides``.
 
-    Of a marker that this store does not know nothing is ended. Where processes do not show what they carry
-    (macOS) none is found.
+    Of a marker that this store does not know nothing is ended, nor if none of its processes is in the group
+    that was recorded: one process may work on two stores. Where processes do not show what they carry (macOS)
+    none is found.
     """
-    for marker in carried_markers().difference(besides):
-        attempt = _find(store, marker)
+    for marker, groups in carried_markers().items():
+        attempt = None if marker in besides else _find(store, marker)
         group = None if attempt is None else stray_group(attempt, machine)
-        if attempt is None or group is None:
+        if attempt is None or group is None or group.pgid not in groups:
             continue
         name = f"turn {attempt.seq} of {attempt.session_id}"
         if end_survivors(group, marker, machine):
@@ -69,4 +71,4 @@ def _find(store: Store, marker: str) -> Attempt | None:
         attempts = store.attempts(read[1], int(read[2]))
     except StoreCorrupt:
         return None
-    return next((attempt for attempt in attempts if marker_of(attempt) == marker), None)
+    return next((attempt for attempt in attempts if marker_of(attempt, store.workspace) == marker), None)
