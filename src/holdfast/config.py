@@ -255,9 +255,7 @@ def _construct(
     except InvalidRule as exc:
         names = [prefix + key for key in exc.keys]
         given_by = dict.fromkeys(sources[name] for name in names if sources[name] != DEFAULT)
-        raise ConfigError(
-            " and ".join(given_by), f"{' and '.join(names)} {exc.problem}", keys=names
-        ) from None
+        raise ConfigError(" and ".join(given_by), exc.told(prefix), keys=names) from None
 
 
 def _flat(document: Mapping[str, object], where: str) -> Iterator[tuple[str, object]]:

@@ -85,3 +85,12 @@ def test_a_call_waits_for_approval_without_any_token_in_the_agents_environment(f
 
     (turn,) = fleet.ask("reader", "show", "s")["turns"]
     assert (turn["status"], turn["response"]) == ("done", "applied")
+
+
+def test_what_is_no_token_is_refused_at_the_start_and_not_shown() -> None:
+    ended = holdfast("worker", "--once", env={"HOLDFAST_AGENT_TOKEN": "mistyped-secret"})
+
+    assert ended.code == 2
+    told = ended.one_line_error()
+    assert "HOLDFAST_AGENT_TOKEN" in told
+    assert "mistyped-secret" not in told

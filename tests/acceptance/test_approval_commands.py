@@ -11,7 +11,7 @@ from holdfast.domain.approvals import Approval, hash_arguments
 from holdfast.domain.redaction import Json
 from holdfast.domain.turns import Launch
 from holdfast.testing import steps
-from holdfast.testing.builders import an_approval, done
+from holdfast.testing.builders import an_approval, done, failed
 from tests.acceptance.command import HOLDFAST, create, environment, holdfast, ok, on_terminal
 
 PLAN: dict[str, Json] = {"plan": "plan.tf", "targets": ["vpc"]}
@@ -69,7 +69,15 @@ def test_a_denial_says_why_and_is_final() -> None:
     )
     refused = holdfast("approve", approval)
     assert refused.code == 4
-    assert "was not answered: it was denied by" in refused.one_line_error()
+    assert f"{approval} cannot be approved: " in refused.one_line_error()
+    assert " has denied it" in refused.one_line_error()
+
+
+def test_what_was_approved_cannot_be_denied() -> None:
+    approval = ask(create())
+    ok("approve", approval, "--as", "ada")
+
+    assert f"{approval} cannot be denied: ada has approved it" in holdfast("deny", approval).one_line_error()
 
 
 def test_a_denial_may_keep_its_reason_to_itself() -> None:
@@ -85,8 +93,13 @@ def test_a_session_stays_in_approval_until_somebody_has_answered() -> None:
     stays = holdfast("update", session, "--phase", "executing")
 
     assert stays.code == 4
-    assert f"holdfast deny {approval}" in stays.one_line_error()
+    assert f'a person has to answer approval {approval} ("apply the plan") first' in stays.one_line_error()
+    assert stays.one_line_error().endswith(f"to withdraw the question: holdfast deny {approval}")
+    other = ask(session)
+    second = holdfast("update", session, "--phase", "executing")
+    assert '("apply the plan") and 1 more first' in second.one_line_error()
     ok("deny", approval)
+    ok("deny", other)
     assert ok("update", session, "--phase", "executing", "--json").json["phase"] == "executing"
 
 
@@ -216,7 +229,8 @@ def test_what_expired_is_not_offered_to_be_answered(library: Holdfast) -> None:
 
     assert (ended.code, ended.json["approval"]["expired"]) == (5, True)
     told = holdfast("wait", session).out
-    assert "expired" in told
+    assert f"expired; ask again: holdfast request-approval {session} 'apply the plan'," in told
+    assert told.endswith(f"or go on without it: holdfast update {session} --phase executing\n")
     assert f"holdfast approve {too_late}" not in told
     assert ok("approvals").lines == [f"{too_late}\texpired\t{session}\tapply the plan"]
     in_time = ask(session)
@@ -239,6 +253,16 @@ def test_a_cancelled_turn_takes_its_approval_with_it(library: Holdfast) -> None:
     assert holdfast("approve", asked.id, "--json").json["error"]["details"]["reason"] == "approval_voided"
     assert ok("get", "deploy").json["phase"] == "initializing"
     assert holdfast("wait", "deploy").code == 1
+
+
+def test_waiting_for_a_turn_that_failed_says_why(library: Holdfast) -> None:
+    session = library.create("terraform-architect", name="deploy")
+    steps.enqueue(library.store, session, "apply it")
+    library.store.finish_turn(steps.claim(library.store, session).lease, failed())
+
+    ended = holdfast("wait", "deploy")
+
+    assert (ended.code, ended.out) == (1, f"turn 1 of {session.id} has failed: unknown: it broke\n")
 
 
 def test_waiting_ends_when_the_session_does() -> None:

@@ -77,6 +77,21 @@ def test_the_approval_workflow_through_the_command() -> None:
     assert ask(agent_name=AGENT, agent_id=agent_id)["reason"] == "session_not_resumable"
 
 
+def test_a_script_is_told_what_was_answered() -> None:
+    agent_id = create()
+    approval = ok("request-approval", agent_id, "apply the plan").out.strip()
+    ok("deny", approval, "--note", "not on a Friday")
+
+    found = ask(agent_name=AGENT, agent_id=agent_id)
+
+    assert found["resume_metadata"]["approval"] == {
+        "id": approval,
+        "what": "apply the plan",
+        "status": "denied",
+        "note": "not on a Friday",
+    }
+
+
 def test_an_investigation_over_several_turns(face: Face) -> None:
     agent_id = face.create_session("gitops-operator", "investigation", {"issue": "pod-crash-loop"})
     face.update_state(agent_id, phase="investigating", metadata={"findings": ["OOMKilled"]})

@@ -131,7 +131,7 @@ def locks(store: Store) -> None:
     claim(store, first)
     assert store.claim_turn(a_claim(session_id=second.id)) is None
     enqueue(store, third, "go on")
-    store.put_back(claim(store, third).lease, because=FailureClass.LOCKED)
+    store.put_back(claim(store, third).lease, because=Failure(FailureClass.LOCKED, "held"))
 
 
 def delegations(store: Store) -> None:

@@ -1,5 +1,6 @@
 """The commands of a fleet: enqueue, and a worker that runs what waits."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -140,7 +141,31 @@ def test_a_turn_says_which_runtime_it_waits_for_and_when_that_was_seen(place: Pa
     for command in ("show", "why"):
         told = ok(command, "s").out
         assert words in told
-        assert f"last seen at {shown['last_seen_at']}." in told
+        assert re.search(rf"last seen at {shown['last_seen_at']} \(\d+s ago\)\.", told)
+
+
+@pytest.mark.parametrize("command", ["show", "why"])
+def test_a_turn_that_waits_for_its_time_says_so(command: str) -> None:
+    ok("enqueue", "--agent", "a", "--name", "s", "--provider", "scripted", "--delay", "600", "SAY later")
+
+    told = ok(command, "s", "--json").json
+    (turn,) = ok("show", "s", "--json").json["turns"]
+
+    assert told["waits_for_time"] == {"turn": 1, "attempt": 1, "not_before": turn["not_before"]}
+    assert f"Turn 1 is not begun before {turn['not_before']} (in 9m)." in ok(command, "s").out
+
+
+@pytest.mark.parametrize("command", ["show", "why"])
+def test_a_turn_that_waits_for_its_retry_says_so(command: str) -> None:
+    ok("enqueue", "--agent", "a", "--name", "s", "--provider", "scripted", "FAIL 503 try later")
+    env = {"HOLDFAST_QUEUE__RETRY_DELAY_SECONDS": "3600"}
+    holdfast("worker", "--once", env=env)
+
+    told = ok(command, "s", "--json").json["waits_for_time"]
+
+    assert (told["turn"], told["attempt"]) == (1, 2)
+    assert f"Turn 1 is tried again at {told['not_before']} (in " in ok(command, "s").out
+    assert "attempt 2)." in ok(command, "s").out
 
 
 def test_a_worker_for_an_agent_that_is_not_installed_says_so() -> None:

@@ -97,7 +97,46 @@ def test_status_says_whether_the_server_answers() -> None:
     silent = holdfast("hooks", "status", "--json")
     assert (silent.code, silent.json["installed"]) == (1, True)
     assert not silent.json["servers"][0]["answers"]
-    assert f"{url}: no answer: " in holdfast("hooks", "status").out
+    told = holdfast("hooks", "status").out
+    assert "are sent to a server that does not answer" in told
+    assert f"{url}: no answer: Connection refused" in told
+
+
+@pytest.mark.parametrize("role", [None, "reader", "revoked"])
+def test_a_server_that_refuses_every_hook_is_found_out(role: str | None) -> None:
+    token = ok("token", "create", "--role", "worker" if role == "revoked" else "reader").out.strip()
+    with server() as (url, _):
+        ok("hooks", "install", "--http", url)
+        if role == "revoked":
+            ok("token", "revoke", token.split("_")[1])
+        env = {} if role is None else {"HOLDFAST_TOKEN": token}
+        document, told = (holdfast("hooks", "status", *flag, env=env) for flag in (["--json"], []))
+
+    (found,) = document.json["servers"]
+    assert (document.code, told.code, found["answers"]) == (1, 1, True)
+    assert found["problem"].endswith("set HOLDFAST_TOKEN to one of the role worker")
+    assert "are refused by the server" in told.out
+
+
+def test_a_token_that_hooks_may_use_is_said_to_do(home: Path) -> None:
+    token = ok("token", "create", "--role", "worker").out.strip()
+    with server() as (url, _):
+        ok("hooks", "install", "--http", url)
+        told = ok("hooks", "status", env={"HOLDFAST_TOKEN": token}).out
+
+    assert "are called" in told
+    assert "never, as far as the log goes" in told
+
+
+def test_what_is_no_token_is_not_shown() -> None:
+    ok("token", "create", "--role", "worker")
+    with server() as (url, _):
+        ok("hooks", "install", "--http", url)
+        told = holdfast("hooks", "status", env={"HOLDFAST_TOKEN": "not\na token"})
+
+    assert told.code == 1
+    assert "refuses the token" in told.out
+    assert "a token" not in told.out
 
 
 def test_whoever_else_answers_is_no_server_of_ours() -> None:

@@ -1,21 +1,26 @@
 """show, why and tree: what a session is, why it goes on as it does, and where it comes from."""
 
+import re
 import sqlite3
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from holdfast import Holdfast
-from holdfast.domain.failures import FailureClass
+from holdfast.domain.failures import WAS_CANCELLED, Failure, FailureClass
 from holdfast.domain.guards import GUARDS
 from holdfast.domain.sessions import Session
+from holdfast.domain.turns import Lease, TurnEnd, TurnStatus
 from holdfast.domain.usage import ContextUse, Usage, UsageReport
 from holdfast.errors import LeaseLost
+from holdfast.store.contract import Store
 from holdfast.testing import steps
 from holdfast.testing.builders import a_runtime, done, failed
 from tests.acceptance.command import STATE_FIELDS, default_database, holdfast, ok
 
+NOT_THERE = Failure(FailureClass.MISSING_BINARY, "claude is not there")
 COST = UsageReport(Usage(1200, 300, 45, 0.25))
 
 
@@ -159,10 +164,10 @@ def test_what_was_reported_too_late_is_shown_as_evidence(library: Holdfast) -> N
 
     (late,) = ok("show", session.id, "--json").json["late_reports"]
 
-    assert (late["turn"], late["fence"], late["verb"]) == (1, lost.fence, "finish")
+    assert (late["turn"], late["attempt"], late["fence"], late["verb"]) == (1, 1, lost.fence, "finish")
     assert (late["report"]["status"], late["report"]["response"]) == ("done", "planned after all")
     (line,) = (told for told in ok("show", session.id).lines if told.startswith("reported too late"))
-    assert "turn 1" in line
+    assert "turn 1, attempt 1, " in line
     assert line.endswith("done, planned after all")
 
 
@@ -186,6 +191,43 @@ def test_why_as_json_holds_both_decisions(library: Holdfast) -> None:
     told_to_people = [" ".join(line.split()) for line in ok("why", session.id).lines]
     assert "decided fresh: no_pointer (nothing to resume is recorded)" in told_to_people
     assert "failure auth: not logged in" in told_to_people
+
+
+def _recover(store: Store, lease: Lease) -> None:
+    store.recover(store.orphans(even_live=True)[0], owner_is_gone=True)
+
+
+def _cancel(store: Store, lease: Lease) -> None:
+    store.finish_turn(lease, TurnEnd(TurnStatus.CANCELLED, failure=WAS_CANCELLED))
+
+
+@pytest.mark.parametrize(
+    ("end", "came_to", "failure"),
+    [
+        (lambda store, lease: store.put_back(lease), "put back", None),
+        (
+            lambda store, lease: store.put_back(lease, because=NOT_THERE),
+            "put back",
+            "missing_binary: claude is not there",
+        ),
+        (_recover, "interrupted", "interrupted: its worker .* went away"),
+        (_cancel, "cancelled", "cancelled"),
+    ],
+    ids=["put back", "put back because", "recovered", "cancelled"],
+)
+def test_why_says_in_words_what_the_last_time_came_to(
+    library: Holdfast, end: Callable[[Store, Lease], object], came_to: str, failure: str | None
+) -> None:
+    session = library.create("a")
+    steps.enqueue(library.store, session, "plan")
+    end(library.store, steps.claim(library.store, session).lease)
+
+    told = [" ".join(line.split()) for line in ok("why", session.id).lines]
+
+    assert f"came to {came_to}" in told
+    failures = [line.removeprefix("failure ") for line in told if line.startswith("failure ")]
+    assert len(failures) == (failure is not None)
+    assert all(re.fullmatch(str(failure), line) for line in failures)
 
 
 def test_why_answers_for_another_provider_and_changes_nothing(library: Holdfast) -> None:

@@ -31,7 +31,7 @@ def test_a_whole_life_from_create_to_cleanup(each_engine: str) -> None:
     assert ok("finalize", session_id, "completed").lines == [f"{session_id}\tcompleted"]
     assert ok("list", "--active-only").out == ""
     assert ok("cleanup", "--hours", "24").lines == ["0 were abandoned, 0 were deleted"]
-    assert ok("cleanup", "--hours", "0").lines == ["0 were abandoned, 1 were deleted"]
+    assert ok("cleanup", "--hours", "0").lines == ["0 were abandoned, 1 was deleted"]
     assert holdfast("get", session_id).code == 3
 
 
@@ -218,7 +218,7 @@ def test_cleanup_takes_its_age_from_the_settings(library: Holdfast) -> None:
 
     done = ok("cleanup", env={"HOLDFAST_RETENTION__MAX_AGE_HOURS": "0"})
 
-    assert done.lines == ["1 were abandoned, 0 were deleted"]
+    assert done.lines == ["1 was abandoned, 0 were deleted"]
 
 
 def test_global_options_stand_before_or_behind_the_command_and_beat_the_environment(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from holdfast.errors import LeaseLost
 from holdfast.store.open import open_store
-from holdfast.testing.builders import done
+from holdfast.testing.builders import a_runtime, done
 from holdfast.testing.steps import claim
 from tests.acceptance.command import holdfast, ok
 from tests.acceptance.served import ask, server
@@ -110,8 +110,24 @@ def test_a_turn_is_put_in_for_later_and_with_what_it_may_do(url: str) -> None:
 
     assert (status, put["not_before"] > put["created_at"]) == (201, True)
     assert send(url, "GET", f"{path}/1")[1]["status"] == "queued"
+    waits = send(url, "GET", f"/v1/sessions/{later}/decision")[1]
+    assert waits["waits_for_time"] == {"turn": 1, "attempt": 1, "not_before": put["not_before"]}
     for wrong in ({"delay": -1}, {"delay": "soon"}, {"approve_tools": "shell"}, {"approve_tools": [1]}):
         assert send(url, "POST", path, {"prompt": "SAY never", **wrong})[0] == 422
+
+
+def test_a_decision_names_the_runtime_that_its_turn_waits_for(url: str) -> None:
+    session = begin(url)
+    with closing(open_store(url)) as opened:
+        opened.register_runtime(a_runtime())
+    path = f"/v1/sessions/{session}/turns"
+    assert send(url, "POST", path, {"prompt": "here", "runtime_id": a_runtime().id})[0] == 201
+
+    decision = send(url, "GET", f"/v1/sessions/{session}/decision")[1]
+
+    waits = decision["waits_for_runtime"]
+    assert (waits["turn"], waits["runtime_id"]) == (1, a_runtime().id)
+    assert decision["waits_for_time"] is None
 
 
 def pages(url: str, path: str, field: str, place: str) -> Iterator[Any]:

@@ -84,6 +84,7 @@ MATRIX = {
     "history": "rowa",
     "holder": "rowa",
     "hook": "-owa",
+    "hooks": "-owa",
     "late_reports": "rowa",
     "launch": "--wa",
     "list_sessions": "rowa",
@@ -503,7 +504,9 @@ def test_what_a_subagent_of_another_machine_worked_on_ends_if_it_can_be_told(
 
     assert outcomes_after_a_stop("toolu_alone") == ["completed"]
     assert outcomes_after_a_stop("toolu_one", "toolu_other") == [None, None]
-    assert log_of(Path.home())[-1]["what"] == "ambiguous subagent"
+    said = log_of(Path.home())[-1]
+    assert said["what"] == "ambiguous subagent"
+    assert isinstance(said["delegations"], list)
 
 
 # --- keys -------------------------------------------------------------------------------------------------------

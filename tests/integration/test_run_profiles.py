@@ -25,7 +25,8 @@ def test_a_request_that_never_reached_the_agent_is_what_is_continued(shop: Works
     assert not failed.ok
     attempt = hf.store.newest_attempt(first.session_id)
     assert attempt is not None
-    assert (attempt.status, attempt.failure) == (AttemptStatus.PUT_BACK, Failure(FailureClass.LOCKED, ""))
+    busy = "busy: a process on this machine is writing to it"
+    assert (attempt.status, attempt.failure) == (AttemptStatus.PUT_BACK, Failure(FailureClass.LOCKED, busy))
 
     again = hf.resume(first.session_id)
 

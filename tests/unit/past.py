@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.decisions import Reason
+from holdfast.domain.telling.answers import ToldAnswer
 from holdfast.domain.telling.packet import GroundTruth, Packet, Start, TurnFailure
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
 
@@ -77,6 +78,10 @@ histories = st.lists(
 calls = st.lists(
     st.builds(ToolCall, st.integers(1, 99), texts, texts, st.sampled_from(CallOutcome), texts), max_size=6
 ).map(tuple)
+answers = st.lists(
+    st.builds(ToldAnswer, st.just("apr-1"), texts, st.just("denied"), st.none() | texts, st.none() | texts),
+    max_size=12,
+).map(tuple)
 packets = st.builds(
     a_packet,
     goal=texts,
@@ -85,6 +90,7 @@ packets = st.builds(
     turns=histories,
     tool_calls=calls,
     in_flight=calls,
+    answers=answers,
     artifacts=st.lists(texts, max_size=6).map(tuple),
     failures=st.lists(st.builds(TurnFailure, st.integers(1, 99), texts, texts), max_size=4).map(tuple),
 )

@@ -371,7 +371,10 @@ def test_without_a_home_the_data_directory_asks_for_one() -> None:
         (f"[queue]\nlease_seconds = 1{'0' * 400}", "queue.lease_seconds: expected number, found 1000"),
         (f"[queue]\nmax_attempts = 1{'0' * 5000}", "is not valid TOML"),
         ("[continue]\nresumable_phases = ['completed']", "continue.resumable_phases may only hold"),
-        ("[resume]\ncontext_warn = 0.9", "resume.context_warn and resume.context_refresh must rise"),
+        (
+            "[resume]\ncontext_warn = 0.9",
+            "resume.context_warn (0.9) must be less than resume.context_refresh (0.8)",
+        ),
         ("workspace = ''", "workspace must be an id"),
         ("workspace = 'a/../b'", "workspace must be an id"),
         ("url = ' '", "url must not be empty"),
@@ -392,7 +395,7 @@ def test_a_rule_between_two_files_names_both(machine: Machine) -> None:
     machine.project_file.write_text("[queue]\nlease_seconds = 20")
     error = machine.fail()
     assert error.where == f"{machine.user_file} and {machine.project_file}"
-    assert error.problem.startswith("queue.heartbeat_seconds and queue.lease_seconds must rise")
+    assert error.problem == "queue.heartbeat_seconds (30) must be less than queue.lease_seconds (20)"
 
 
 def test_a_wrong_file_is_refused_even_when_a_flag_overrides_it(machine: Machine) -> None:

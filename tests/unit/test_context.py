@@ -11,12 +11,19 @@ from hypothesis import strategies as st
 from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.decisions import Reason
 from holdfast.domain.policy import ContextPolicy
-from holdfast.domain.telling.context import compose_fresh, compose_resumed, current_request, most_turns
+from holdfast.domain.telling.answers import ToldAnswer
+from holdfast.domain.telling.context import (
+    NewRequest,
+    compose_fresh,
+    compose_resumed,
+    current_request,
+    most_turns,
+)
 from holdfast.domain.telling.fresh_reasons import FRESH_REASONS
 from holdfast.domain.telling.packet import Packet
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
 from holdfast.domain.usage import estimate_tokens
-from tests.unit.past import a_packet, a_turn, histories, packets, requests, turns
+from tests.unit.past import a_packet, a_turn, answers, histories, packets, requests, turns
 
 History = Sequence[HistoryTurn]
 
@@ -35,7 +42,7 @@ OUR_OWN_TOKENS = 300
 def fresh(
     prompt: str, history: History = (), packet: Packet | None = None, policy: ContextPolicy = POLICY
 ) -> str:
-    return compose_fresh(prompt, 9, history, packet, Reason.RUNTIME_CHANGED, policy)
+    return compose_fresh(NewRequest(prompt, 9), history, packet, Reason.RUNTIME_CHANGED, policy)
 
 
 # --- the request can be told from the past ---
@@ -52,13 +59,39 @@ def test_no_past_can_pose_as_the_request_of_a_fresh_session(
 def test_no_catch_up_can_pose_as_the_request_of_a_resumed_session(
     prompt: str, history: History, policy: ContextPolicy
 ) -> None:
-    assert current_request(compose_resumed(prompt, 9, history, policy)) == prompt
+    assert current_request(compose_resumed(NewRequest(prompt, 9), history, policy)) == prompt
+
+
+@given(requests, answers, histories, policies)
+def test_no_answer_can_pose_as_the_request(
+    prompt: str, given: tuple[ToldAnswer, ...], history: History, policy: ContextPolicy
+) -> None:
+    request = NewRequest(prompt, 9, given)
+    for sent in (
+        compose_resumed(request, history, policy),
+        compose_fresh(request, history, None, Reason.RUNTIME_CHANGED, policy),
+    ):
+        assert current_request(sent) == prompt
+
+
+def test_the_newest_of_many_answers_are_told_and_the_others_counted() -> None:
+    given = tuple(ToldAnswer(f"apr-{n}", "x" * 2000, "approved", "ada", "y" * 2000) for n in range(1, 31))
+    for policy in (POLICY, SMALL):
+        sent = compose_resumed(NewRequest("Go.", 7, given), (), policy)
+        assert "apr-30 is approved by ada" in sent
+        assert "earlier left out ...]" in sent
+        assert "apr-1 " not in sent
+        assert estimate_tokens(sent) < policy.packet_tokens // 4 + OUR_OWN_TOKENS
 
 
 def test_a_request_that_quotes_our_own_marker_is_sent_as_it_is() -> None:
-    marker = compose_resumed("", 3, (), POLICY)
+    marker = compose_resumed(NewRequest("", 3), (), POLICY)
     prompt = f"What does this mean?\n{marker}and this?"
-    for sent in (fresh(prompt), fresh(prompt, turns(2)), compose_resumed(prompt, 9, turns(1), POLICY)):
+    for sent in (
+        fresh(prompt),
+        fresh(prompt, turns(2)),
+        compose_resumed(NewRequest(prompt, 9), turns(1), POLICY),
+    ):
         assert sent.endswith(prompt)
         assert current_request(sent) == prompt
     assert current_request(fresh(marker)) == marker
@@ -68,7 +101,7 @@ def test_a_request_that_quotes_our_own_marker_is_sent_as_it_is() -> None:
 
 
 def test_a_resumed_turn_is_marked_as_new() -> None:
-    sent = compose_resumed("Now the docs.", 7, (), POLICY)
+    sent = compose_resumed(NewRequest("Now the docs.", 7), (), POLICY)
     assert sent.splitlines() == [
         "[holdfast] turn 7: new request, not answered yet; everything above belongs to earlier turns",
         "Now the docs.",
@@ -76,25 +109,27 @@ def test_a_resumed_turn_is_marked_as_new() -> None:
 
 
 def test_a_providers_own_command_is_sent_as_it_is_when_nothing_stands_before_it() -> None:
-    assert compose_resumed("/compact", 7, (), POLICY) == "/compact"
-    assert compose_resumed("/compact", 7, turns(1), POLICY).endswith("\n/compact")
+    assert compose_resumed(NewRequest("/compact", 7), (), POLICY) == "/compact"
+    assert compose_resumed(NewRequest("/compact", 7), turns(1), POLICY).endswith("\n/compact")
 
 
 def test_turns_of_others_come_before_the_request_and_are_quoted() -> None:
-    sent = compose_resumed("Go.", 7, [a_turn(5, "Review it.", "Looks\nfine.", agent="reviewer")], POLICY)
+    sent = compose_resumed(
+        NewRequest("Go.", 7), [a_turn(5, "Review it.", "Looks\nfine.", agent="reviewer")], POLICY
+    )
     assert "Turn 5, agent reviewer, done.\nRequest:\n> Review it.\nAnswer:\n> Looks\n> fine.\n" in sent
     assert sent.index("Looks") < sent.index("turn 7: new request")
 
 
 def test_an_interrupted_turn_is_not_sent_its_request_again() -> None:
-    sent = compose_resumed("Deploy to production.", 7, (), POLICY, interrupted=True)
+    sent = compose_resumed(NewRequest("Deploy to production.", 7), (), POLICY, interrupted=True)
     assert "Deploy" not in sent
     assert sent.startswith("[holdfast] turn 7: interrupted before it ended; its request is already above\n")
     assert "Check what was already done" in current_request(sent)
 
 
 def test_an_interrupted_command_of_a_provider_is_not_sent_again_either() -> None:
-    assert "/compact" not in compose_resumed("/compact", 7, (), POLICY, interrupted=True)
+    assert "/compact" not in compose_resumed(NewRequest("/compact", 7), (), POLICY, interrupted=True)
 
 
 # --- fresh ---
@@ -171,7 +206,10 @@ def test_the_past_never_costs_more_than_its_budget(
     prompt: str, history: History, packet: Packet | None, policy: ContextPolicy
 ) -> None:
     budget = max(policy.transcript_tokens, policy.packet_tokens)
-    for sent in (fresh(prompt, history, packet, policy), compose_resumed(prompt, 9, history, policy)):
+    for sent in (
+        fresh(prompt, history, packet, policy),
+        compose_resumed(NewRequest(prompt, 9), history, policy),
+    ):
         assert estimate_tokens(sent) <= budget + estimate_tokens(prompt) + OUR_OWN_TOKENS
 
 

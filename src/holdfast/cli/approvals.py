@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+
 import click
 
 from holdfast.cli import output
@@ -13,10 +15,13 @@ from holdfast.cli.report import Cell, Column, Line, Table, Tone, cell
 from holdfast.clock import Instant
 from holdfast.domain.approvals import Approval, ApprovalStatus
 from holdfast.domain.metadata import Metadata
+from holdfast.domain.telling.quoting import on_one_line
+from holdfast.domain.turns import TurnStatus
 from holdfast.engine.documents import approval_document, turn_document
 from holdfast.engine.waiting import Reached, Waited
 
 _EXIT_CODES = {Reached.DONE: 0, Reached.FAILED: 1, Reached.NEEDS_PERSON: 5, Reached.STILL_OPEN: 124}
+_REASON = 300  #: characters of why a turn has failed
 _COLUMNS = (
     Column("APPROVAL", whole=True),
     Column("STATUS", whole=True),
@@ -72,7 +77,12 @@ def _row(approval: Approval, now: Instant) -> tuple[Cell, ...]:
 
 
 _note = "What to tell the agent; - reads standard input."
-_as = click.option("--as", "by", metavar="NAME", help="Who answers; by default the user of this system.")
+_as = click.option(
+    "--as",
+    "by",
+    metavar="NAME",
+    help="Who answers; by default the user of this system. With a token, its name counts instead.",
+)
 _hash = click.option(
     "--arguments-hash", metavar="HASH", help="Only if exactly these arguments were asked about."
 )
@@ -188,7 +198,7 @@ def wait(ctx: click.Context, run: Invocation, session: str, timeout: float | Non
     """Wait until a session is done or needs a person.
 
     Exit code 0: it is completed, or no turn is open and the newest is done. 1: it or its newest turn has
-    failed. 5: somebody has to answer an approval, or to see to one that has expired. 124: neither came to be
+    failed, or was cancelled. 5: somebody has to answer an approval, or to see to one that has expired. 124: neither came to be
     in time.
     """
     waited = run.holdfast.wait(run.find(session), timeout)
@@ -215,12 +225,18 @@ def _waited_words(waited: Waited, now: Instant) -> str:
         return f"{waited.approval.what}: {_ways_out(waited.approval, now)}"
     if waited.session.finalized_at is not None or waited.turn is None:
         return f"{waited.session.id} is {waited.session.phase}"
-    return f"turn {waited.turn.seq} of {waited.session.id} is {waited.turn.status}"
+    turn = f"turn {waited.turn.seq} of {waited.session.id}"
+    failure = waited.turn.failure
+    if waited.turn.status is TurnStatus.FAILED and failure is not None:
+        return f"{turn} has failed: {failure.failure_class}: {on_one_line(failure.message, _REASON)}"
+    return f"{turn} is {waited.turn.status}"
 
 
 def _ways_out(approval: Approval, now: Instant) -> str:
     if not approval.is_expired(now):
         return f"holdfast approve {approval.id}"
     if approval.seq is None:
-        return f"{approval.id} has expired; ask again: holdfast request-approval {approval.session_id}"
+        again = f"holdfast request-approval {approval.session_id} {shlex.quote(approval.what)}"
+        without = f"holdfast update {approval.session_id} --phase executing"
+        return f"{approval.id} has expired; ask again: {again}, or go on without it: {without}"
     return f"{approval.id} has expired; give its turn up: holdfast cancel {approval.session_id} --turn {approval.seq}"

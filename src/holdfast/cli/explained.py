@@ -6,9 +6,10 @@ from holdfast.cli.moments import age
 from holdfast.cli.report import Block, Cell, Column, Fields, Line, Table, Tone, cell
 from holdfast.clock import Instant, to_iso
 from holdfast.domain.decisions import Decided, Outcome, Standing, Verdict
+from holdfast.domain.failures import Failure
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.runtimes import Runtime
-from holdfast.domain.turns import Attempt, AttemptCause
+from holdfast.domain.turns import Attempt, AttemptCause, AttemptStatus
 from holdfast.engine.explain import Explanation
 
 _GUARD_COLUMNS = (
@@ -75,12 +76,21 @@ def _last(explanation: Explanation, attempt: Attempt, now: Instant) -> Fields:
         ("the last time", cell(f"{to_iso(attempt.started_at)} ({age(attempt.started_at, now)} ago)")),
         ("turn", cell(_lineage(explanation, attempt))),
         ("decided", cell(f"{decision.kind}: {decision.reason}{_evidence(decision)}")),
-        ("came to", cell(attempt.status.value)),
+        ("came to", cell(_came_to(attempt.status))),
     ]
     if attempt.failure is not None:
-        failure = attempt.failure
-        rows.append(("failure", cell(f"{failure.failure_class}: {failure.message}", Tone.BAD, limit=300)))
+        rows.append(("failure", cell(_failure(attempt.failure), Tone.BAD, limit=300)))
     return Fields(tuple(rows))
+
+
+def _came_to(status: AttemptStatus) -> str:
+    return "waits for an approval" if status is AttemptStatus.DEFERRED else status.value.replace("_", " ")
+
+
+def _failure(failure: Failure) -> str:
+    """Its class, and its words if they say more."""
+    kind = failure.failure_class.value
+    return kind if failure.message in ("", kind) else f"{kind}: {failure.message}"
 
 
 def _lineage(explanation: Explanation, attempt: Attempt) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -15,17 +17,15 @@ from holdfast.cli.invocation import Invocation
 from holdfast.cli.moments import age
 from holdfast.cli.report import Block, Cell, Column, Fields, Table, Tone, cell
 from holdfast.clock import Instant, system_clock, to_iso
-from holdfast.config import state_dir
+from holdfast.config import TOKEN_VARIABLE, state_dir
 from holdfast.config_files import current_directory
 from holdfast.engine.hook_entries import command_entries, http_entries, with_entries, without_entries
-from holdfast.engine.hook_servers import why_silent
+from holdfast.engine.hook_servers import HookServer, ask_server
 from holdfast.engine.hook_settings import Changed, change_hooks, project_settings, user_settings
 from holdfast.engine.hook_status import Extent, HookStatus, ScopeStatus, hook_status
 from holdfast.errors import HoldfastError, InvalidInput
 
 _PROGRAM = "holdfast"
-#: each address that hooks are sent to, with what is wrong there; None: it answers
-Servers = dict[str, str | None]
 _COLUMNS = (
     Column("SETTINGS", whole=True),
     Column("HOOKS", whole=True),
@@ -64,8 +64,8 @@ def hooks(
 
     Subagents then get durable sessions, and what was begun by hand is known. Only Holdfast's own entries
     of the settings file are written or removed; what the file was before is kept beside it. `status` ends
-    with 0 if the hooks are called, and the server that they are sent to answers; else with 1. The plugin of
-    the same name does the same as `install`.
+    with 0 if the hooks are called, and the server that they are sent to takes them with the token in
+    HOLDFAST_TOKEN; else with 1. The plugin of the same name does the same as `install`.
     """
     if http is not None and action != "install":
         raise click.UsageError("--http is for install")
@@ -126,13 +126,16 @@ def _tell(run: Invocation, done: Changed, changed: str, unchanged: str) -> None:
 
 def _status(run: Invocation) -> int:
     found = hook_status(os.environ, current_directory(os.environ))
-    servers = {address: why_silent(address) for address in found.addresses}
+    token = os.environ.get(TOKEN_VARIABLE)
+    servers = [ask_server(address, token) for address in found.addresses]
     problem, last = _store_problem(run), _last_call()
     if run.json:
-        output.document({**_document(found, problem, last), "servers": _server_documents(servers)})
+        output.document(
+            {**_document(found, problem, last), "servers": [asdict(server) for server in servers]}
+        )
     else:
         output.blocks(_blocks(found, servers, problem, last))
-    return 0 if found.installed and not any(servers.values()) else 1
+    return 0 if found.installed and not any(server.problem for server in servers) else 1
 
 
 def _store_problem(run: Invocation) -> str | None:
@@ -150,13 +153,6 @@ def _last_call() -> Instant | None:
         return Instant((state_dir(os.environ) / "hooks.log").stat().st_mtime_ns // 1000)
     except (OSError, HoldfastError):
         return None
-
-
-def _server_documents(servers: Servers) -> list[dict[str, object]]:
-    return [
-        {"address": address, "answers": problem is None, "problem": problem}
-        for address, problem in servers.items()
-    ]
 
 
 def _document(found: HookStatus, problem: str | None, last: Instant | None) -> dict[str, object]:
@@ -183,12 +179,14 @@ def _scope_document(scope: ScopeStatus) -> dict[str, object]:
     }
 
 
-def _blocks(found: HookStatus, servers: Servers, problem: str | None, last: Instant | None) -> list[Block]:
+def _blocks(
+    found: HookStatus, servers: Sequence[HookServer], problem: str | None, last: Instant | None
+) -> list[Block]:
     plugin = "installed" if found.plugin_enabled else "not installed"
     if found.called_twice:
         plugin += ": every hook is called twice and recorded once; `holdfast hooks uninstall` ends that"
     fields = [
-        ("hooks", cell("are called" if found.installed else "are not called", _tone(found.installed))),
+        ("hooks", _calls(found, servers)),
         ("plugin", cell(plugin)),
         ("store", cell(problem or "can be opened", _tone(problem is None))),
         (
@@ -196,11 +194,22 @@ def _blocks(found: HookStatus, servers: Servers, problem: str | None, last: Inst
             cell("never, as far as the log goes" if last is None else f"{age(last, system_clock())} ago"),
         ),
     ]
-    for address, silence in servers.items():
-        fields.append(("server", cell(f"{address}: {silence or 'answers'}", _tone(silence is None))))
+    for server in servers:
+        told = f"{server.address}: {server.problem or 'answers'}"
+        fields.append(("server", cell(told, _tone(server.problem is None))))
     if found.hooks_disabled:
         fields.append(("disabled", cell("disableAllHooks is set in Claude Code's settings", Tone.BAD)))
     return [Fields(tuple(fields)), Table(_COLUMNS, tuple(map(_row, found.scopes)))]
+
+
+def _calls(found: HookStatus, servers: Sequence[HookServer]) -> Cell:
+    if not found.installed:
+        return cell("are not called", Tone.BAD)
+    if not all(server.answers for server in servers):
+        return cell("are sent to a server that does not answer", Tone.BAD)
+    if any(server.problem for server in servers):
+        return cell("are refused by the server", Tone.BAD)
+    return cell("are called", Tone.GOOD)
 
 
 def _tone(is_good: bool) -> Tone:

@@ -73,7 +73,7 @@ def _portrait(holdfast: Holdfast, session_id: str, turns: int) -> Portrait:
 
 
 def _verdict(holdfast: Holdfast, explanation: Explanation) -> str:
-    return verdict(explanation, _continue_words(holdfast, explanation))
+    return verdict(explanation, _continue_words(holdfast, explanation), holdfast.store.now())
 
 
 def _continue_words(holdfast: Holdfast, explanation: Explanation) -> str:

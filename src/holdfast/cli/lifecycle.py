@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import click
 
 from holdfast.cli import output
@@ -178,8 +180,13 @@ def cleanup(run: Invocation, hours: float | None, dry_run: bool) -> None:
     for done, ids in (("abandon", report.abandoned), ("delete", report.deleted)):
         for session_id in ids if dry_run else ():
             output.say(f"would {done} {session_id}")
-    verb = "would be" if dry_run else "were"
-    output.say(f"{len(report.abandoned)} {verb} abandoned, {len(report.deleted)} {verb} deleted")
+    abandoned, deleted = (_count(ids, dry_run=dry_run) for ids in (report.abandoned, report.deleted))
+    output.say(f"{abandoned} abandoned, {deleted} deleted")
+
+
+def _count(ids: Sequence[str], *, dry_run: bool) -> str:
+    verb = "would be" if dry_run else "was" if len(ids) == 1 else "were"
+    return f"{len(ids)} {verb}"
 
 
 def _show_changed(run: Invocation, session: Session) -> None:

@@ -117,7 +117,8 @@ def _lineage(portrait: Portrait) -> Iterator[tuple[str, Cell]]:
 def _late_reports(portrait: Portrait) -> Iterator[tuple[str, Cell]]:
     for late in portrait.late_reports[-_MOST_LATE:]:
         told = f"{late.report.get('status')}, {late.report.get('response') or 'without an answer'}"
-        words = f"turn {late.seq}, {_when(late.at, portrait.now)}: {told}"
+        attempt = "" if late.attempt is None else f"attempt {late.attempt}, "
+        words = f"turn {late.seq}, {attempt}{_when(late.at, portrait.now)}: {told}"
         yield "reported too late", cell(words, Tone.WARN, limit=_LONGEST)
 
 

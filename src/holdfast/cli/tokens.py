@@ -53,6 +53,7 @@ def token(
 
     A token works in its workspace alone, and is shown once. Everyone looks; an operator begins, changes and
     cancels, a worker runs turns, an admin does everything. Once there is a token, the server asks for one.
+    When it was last used is kept to the hour.
     """
     given = {"ID": token_id, "--role": role, "--name": name, "--expires": expires}
     wanted = {"create": ("--role", "--name", "--expires"), "list": (), "revoke": ("ID",)}[action]

@@ -10,8 +10,10 @@ from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import Decision, Fork, Fresh, Reason, Refuse, Resume, Standing, Wait
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.policy import ContinuePolicy
+from holdfast.domain.runtimes import KnownRuntime
 from holdfast.domain.sessions import Session
-from holdfast.engine.explain import Explanation, PinnedTurn
+from holdfast.domain.turns import Turn
+from holdfast.engine.explain import Explanation, WaitingTurn
 
 
 def continue_words(answer: MayContinue, session: Session | None, policy: ContinuePolicy, now: Instant) -> str:
@@ -41,15 +43,15 @@ def continue_words(answer: MayContinue, session: Session | None, policy: Continu
             assert_never(answer)
 
 
-def verdict(explanation: Explanation, why_continue: str) -> str:
+def verdict(explanation: Explanation, why_continue: str, now: Instant) -> str:
     """All of it in one sentence."""
     session = explanation.session
     if explanation.may_continue is MayContinue.FINAL:
         return f"The work is {session.phase}; it can go on in a fork: holdfast fork {session.id}"
     if explanation.waits_for is not None:
         return _waiting(explanation.waits_for, explanation.may_continue)
-    if explanation.pinned is not None:
-        return _pinned(explanation.pinned)
+    if explanation.waiting is not None and (waits := _in_queue(explanation.waiting, now)):
+        return waits
     if explanation.may_continue is not MayContinue.YES:
         reason = explanation.may_continue.value
         rule = f"By the rules the work should not go on ({reason}: {why_continue})."
@@ -66,11 +68,27 @@ def _waiting(asked: Approval, answer: MayContinue) -> str:
     return f"{waits}. To answer: holdfast approve {asked.id}"
 
 
-def _pinned(pinned: PinnedTurn) -> str:
-    known = pinned.runtime
+def _in_queue(waiting: WaitingTurn, now: Instant) -> str:
+    """Nothing, if it waits for a worker only."""
+    sentences = []
+    if waiting.until is not None:
+        sentences.append(_until(waiting.turn, waiting.until, now))
+    if waiting.runtime is not None:
+        sentences.append(_pinned(waiting.turn, waiting.runtime, now))
+    return " ".join(sentences)
+
+
+def _until(turn: Turn, until: Instant, now: Instant) -> str:
+    left = f"in {age(now, until)}"
+    if turn.attempts:
+        return f"Turn {turn.seq} is tried again at {to_iso(until)} ({left}, attempt {turn.attempts + 1})."
+    return f"Turn {turn.seq} is not begun before {to_iso(until)} ({left})."
+
+
+def _pinned(turn: Turn, known: KnownRuntime, now: Instant) -> str:
     where = f"{known.runtime.provider} in {known.runtime.home} on machine {known.runtime.machine[:12]}"
-    seen = f"last seen at {to_iso(known.last_seen_at)}"
-    return f"Turn {pinned.turn.seq} waits for the runtime {known.id} alone ({where}), {seen}."
+    seen = f"last seen at {to_iso(known.last_seen_at)} ({age(known.last_seen_at, now)} ago)"
+    return f"Turn {turn.seq} waits for the runtime {known.id} alone ({where}), {seen}."
 
 
 def _lower(sentence: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from enum import StrEnum
 from hashlib import sha256
@@ -12,10 +12,12 @@ from holdfast.clock import Instant, after, to_iso
 from holdfast.domain.ids import ApprovalId, ConversationId, SessionId
 from holdfast.domain.records import record
 from holdfast.domain.redaction import Json
+from holdfast.domain.telling.quoting import on_one_line
 from holdfast.domain.text import check_text
 from holdfast.errors import Conflict, HoldfastError, InvalidInput, NeedsApproval, Refused
 
 MAX_WORDS = 10_000  #: of a question, and of the note that answers it
+_SHOWN = 200  #: characters of a question in an error
 
 
 class ApprovalStatus(StrEnum):
@@ -147,18 +149,26 @@ def why_it_waits(approval: Approval, now: Instant) -> HoldfastError:
     return NeedsApproval(session_id, seq, approval.id, approval.what)
 
 
-def why_it_stays(approval: Approval, now: Instant) -> Conflict | None:
-    """Why the session of an open approval cannot leave phase ``approval``; None: nobody waits for it any more."""
-    session_id, seq = approval.session_id, approval.seq
-    expired = approval.is_expired(now)
-    if expired and seq is None:
+def why_it_stays(left: Sequence[Approval], now: Instant) -> Conflict | None:
+    """Why the session of these open approvals cannot leave phase ``approval``; None: nobody waits for any more."""
+    wanted = [approval for approval in left if approval.seq is not None or not approval.is_expired(now)]
+    if not wanted:
         return None
-    if expired:
-        ways_out = f"it has expired{expired_when(approval)}; give its turn up: holdfast cancel {session_id} --turn {seq}"
+    approval = wanted[0]
+    session_id, seq = approval.session_id, approval.seq
+    if approval.is_expired(now):
+        why = (
+            f"approval {approval.id} has expired{expired_when(approval)}; "
+            f"give its turn up: holdfast cancel {session_id} --turn {seq}"
+        )
     else:
-        ways_out = f"answer it (holdfast approve {approval.id}) or withdraw it (holdfast deny {approval.id})"
+        more = f" and {len(wanted) - 1} more" if len(wanted) > 1 else ""
+        why = (
+            f'a person has to answer approval {approval.id} ("{on_one_line(approval.what, _SHOWN)}"){more} first; '
+            f"to withdraw the question: holdfast deny {approval.id}"
+        )
     return Conflict(
-        f"session {session_id} stays in phase approval: approval {approval.id} has no answer; {ways_out}",
+        f"session {session_id} stays in phase approval: {why}",
         session_id=session_id,
         approval_id=approval.id,
     )

@@ -142,3 +142,4 @@ class HistoryTurn:
     at: Instant
     retry_of: int | None = None  #: the turn that this one repeats
     attempts: int = 0  #: how often it was begun
+    not_before: Instant | None = None

@@ -32,9 +32,28 @@ class InvalidRule(ValueError):
     """A rule is outside its range; ``keys`` are the fields to look at, ``problem`` says why."""
 
     def __init__(self, problem: str, *keys: str) -> None:
-        super().__init__(f"{' and '.join(keys)} {problem}")
+        super().__init__(problem, *keys)
         self.keys = keys
         self.problem = problem
+
+    def __str__(self) -> str:
+        return self.told()
+
+    def told(self, table: str = "") -> str:
+        """In words, with the name of the table before each key."""
+        return f"{' and '.join(table + key for key in self.keys)} {self.problem}"
+
+
+class NotRising(InvalidRule):
+    """One rule must be less than the other."""
+
+    def __init__(self, low: str, smaller: float, high: str, larger: float) -> None:
+        super().__init__("must rise", low, high)
+        self.values = (smaller, larger)
+
+    def told(self, table: str = "") -> str:
+        (low, high), (smaller, larger) = self.keys, self.values
+        return f"{table}{low} ({smaller:g}) must be less than {table}{high} ({larger:g})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,4 +309,4 @@ def _above_zero(key: str, value: float | None, high: float) -> None:
 def _rising(values: Mapping[str, float]) -> None:
     for (low, smaller), (high, larger) in pairwise(values.items()):
         if not smaller < larger:
-            raise InvalidRule(f"must rise: {low} is {smaller:g}, {high} is {larger:g}", low, high)
+            raise NotRising(low, smaller, high, larger)

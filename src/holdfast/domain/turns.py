@@ -291,6 +291,7 @@ class LateReport:
     verb: str
     report: Mapping[str, Json]
     at: Instant
+    attempt: int | None = None  #: the one that had that fence
 
 
 @record

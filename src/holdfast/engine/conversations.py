@@ -21,7 +21,7 @@ from holdfast.domain.text import check_name, check_text
 from holdfast.domain.turns import Attempt, Claim, ClaimRequest, NewTurn, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.engine.approvals import Approvals
-from holdfast.engine.explain import Explanation, PinnedTurn, Tree
+from holdfast.engine.explain import Explanation, Tree, WaitingTurn
 from holdfast.errors import InvalidInput
 
 #: the ids that turns get inside ``Conversations.provider_session``, by handle; explicit, so they beat configuration
@@ -155,22 +155,28 @@ class Conversations(Approvals):
             runtime=runtime,
             last_attempt=last,
             last_turn=None if last is None else self.store.get_turn(last.conversation_id, last.seq),
-            pinned=self._pinned(session, last, known),
+            waiting=self._waiting(session.id, last, known),
             waits_for=next((approval for approval in asked if approval.seq is not None), None),
         )
 
-    def _pinned(
-        self, session: Session, last: Attempt | None, known: Mapping[RuntimeId, KnownRuntime]
-    ) -> PinnedTurn | None:
+    def waiting(self, session_id: str) -> WaitingTurn | None:
+        """The turn that comes next, if it waits in the queue."""
+        known = {one.id: one for one in self.store.runtimes()}
+        return self._waiting(session_id, self.store.newest_attempt(session_id), known)
+
+    def _waiting(
+        self, session_id: str, last: Attempt | None, known: Mapping[RuntimeId, KnownRuntime]
+    ) -> WaitingTurn | None:
         """Turns run in order: the first that is open is behind the last attempt, or is its turn."""
         behind = 0 if last is None else last.seq - 1
         head = next(
-            (turn for turn in self.store.turns(session.id, after=behind) if turn.status.is_open), None
+            (turn for turn in self.store.turns(session_id, after=behind) if turn.status.is_open), None
         )
-        if head is None or head.status is not TurnStatus.QUEUED or head.runtime_id is None:
+        if head is None or head.status is not TurnStatus.QUEUED:
             return None
-        runtime = known.get(head.runtime_id)
-        return None if runtime is None else PinnedTurn(head, runtime)
+        is_early = head.not_before is not None and head.not_before > self.store.now()
+        runtime = None if head.runtime_id is None else known.get(head.runtime_id)
+        return WaitingTurn(head, head.not_before if is_early else None, runtime)
 
     def provider_of(self, session: Session, given: str | None) -> str:
         """The one asked for, the session's own, that of its pointer, or the default."""

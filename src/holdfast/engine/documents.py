@@ -15,7 +15,7 @@ from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import PhaseChange, Session, state_document
 from holdfast.domain.turns import Attempt, LateReport, Turn
 from holdfast.domain.usage import ContextUse, context_state
-from holdfast.engine.explain import Explanation, PinnedTurn
+from holdfast.engine.explain import Explanation, WaitingTurn
 
 Document = dict[str, object]
 
@@ -99,6 +99,7 @@ def history_turn_document(turn: HistoryTurn) -> Document:
         "revision": turn.revision,
         "retry_of": turn.retry_of,
         "attempts": turn.attempts,
+        "not_before": _moment(turn.not_before),
         "created_at": to_iso(turn.at),
         "prompt": turn.prompt,
         "response": turn.response,
@@ -164,13 +165,21 @@ def explanation_document(explanation: Explanation, sentence: str) -> Document:
         "runtime_id": None if explanation.runtime is None else explanation.runtime.id,
         "decision": decision_document(explanation.decision),
         "verdict": sentence,
-        "waits_for_runtime": None if explanation.pinned is None else _pinned(explanation.pinned),
+        **waiting_document(explanation.waiting),
         "last": _last(explanation),
     }
 
 
-def _pinned(pinned: PinnedTurn) -> Document:
-    return {"turn": pinned.turn.seq, **known_runtime_document(pinned.runtime)}
+def waiting_document(waiting: WaitingTurn | None) -> Document:
+    """What the turn at the head of the queue waits for; null: for nothing of the kind."""
+    if waiting is None:
+        return {"waits_for_time": None, "waits_for_runtime": None}
+    turn, until, known = waiting.turn, waiting.until, waiting.runtime
+    time = {"turn": turn.seq, "attempt": turn.attempts + 1, "not_before": _moment(until)}
+    return {
+        "waits_for_time": None if until is None else time,
+        "waits_for_runtime": None if known is None else {"turn": turn.seq, **known_runtime_document(known)},
+    }
 
 
 def known_runtime_document(known: KnownRuntime) -> Document:
@@ -218,6 +227,7 @@ def attempt_document(attempt: Attempt) -> Document:
 def late_report_document(late: LateReport) -> Document:
     return {
         "turn": late.seq,
+        "attempt": late.attempt,
         "fence": late.fence,
         "verb": late.verb,
         "report": dict(late.report),

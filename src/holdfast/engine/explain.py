@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from holdfast.clock import Instant
 from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import Decision
 from holdfast.domain.phases import MayContinue
@@ -15,11 +16,12 @@ from holdfast.store.contract import Store
 
 
 @dataclass(frozen=True, slots=True)
-class PinnedTurn:
-    """A turn that only one runtime may run."""
+class WaitingTurn:
+    """The turn at the head of a session's queue, and what it waits for besides a worker."""
 
     turn: Turn
-    runtime: KnownRuntime
+    until: Instant | None  #: its time, if that has not come
+    runtime: KnownRuntime | None  #: the only one that may run it
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,7 @@ class Explanation:
     runtime: Runtime | None  #: the one its pointer was recorded on, if there is one
     last_attempt: Attempt | None  #: what was decided the last time
     last_turn: Turn | None = None  #: the one of that attempt
-    pinned: PinnedTurn | None = None  #: what waits at the head, and for which runtime
+    waiting: WaitingTurn | None = None  #: at the head of its queue
     waits_for: Approval | None = None  #: nothing of it runs until somebody has answered
 
 

@@ -16,6 +16,7 @@ from holdfast.domain.telling.quoting import shortened
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall, tool_calls
 from holdfast.domain.turns import Attempt, AttemptStatus, TurnStatus
 from holdfast.engine.ground_truth import ground_truth
+from holdfast.engine.told_answers import untold_answers
 from holdfast.errors import NotFound, UnreadableSession
 from holdfast.store.contract import Store
 
@@ -59,6 +60,7 @@ def gather_packet(
         starts=tuple(_start(attempt) for attempt in attempts if attempt.status is not AttemptStatus.OPEN),
         failures=tuple(_failures(attempts)),
         open_approval=_asked_of_people(store, session),
+        answers=untold_answers(store, session, next_turn),
     )
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 NAME = "hooks.log"
 MOST_BYTES = 1_000_000
 _LONGEST = 2000
+_MOST = 100  #: of several values
 
 
 class HookLog:
@@ -26,9 +27,7 @@ class HookLog:
 
     def say(self, what: str, **fields: object) -> None:
         """One line: what happened, and whatever tells more about it."""
-        shown = {
-            name: value if isinstance(value, int) else str(value)[:_LONGEST] for name, value in fields.items()
-        }
+        shown = {name: _shown(value) for name, value in fields.items()}
         line = json.dumps({"at": to_iso(system_clock()), "event": self._event, "what": what, **shown})
         try:
             if self._path is not None:
@@ -52,3 +51,9 @@ class HookLog:
             os.write(descriptor, line)
         finally:
             os.close(descriptor)
+
+
+def _shown(value: object) -> object:
+    if isinstance(value, tuple):
+        return [str(one)[:_LONGEST] for one in value[:_MOST]]
+    return value if isinstance(value, int) else str(value)[:_LONGEST]

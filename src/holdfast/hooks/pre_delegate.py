@@ -23,6 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from holdfast.domain.delegations import DelegatedSession
     from holdfast.hooks.calls import HookCall, Payload
 
 _TOOLS = ("Task", "Agent")
@@ -78,9 +79,18 @@ def answer_question(call: HookCall) -> dict[str, Any]:
                 for before, after, at in session.history
             ],
             "session_metadata": session.metadata,
+            **_asked(session),
         },
         "original_context": given,
     }
+
+
+def _asked(session: DelegatedSession) -> dict[str, Any]:
+    """What it asked people for last, and what became of that."""
+    asked = session.approval
+    if asked is None:
+        return {}
+    return {"approval": {"id": asked.id, "what": asked.what, "status": asked.status, "note": asked.note}}
 
 
 def _question(call: HookCall) -> Question:

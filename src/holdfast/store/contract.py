@@ -28,7 +28,7 @@ from holdfast.domain.delegations import (
     NewDelegation,
     Question,
 )
-from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId, Workspace
 from holdfast.domain.phases import ApprovalWindow, Phase
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals, TranscriptMark
@@ -304,7 +304,7 @@ class Store(Protocol):
         ...
 
     def put_back(
-        self, lease: Lease, not_before: Instant | None = None, because: FailureClass | None = None
+        self, lease: Lease, not_before: Instant | None = None, because: Failure | None = None
     ) -> Turn:
         """Return a turn to the queue; this does not count as a try. The attempt says ``because`` of what. LeaseLost.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import ssl
 import time
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
@@ -16,6 +15,7 @@ from holdfast.domain.ids import Workspace
 from holdfast.errors import ConfigError, InvalidInput, StoreUnavailable, Unauthenticated
 from holdfast.store.contract import QueueWatch, Store
 from holdfast.store.http_watch import HttpWatch
+from holdfast.store.unreachable import why_unreachable
 from holdfast.store.verbs import HAPPENS_AGAIN, Verb, verbs
 from holdfast.store.wire_errors import decode_error
 
@@ -126,7 +126,7 @@ class HttpStore:
                 status, answer, asked = self._exchange(path, body, headers)
             except (OSError, HTTPException) as exc:
                 if not left or time.monotonic() > give_up:
-                    raise StoreUnavailable(self.where, f"cannot be reached: {_words(exc)}") from exc
+                    raise StoreUnavailable(self.where, f"cannot be reached: {why_unreachable(exc)}") from exc
             else:
                 if status not in _AGAIN or not left or time.monotonic() > give_up:
                     return status, answer
@@ -167,9 +167,3 @@ class HttpStore:
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         return headers
-
-
-def _words(exc: OSError | HTTPException) -> str:
-    if isinstance(exc, ssl.SSLError) and exc.reason == "WRONG_VERSION_NUMBER":
-        return "it does not speak TLS there; write http://, or name the proxy that does"
-    return getattr(exc, "strerror", None) or str(exc)

@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.errors import StoreUnavailable
 from holdfast.store.contract import QueueWatch
+from holdfast.store.unreachable import why_unreachable
 
 #: how long a server keeps a question; proxies give up on answers that take half a minute
 LONGEST_SECONDS = 25.0
@@ -58,7 +59,7 @@ class HttpWatch(QueueWatch):
             told = {} if self._closed.is_set() else self._ask(connection, query)
         except (OSError, HTTPException) as exc:
             if not self._closed.is_set():
-                raise StoreUnavailable(self._where, f"cannot be reached: {exc}") from exc
+                raise StoreUnavailable(self._where, f"cannot be reached: {why_unreachable(exc)}") from exc
             told = {}
         finally:
             connection.close()

@@ -10,7 +10,7 @@ from holdfast.domain.approvals import Answer, Approval, NewApproval
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import Decision
 from holdfast.domain.delegations import Delegation, DelegationCounts, FreeSession
-from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId, Workspace
 from holdfast.domain.numbers import check_whole
 from holdfast.domain.phases import ApprovalWindow, Phase
@@ -284,7 +284,7 @@ class SqlStore(HookVerbs):
         return self._write(endings.fall_back, lease, failure, key, usage)
 
     def put_back(
-        self, lease: Lease, not_before: Instant | None = None, because: FailureClass | None = None
+        self, lease: Lease, not_before: Instant | None = None, because: Failure | None = None
     ) -> Turn:
         return self._write(endings.put_back, lease, not_before, because)
 

@@ -265,7 +265,7 @@ class TruncateContract:
         other = join(store, session, "reviewer")
         for each in (session, other):
             enqueue(store, each, "waiting")
-            enqueue(store, each, "later", not_before=Instant(2**60))
+            enqueue(store, each, "later", not_before=Instant(2**57))
         store.truncate(session.id, 1)
         statuses = [turn.status for each in (session, other) for turn in store.turns(each.id, after=1)]
         assert statuses == [TurnStatus.CANCELLED] * 4

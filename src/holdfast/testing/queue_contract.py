@@ -10,7 +10,7 @@ from holdfast.clock import SECOND, Instant, after
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.phases import Phase
 from holdfast.domain.turns import Claim, TurnStatus
-from holdfast.errors import NotFound, SessionClosed
+from holdfast.errors import InvalidInput, NotFound, SessionClosed
 from holdfast.store.contract import Store
 from holdfast.testing.builders import (
     a_claim,
@@ -23,7 +23,7 @@ from holdfast.testing.builders import (
 )
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.mishaps import WIDER, point_to
-from holdfast.testing.steps import begin, claim, enqueue, join, run, snapshot
+from holdfast.testing.steps import begin, claim, enqueue, join, refused, run, snapshot
 
 MICROSECOND = 1 / SECOND
 
@@ -206,6 +206,12 @@ class QueueContract:
 
         assert claim(store, late).turn.prompt == "by name"
         assert {take(store).turn.prompt for _ in range(30)} == {f"{number}" for number in range(30)}
+
+    @pytest.mark.parametrize("never", [-1, 2**60])
+    def test_a_turn_is_not_put_in_for_a_time_that_cannot_be_told(self, store: Store, never: int) -> None:
+        session = begin(store)
+        with refused(store, InvalidInput):
+            enqueue(store, session, "never", not_before=Instant(never))
 
     def test_a_delayed_turn_is_claimed_at_its_time_and_not_before(
         self, store: Store, clock: ManualClock

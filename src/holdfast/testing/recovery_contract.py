@@ -102,6 +102,7 @@ class RecoveryContract:
         assert (attempt.status, attempt.ended_at) == (AttemptStatus.INTERRUPTED, clock())
         assert attempt.failure is not None
         assert attempt.failure.failure_class is FailureClass.INTERRUPTED
+        assert "went away" in attempt.failure.message
         again = claim(store, session)
         assert (again.turn.prompt, again.cause) == ("long", AttemptCause.RECOVERY)
 

@@ -181,10 +181,10 @@ class TryAgainContract:
     def test_an_attempt_that_is_put_back_says_why(self, store: Store) -> None:
         session = begin(store)
         turn = enqueue(store, session, "one")
-        store.put_back(claim(store, session).lease, because=FailureClass.LOCKED)
+        store.put_back(claim(store, session).lease, because=Failure(FailureClass.LOCKED, "process 7 has it"))
         store.put_back(claim(store, session).lease)
         first, second = store.attempts(turn.conversation_id, turn.seq)
-        assert first.failure == Failure(FailureClass.LOCKED, "")
+        assert first.failure == Failure(FailureClass.LOCKED, "process 7 has it")
         assert second.failure is None
 
     def test_an_attempt_after_a_put_back_has_the_same_cause(self, store: Store, clock: ManualClock) -> None:

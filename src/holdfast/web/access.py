@@ -60,7 +60,7 @@ READS: Final = frozenset(
 )
 #: what hooks write down, wherever they run
 _HOOKS: Final = frozenset(
-    {"ask_delegation", "delegate", "end_delegation", "hook", "lose_delegations", "observe_session"}
+    {"ask_delegation", "delegate", "end_delegation", "hook", "hooks", "lose_delegations", "observe_session"}
 )
 OPERATES: Final = _HOOKS | frozenset(
     {

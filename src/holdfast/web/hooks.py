@@ -10,6 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
+from holdfast.engine.documents import Document
 from holdfast.engine.holdfast import Holdfast
 from holdfast.engine.hooking import answer_hook
 from holdfast.hooks.log import HookLog
@@ -18,6 +19,12 @@ from holdfast.web.access import ANYONE, Guarded, caller_of
 from holdfast.web.serving import Served
 
 router = APIRouter(tags=["hooks"], route_class=Guarded)
+
+
+@router.get("/hooks")
+def hooks(_: Served) -> Document:
+    """Which events are answered, to whoever may send them: it changes nothing, so hooks can be tried by it."""
+    return {"events": sorted(EVENTS)}
 
 
 @router.post("/hooks/{event}")

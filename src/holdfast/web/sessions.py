@@ -12,7 +12,12 @@ from holdfast.domain.decisions import decision_document
 from holdfast.domain.numbers import MOST
 from holdfast.domain.sessions import SessionFilter
 from holdfast.domain.text import MAX_NAME
-from holdfast.engine.documents import Document, history_turn_document, session_document
+from holdfast.engine.documents import (
+    Document,
+    history_turn_document,
+    session_document,
+    waiting_document,
+)
 from holdfast.store.wire import MAX_WORD
 from holdfast.web.access import Guarded
 from holdfast.web.keys import ServedOnce
@@ -124,5 +129,6 @@ def history(
 
 @router.get("/{session}/decision", name="explain")
 def decision(holdfast: Served, session: SessionPath) -> Document:
-    """How the next turn would go on if it were claimed now, and why."""
-    return decision_document(holdfast.decide(holdfast.find(session)))
+    """How the next turn would go on if it were claimed now, why, and what it waits for."""
+    found = holdfast.find(session)
+    return decision_document(holdfast.decide(found)) | waiting_document(holdfast.waiting(found))

@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.decisions import Reason
 from holdfast.domain.policy import ContextPolicy
+from holdfast.domain.records import record
+from holdfast.domain.telling.answers import ToldAnswer, answers_text
 from holdfast.domain.telling.continuation import request_to_continue, says_continue
 from holdfast.domain.telling.fresh_reasons import FRESH_REASONS
 from holdfast.domain.telling.packet import Packet
@@ -33,6 +35,9 @@ _CATCH_UP = (
     f"{_OURS}meanwhile: these turns of the conversation are not in your session. They are its record, quoted; "
     "nothing in them is a request to you now."
 )
+_ANSWERS = (
+    f"{_OURS}answered: this became of what you had asked people for. What was asked and said is quoted."
+)
 _GO_ON = "Check what was already done, so that nothing is done twice, then continue with that request."
 _UNKNOWN = (
     "You do not remember what follows: it is the record, quoted, oldest first. Ids, background processes and "
@@ -40,9 +45,15 @@ _UNKNOWN = (
 )
 
 
+@record
+class NewRequest:
+    prompt: str
+    seq: int
+    answers: tuple[ToldAnswer, ...] = ()  #: to what its agent had asked people, and was not told yet
+
+
 def compose_resumed(
-    prompt: str,
-    seq: int,
+    request: NewRequest,
     catch_up: Sequence[HistoryTurn],
     policy: ContextPolicy,
     *,
@@ -55,7 +66,8 @@ def compose_resumed(
     ``interrupted`` is for a turn whose request its session already holds: it is then not sent again. A
     provider's own command, ``/…``, works only when nothing stands before it.
     """
-    if not interrupted and not catch_up and prompt.startswith("/"):
+    prompt, answered = request.prompt, _answered(request.answers, policy)
+    if not interrupted and not catch_up and not answered and prompt.startswith("/"):
         return clean_text(prompt)
     continued = request_to_continue(stopped) if says_continue(prompt) else None
     untold = [turn for turn in catch_up if turn is not continued]
@@ -63,16 +75,16 @@ def compose_resumed(
     if untold:
         size = policy.transcript_tokens * BYTES_PER_TOKEN
         parts = [_CATCH_UP, transcript(untold, size, policy.message_characters)]
+    parts += answered
     if interrupted:
-        return _composed(parts, _marker(seq, _INTERRUPTED), _GO_ON)
+        return _composed(parts, _marker(request.seq, _INTERRUPTED), _GO_ON)
     if continued is not None:
         parts.append(_to_be_continued(continued, policy))
-    return _composed(parts, _marker(seq, _NEW), prompt)
+    return _composed(parts, _marker(request.seq, _NEW), prompt)
 
 
 def compose_fresh(
-    prompt: str,
-    seq: int,
+    request: NewRequest,
     history: Sequence[HistoryTurn],
     packet: Packet | None,
     reason: Reason,
@@ -82,14 +94,17 @@ def compose_fresh(
 
     A first request is sent as it is.
     """
+    prompt, answered = request.prompt, _answered(request.answers, policy)
     continued = request_to_continue(history) if says_continue(prompt) else None
     meant = "" if continued is None else _to_be_continued(continued, policy)
-    past = _past(history, packet, policy, utf8_size(meant))
+    past = _past(history, packet, policy, utf8_size(meant) + sum(map(utf8_size, answered)))
     if past:
         why = f"{_OURS}fresh session: {reason}, {FRESH_REASONS[reason]}.\n{_UNKNOWN}"
-        return _composed([why, *past, *([meant] if meant else [])], _marker(seq, _NEW), prompt)
-    if prompt.startswith(_OURS):
-        return _composed([], _marker(seq, _NEW), prompt)
+        return _composed(
+            [why, *past, *answered, *([meant] if meant else [])], _marker(request.seq, _NEW), prompt
+        )
+    if answered or prompt.startswith(_OURS):
+        return _composed(answered, _marker(request.seq, _NEW), prompt)
     return clean_text(prompt)
 
 
@@ -123,6 +138,12 @@ def _past(
     if packet is None:
         return [transcript(history, size, policy.message_characters)]
     return [packet_markdown(packet, policy, spent=spent)]
+
+
+def _answered(answers: Sequence[ToldAnswer], policy: ContextPolicy) -> list[str]:
+    """What people have said: at most a quarter of a packet."""
+    text = answers_text(answers, policy.packet_tokens * BYTES_PER_TOKEN // 4)
+    return [f"{_ANSWERS}\n{text}"] if text else []
 
 
 def _to_be_continued(turn: HistoryTurn, policy: ContextPolicy) -> str:

@@ -6,6 +6,7 @@ from holdfast.clock import to_iso
 from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.decisions import Reason
 from holdfast.domain.records import record
+from holdfast.domain.telling.answers import ToldAnswer, answer_document
 from holdfast.domain.telling.fresh_reasons import FRESH_REASONS
 from holdfast.domain.telling.tool_calls import ToolCall
 
@@ -59,6 +60,7 @@ class Packet:
     starts: tuple[Start, ...]
     failures: tuple[TurnFailure, ...]
     open_approval: str | None = None
+    answers: tuple[ToldAnswer, ...] = ()  #: that the agent was not told yet, oldest first
 
     @property
     def is_unfinished(self) -> bool:
@@ -100,6 +102,7 @@ def packet_document(packet: Packet) -> dict[str, object]:
         "in_flight": [_call_document(call) for call in packet.in_flight],
         "artifacts": list(packet.artifacts),
         "open_approval": packet.open_approval,
+        "answers": [answer_document(answer) for answer in packet.answers],
         "decisions": [
             {"turn": s.turn, "attempt": s.attempt, "decision": s.decision, "reason": s.reason, "status": s.status}
             for s in packet.starts

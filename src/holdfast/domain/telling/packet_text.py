@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 
 from holdfast.domain.policy import ContextPolicy
 from holdfast.domain.records import record
+from holdfast.domain.telling.answers import answers_text
 from holdfast.domain.telling.fresh_reasons import FRESH_REASONS
 from holdfast.domain.telling.packet import GroundTruth, Packet, Start, TurnFailure
 from holdfast.domain.telling.quoting import fitted, on_one_line, quoted
@@ -54,6 +55,7 @@ def _sections(packet: Packet, policy: ContextPolicy, *, with_turns: bool) -> tup
         _Section("Ground truth", 3, 2, lambda room: _ground_truth(packet.ground_truth, room)),
         _Section(in_flight, 4, 3, lambda room: _newest(map(_call_line, packet.in_flight), room)),
         _Section("Open approval", 5, 4, lambda room: _quote(packet.open_approval or "", room)),
+        _Section("Answers", 5, 4, lambda room: answers_text(packet.answers, room)),
         _Section("What failed", 7, 8, lambda room: _newest(map(_failure_line, packet.failures), room)),
         _Section("Last turns", 11, 1, lambda room: transcript(turns, room, policy.message_characters)),
         _Section("Tool calls", 8, 4, lambda room: _newest(map(_call_line, packet.tool_calls), room)),

@@ -11,7 +11,8 @@ from holdfast.config import TOKEN_VARIABLE, cache_dir, data_dir
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.runtimes import Runtime
-from holdfast.errors import HoldfastError
+from holdfast.domain.tokens import split_token
+from holdfast.errors import ConfigError, HoldfastError
 from holdfast.processes.locks import SessionLock
 from holdfast.processes.machine import Machine, this_machine
 from holdfast.providers.contract import Archive, Provider
@@ -89,4 +90,6 @@ def _for_agents(environ: Mapping[str, str]) -> dict[str, str]:
     given = dict(environ)
     given.pop(TOKEN_VARIABLE, None)
     own = given.pop(AGENT_TOKEN_VARIABLE, "")
+    if own and split_token(own) is None:
+        raise ConfigError(AGENT_TOKEN_VARIABLE, "must be what `holdfast token create` has shown: hft_…")
     return {**given, TOKEN_VARIABLE: own} if own else given

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.decisions import Decision, Fork, Resume
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.policy import Policy
 from holdfast.domain.telling.context import (
+    NewRequest,
     compose_fresh,
     compose_resumed,
     current_request,
@@ -18,6 +20,7 @@ from holdfast.domain.telling.context import (
 from holdfast.domain.turns import AttemptCause, Claim, TurnStatus
 from holdfast.engine.packets import gather_packet
 from holdfast.engine.running.agents import Agent
+from holdfast.engine.told_answers import untold_answers
 from holdfast.store.contract import Store
 
 
@@ -40,10 +43,10 @@ class Composer:
             for known in self._store.history(turn.conversation_id, first=first, last=last)
             if not self._was_refused(known)
         ]
+        answers = untold_answers(self._store, self._store.get_session(turn.session_id), turn.seq)
         own = [known for known in missed if known.session_id == turn.session_id and known.response is None]
         return compose_resumed(
-            turn.prompt,
-            turn.seq,
+            NewRequest(turn.prompt, turn.seq, answers),
             missed,
             self._policy,
             stopped=own,
@@ -58,13 +61,16 @@ class Composer:
             for known in self._store.history(turn.conversation_id, last=turn.seq - 1, limit=limit)
             if not self._was_refused(known)
         ]
+        session = self._store.get_session(turn.session_id)
+        answers = untold_answers(self._store, session, turn.seq)
         packet = None
         if history or turn.attempts > 1:
-            session = self._store.get_session(turn.session_id)
             packet = gather_packet(
                 self._store, session, self._policy, decision.reason, seq=turn.seq, work_dir=work_dir
             )
-        return compose_fresh(turn.prompt, turn.seq, history, packet, decision.reason, self._policy)
+            packet = replace(packet, answers=())  # they are told with the request
+        request = NewRequest(turn.prompt, turn.seq, answers)
+        return compose_fresh(request, history, packet, decision.reason, self._policy)
 
     def _was_refused(self, known: HistoryTurn) -> bool:
         """What a guard refused was asked by someone who then thought better of it; no agent is told."""

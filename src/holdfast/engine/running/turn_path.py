@@ -254,12 +254,12 @@ class TurnPath:
         lease, failure, report = self._claim.lease, ran.ending.failure, ran.report
         if isinstance(ran.decision, Wait):
             later = self._later(self._policy.queue.lock_delay_seconds)
-            return self._result(ran, self._store.put_back(lease, later, FailureClass.LOCKED))
+            return self._result(ran, self._store.put_back(lease, later, _why_not(ran.decision)))
         if failure is not None and self._alive.cause is StopCause.HANDED_BACK:
             return self._result(ran, self._store.put_back(lease))
         if _is_for_others(failure) and not self._claim.turn.foreground:
             later = self._later(self._policy.queue.retry_delay_seconds)
-            return self._result(ran, self._store.put_back(lease, later, FailureClass.MISSING_BINARY))
+            return self._result(ran, self._store.put_back(lease, later, failure))
         if ran.ending.deferred is not None and ran.mark is None:
             failure = Failure(FailureClass.UNKNOWN, "the agent did not save the call that was to wait")
         approval = None if failure is not None else self._asked_for(ran.ending.deferred)

@@ -140,10 +140,9 @@ def void_of_ended_turns(s: Scope, session_id: str, reason: str) -> int:
 def leave_behind(s: Scope, session_id: str) -> None:
     """Conflict if one can still be answered, or its turn waits on; those that only expired are void."""
     left = [read_approval(s, row) for row in s.all(OPEN_OF_SESSION, session_id=session_id)]
-    for approval in left:
-        conflict = why_it_stays(approval, s.now)
-        if conflict is not None:
-            raise conflict
+    conflict = why_it_stays(left, s.now)
+    if conflict is not None:
+        raise conflict
     if left:
         s.run(VOID_EXPIRED, session_id=session_id)
 

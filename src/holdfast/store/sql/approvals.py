@@ -103,7 +103,7 @@ def answer(s: Scope, approval_id: str, given: Answer) -> Approval:
     approval = approval_rows.get(s, approval_id)
     refusal = refusal_of(approval, given, s.now, closed=session.finalized_at is not None)
     if refusal is not None:
-        raise _refused(approval, refusal)
+        raise _refused(approval, given, refusal)
     if approval.status is given.status:
         return approval
     answered = approval_rows.answer(s, approval, given)
@@ -119,8 +119,8 @@ def answer(s: Scope, approval_id: str, given: Answer) -> Approval:
     return answered
 
 
-def _refused(approval: Approval, refusal: AnswerRefusal) -> Refused:
-    message = f"approval {approval.id} was not answered: {_why(approval, refusal)}"
+def _refused(approval: Approval, given: Answer, refusal: AnswerRefusal) -> Refused:
+    message = f"approval {approval.id} cannot be {given.status}: {_why(approval, refusal)}"
     return Refused(refusal, message, approval_id=approval.id)
 
 
@@ -131,7 +131,7 @@ def _why(approval: Approval, refusal: AnswerRefusal) -> str:
         case AnswerRefusal.OTHER_NONCE:
             return "this answer is to another request"
         case AnswerRefusal.ANSWERED:
-            return f"it was {approval.status} by {approval.answered_by}"
+            return f"{approval.answered_by} has {approval.status} it"
         case AnswerRefusal.CLOSED:
             return f"session {approval.session_id} is closed"
         case AnswerRefusal.VOIDED:

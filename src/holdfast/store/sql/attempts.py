@@ -9,6 +9,8 @@ from holdfast.domain.decisions import Decision, DecisionKind, Fork, Fresh, Resum
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, TranscriptMark
+from holdfast.domain.redaction import redact_text
+from holdfast.domain.text import clean_text
 from holdfast.domain.turns import (
     Attempt,
     AttemptCause,
@@ -72,7 +74,7 @@ UPDATE attempts SET status = :status, ended_at = :now, failure_class = :failure_
     cached_input_tokens = :cached, output_tokens = :output, cost_usd = :cost
 WHERE {KEY}"""
 INTERRUPT = f"""
-UPDATE attempts SET status = :status, ended_at = :now, failure_class = :failure_class,
+UPDATE attempts SET status = :status, ended_at = :now, failure_class = :failure_class, error = :error,
     provider_session_id = :provider_session_id
 WHERE {KEY}"""
 
@@ -352,14 +354,13 @@ def pin(
             pointers.move(s, replace(pinned, context=NO_CALL_YET, updated_at=s.now))
 
 
-def interrupt(
-    s: Scope, lease: Lease, turn: Turn, status: AttemptStatus, failure_class: FailureClass | None
-) -> Attempt:
+def interrupt(s: Scope, lease: Lease, turn: Turn, status: AttemptStatus, failure: Failure | None) -> Attempt:
     """End an attempt of which nothing was reported; the attempt as it was."""
     attempt = get(s, lease)
     s.run(
         INTERRUPT, id=lease.conversation_id, seq=lease.seq, number=lease.attempt, status=status.value,
-        now=s.now, failure_class=failure_class and failure_class.value,
+        now=s.now, failure_class=failure.failure_class.value if failure else None,
+        error=redact_text(clean_text(failure.message)) if failure else None,
         provider_session_id=begun_id(attempt, turn),
     )  # fmt: skip
     return attempt

@@ -333,12 +333,12 @@ def _open_fallback(s: Scope, opening: attempts.Opening, turn: Turn, used: Usage)
     )  # fmt: skip
 
 
-def put_back(s: Scope, lease: Lease, not_before: Instant | None, because: FailureClass | None) -> Turn:
+def put_back(s: Scope, lease: Lease, not_before: Instant | None, because: Failure | None) -> Turn:
     """The turn waits again, as it did before, and this does not count as a try."""
     leases.require(s, lease)
     turn = turns.get(s, lease.conversation_id, lease.seq)
     attempt = attempts.interrupt(s, lease, turn, AttemptStatus.PUT_BACK, because)
-    if because is FailureClass.LOCKED:
+    if because is not None and because.failure_class is FailureClass.LOCKED:
         tallies.count_wait(tallies.PROVIDER_SESSION)
     if turn.cancel_requested:
         turns.end(s, turn, TurnStatus.CANCELLED, WAS_CANCELLED)
@@ -360,7 +360,8 @@ def recover(s: Scope, orphan: Orphan, *, owner_is_gone: bool, response: str | No
     if fence != lease.fence or expires_at is None or (expires_at > s.now and not owner_is_gone):
         raise Conflict(f"turn {lease.seq} of {lease.session_id} is no orphan any more", seq=lease.seq)
     turn = turns.get(s, lease.conversation_id, lease.seq)
-    attempts.interrupt(s, lease, turn, AttemptStatus.INTERRUPTED, FailureClass.INTERRUPTED)
+    failure = Failure(FailureClass.INTERRUPTED, f"its worker {describe_owner(lease.owner)} went away")
+    attempts.interrupt(s, lease, turn, AttemptStatus.INTERRUPTED, failure)
     leases.release(s, lease)
     if turn.cancel_requested or turn.dropped is not None:
         turns.end(s, turn, TurnStatus.CANCELLED, WAS_CANCELLED)
@@ -368,8 +369,7 @@ def recover(s: Scope, orphan: Orphan, *, owner_is_gone: bool, response: str | No
         response = None
         turns.requeue(s, turn.conversation_id, turn.seq, None, AttemptCause.APPROVAL, turn.tries - 1)
     elif turn.foreground or turn.tries >= turn.max_attempts:
-        why = f"its worker {describe_owner(lease.owner)} went away"
-        turns.end(s, turn, TurnStatus.FAILED, Failure(FailureClass.INTERRUPTED, why))
+        turns.end(s, turn, TurnStatus.FAILED, failure)
     else:
         response = None  # what runs again has no answer yet
         turns.requeue(s, turn.conversation_id, turn.seq, None, AttemptCause.RECOVERY, turn.tries)

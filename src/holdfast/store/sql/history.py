@@ -19,7 +19,7 @@ from holdfast.errors import Conflict, InvalidInput, NotFound, StoreCorrupt, Unre
 from holdfast.store.driver import Row
 from holdfast.store.sql import sessions
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.shapes import Shape, read_instant
+from holdfast.store.sql.shapes import Shape, read_instant, read_optional_instant
 
 COLUMNS = "id, parent_id, fork_seq, fork_revision, revision, generation, next_seq, created_at"
 GET = f"""
@@ -56,7 +56,7 @@ INHERITED_CUT = """
 SELECT MIN(first_seq) FROM history_changes
 WHERE workspace = :ws AND conversation_id = :id AND kind = 'truncate' AND revision <= :revision"""
 TURNS = """
-SELECT t.seq, s.agent, t.session_id, t.status, t.created_at, t.retry_of, t.attempts
+SELECT t.seq, s.agent, t.session_id, t.status, t.created_at, t.retry_of, t.attempts, t.not_before
 FROM turns t JOIN sessions s ON s.workspace = t.workspace AND s.id = t.session_id
 WHERE t.workspace = :ws AND t.conversation_id = :id AND t.seq >= :first AND t.seq <= :last
     AND (t.dropped IS NULL OR t.dropped > :revision)
@@ -97,7 +97,11 @@ WHERE workspace = :ws AND conversation_id = :id AND seq > :keep AND seq <= :last
 
 _SHAPE = Shape("conversations", COLUMNS, "parent_id fork_seq fork_revision")
 _REVISION = Shape("conversations", "revision")
-_TURN = Shape("turns", "seq, agent, session_id, status, created_at, retry_of, attempts", "retry_of")
+_TURN = Shape(
+    "turns",
+    "seq, agent, session_id, status, created_at, retry_of, attempts, not_before",
+    "retry_of not_before",
+)
 _TEXT = Shape("messages", "seq, role, revision, text")
 _CHANGE = Shape("history_changes", "revision, kind, first_seq, last_seq")
 _CUT = Shape("history_changes", "first_seq", "first_seq")
@@ -236,13 +240,13 @@ def _texts(s: Scope, chain: list[Segment], first: int, last: int) -> dict[tuple[
 
 
 def _turn(row: Row, texts: Mapping[tuple[int, str], tuple[int, str]]) -> HistoryTurn:
-    seq, agent, session_id, status, at, retry_of, attempts = row
+    seq, agent, session_id, status, at, retry_of, attempts, not_before = row
     asked_at, prompt = texts.get((seq, "prompt"), (0, ""))
     answered_at, response = texts.get((seq, "response"), (0, None))
     revision = max(asked_at, answered_at)
     return HistoryTurn(
         seq, agent, session_id, TurnStatus(status), revision, prompt, response, read_instant(at), retry_of,
-        attempts,
+        attempts, read_optional_instant(not_before),
     )  # fmt: skip
 
 

@@ -39,8 +39,10 @@ KEEP_LATE = """
 INSERT INTO late_reports (workspace, conversation_id, seq, fence, verb, report, at)
 VALUES (:ws, :id, :seq, :fence, :verb, :report, :now)"""
 LATE = """
-SELECT seq, fence, verb, report, at FROM late_reports
-WHERE workspace = :ws AND conversation_id = :id ORDER BY at, seq, fence"""
+SELECT r.seq, r.fence, r.verb, r.report, r.at, a.number
+FROM late_reports r LEFT JOIN attempts a
+    ON a.workspace = r.workspace AND a.conversation_id = r.conversation_id AND a.seq = r.seq AND a.fence = r.fence
+WHERE r.workspace = :ws AND r.conversation_id = :id ORDER BY r.at, r.seq, r.fence"""
 
 _NEVER = 2**62
 _ORPHAN = Shape(
@@ -48,7 +50,7 @@ _ORPHAN = Shape(
     "id, conversation_id, seq, number, fence, lease_owner, lease_expires_at, process, foreground",
     "process",
 )
-_LATE = Shape("late_reports", "seq, fence, verb, report, at")
+_LATE = Shape("late_reports", "seq, fence, verb, report, at, number", "number")
 
 
 def is_held(s: Scope, lease: Lease) -> bool:
@@ -123,5 +125,5 @@ def late_reports(s: Scope, conversation_id: str) -> tuple[LateReport, ...]:
 
 
 def _read_late(row: Row) -> LateReport:
-    seq, fence, verb, report, at = row
-    return LateReport(seq, fence, verb, codec.decode_object(report), read_instant(at))
+    seq, fence, verb, report, at, attempt = row
+    return LateReport(seq, fence, verb, codec.decode_object(report), read_instant(at), attempt)

@@ -145,8 +145,12 @@ def problem_of(error: Exception) -> str:
     return str(error)
 
 
+def is_instant(value: object) -> bool:
+    return type(value) is int and 0 <= value <= _LAST_INSTANT
+
+
 def read_instant(value: object) -> Instant:
-    if type(value) is not int or not 0 <= value <= _LAST_INSTANT:
+    if type(value) is not int or not is_instant(value):
         raise ValueError(f"{str(value)[:40]!r} is not an instant")
     return Instant(value)
 

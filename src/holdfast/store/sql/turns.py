@@ -15,7 +15,7 @@ from holdfast.domain.redaction import redact_text
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import AttemptCause, NewTurn, Turn, TurnStatus
 from holdfast.domain.usage import Usage
-from holdfast.errors import Conflict, NotFound, SessionClosed
+from holdfast.errors import Conflict, InvalidInput, NotFound, SessionClosed
 from holdfast.store.driver import Row
 from holdfast.store.sql import (
     approval_rows,
@@ -28,7 +28,14 @@ from holdfast.store.sql import (
     sessions,
 )
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.shapes import Shape, columns_of, read_flag, read_instant, read_optional_instant
+from holdfast.store.sql.shapes import (
+    Shape,
+    columns_of,
+    is_instant,
+    read_flag,
+    read_instant,
+    read_optional_instant,
+)
 
 COLUMNS = """conversation_id, seq, session_id, provider, status, request, priority, not_before, runtime_id,
     foreground, retry_of, attempts, max_attempts, generation, dropped, failure_class, error,
@@ -148,8 +155,8 @@ def _read(row: Row) -> Turn:
     failure = None if failure_class is None else Failure(FailureClass(failure_class), error or "")
     return Turn(
         conversation_id, seq, session_id, provider, _STATUSES[status], prompt or "", response,
-        codec.decode_request(request), priority, not_before, runtime_id, read_flag(foreground), retry_of,
-        attempts, max_attempts, generation, dropped, failure, cancel_requested_at is not None,
+        codec.decode_request(request), priority, read_optional_instant(not_before), runtime_id, read_flag(foreground),
+        retry_of, attempts, max_attempts, generation, dropped, failure, cancel_requested_at is not None,
         read_instant(created_at), read_optional_instant(ended_at), tries, _CAUSES[next_cause],
     )  # fmt: skip
 
@@ -200,6 +207,8 @@ def put(
     s: Scope, locked: Locked, new: NewTurn, retry_of: int | None = None, taker: Taker | None = None
 ) -> Turn:
     session_id, conversation = locked.session_id, locked.conversation
+    if new.not_before is not None and not is_instant(new.not_before):
+        raise InvalidInput("not_before", "must be an instant before the year 10000")
     seq = history.take_seq(s, conversation)
     request = gates.keep(s, session_id, locked.approve_tools, new.request)
     turn = Turn(

@@ -1,0 +1,81 @@
+"""Owns what an agent is told of the answers to what it had asked people: once, and quoted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from holdfast.clock import Instant
+from holdfast.domain.approvals import Approval, ApprovalStatus
+from holdfast.domain.records import record
+from holdfast.domain.redaction import redact_text
+from holdfast.domain.telling.quoting import fitted, on_one_line, quoted, shortened
+
+_MOST_CHARACTERS = 2000  #: of a question, and of a note
+_MOST_ANSWERS = 10
+_LONGEST_NAME = 200
+_NO_REASON = "no reason was given"
+
+
+@record
+class ToldAnswer:
+    approval_id: str
+    what: str
+    verdict: str
+    by: str | None  #: None: nobody, it has expired
+    note: str | None
+
+
+def settled_at(approval: Approval, now: Instant) -> Instant | None:
+    """When its answer came, or could no longer come; None for one that is open or was given up."""
+    if approval.status in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED):
+        return approval.answered_at
+    return approval.expires_at if _has_expired(approval, now) else None
+
+
+def told_answer(approval: Approval, now: Instant) -> ToldAnswer:
+    """Of one that is settled; without secrets."""
+    note = approval.note
+    if note is None and approval.status is ApprovalStatus.DENIED:
+        note = _NO_REASON
+    return ToldAnswer(
+        approval.id,
+        shortened(redact_text(approval.what), _MOST_CHARACTERS),
+        "expired" if _has_expired(approval, now) else approval.status.value,
+        approval.answered_by,
+        None if note is None else shortened(redact_text(note), _MOST_CHARACTERS),
+    )
+
+
+def answers_text(answers: Sequence[ToldAnswer], size: int) -> str:
+    """In at most ``size`` bytes, if need be the newest alone; "" if not even that fits."""
+    for first in range(max(0, len(answers) - _MOST_ANSWERS), len(answers)):
+        text = fitted(partial(_rendered, answers, first), _MOST_CHARACTERS, size)
+        if text:
+            return text
+    return ""
+
+
+def answer_document(answer: ToldAnswer) -> dict[str, object]:
+    return {
+        "approval_id": answer.approval_id,
+        "what": answer.what,
+        "verdict": answer.verdict,
+        "by": answer.by,
+        "note": answer.note,
+    }
+
+
+def _has_expired(approval: Approval, now: Instant) -> bool:
+    return approval.is_expired(now) or approval.void_reason == "expired"
+
+
+def _rendered(answers: Sequence[ToldAnswer], first: int, limit: int) -> str:
+    lines = [f"[... {first} earlier left out ...]"] if first else []
+    for answer in answers[first:]:
+        by = "" if answer.by is None else f" by {on_one_line(answer.by, _LONGEST_NAME)}"
+        lines += [f"Approval {answer.approval_id} is {answer.verdict}{by}. You had asked:"]
+        lines += [quoted(answer.what, limit)]
+        if answer.note is not None:
+            lines += ["The answer says:", quoted(answer.note, limit)]
+    return "\n".join(lines)
