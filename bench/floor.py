@@ -42,14 +42,14 @@ def create_schema(path: Path, *, primary_keys_only: bool = False) -> None:
     connection = connect(path)
     for migration in migrations("sqlite"):
         for statement in migration.statements:
-            if not _creates_index(statement):
+            if not _is_about_an_index(statement):
                 connection.execute(statement)
     connection.close()
 
 
-def _creates_index(statement: str) -> bool:
+def _is_about_an_index(statement: str) -> bool:
     code = [line for line in statement.splitlines() if line and not line.startswith("--")]
-    return code[0].startswith(("CREATE INDEX", "CREATE UNIQUE INDEX"))
+    return code[0].startswith(("CREATE INDEX", "CREATE UNIQUE INDEX", "DROP INDEX"))
 
 
 class _WithoutIndexes:

@@ -1,3 +1,4 @@
+import sqlite3
 from contextlib import closing
 from pathlib import Path
 
@@ -32,3 +33,9 @@ def test_crews_have_done_the_turns_that_they_count(postgres_url: str) -> None:
         (done,) = connection.execute("SELECT COUNT(*) FROM turns WHERE status = 'done'").fetchone() or (0,)
     assert min(counted) > 0
     assert sum(counted) <= done
+
+
+def test_the_tables_can_be_made_with_their_primary_keys_alone(file: Path) -> None:
+    with closing(Floor.on_sqlite(file, primary_keys_only=True)), closing(sqlite3.connect(file)) as looking:
+        made = looking.execute("SELECT name FROM sqlite_master WHERE type = 'index' AND sql IS NOT NULL")
+        assert made.fetchall() == []
