@@ -26,7 +26,7 @@ ABOUT_ALL = {
     "statistics.TURNS",
     "tokens.ALL",
     "tokens.ANY",
-    "turns.ANY_READY",
+    "heads.ANY_READY",
     "welcomes.OPEN_APPROVALS",
 }
 

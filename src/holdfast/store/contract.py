@@ -1,8 +1,8 @@
 """Owns the Store contract: every verb, none optional; these docstrings are its specification, whole and in one place.
 
 One call is one transaction, and a call that raises has changed nothing; ``clean_up`` alone is several, and
-``watch_queue`` none. Everything
-happens in the workspace that the store was opened for; what is in another one does not exist.
+``watch_queue`` none. Everything happens in the workspace that the store was opened for; what is in another one
+does not exist.
 ``NotFound`` is raised for an id that does not exist; a verb that only lists what belongs to it lists nothing. Instants are the store's own.
 ``InvalidInput`` refuses a limit or a place to begin that is negative or beyond 2**53.
 ``StoreCorrupt`` names a row that cannot be understood, to whoever asks for what it belongs to: nobody else is affected.

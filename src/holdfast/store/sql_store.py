@@ -72,6 +72,7 @@ from holdfast.store.sql import (
     endings,
     event_rows,
     forks,
+    heads,
     history,
     leases,
     lifecycle,
@@ -258,7 +259,7 @@ class SqlStore(HookVerbs):
 
     def _has_ready_turns(self) -> bool:
         with self._read() as s:
-            return turns.any_ready(s)
+            return heads.any_ready(s)
 
     def start_turn(self, session_id: str, new: NewTurn, request: ClaimRequest) -> Claim | Refusal:
         return self._write(claims.start, session_id, new, request)

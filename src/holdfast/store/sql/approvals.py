@@ -22,7 +22,7 @@ from holdfast.errors import (
     SessionClosed,
     StoreCorrupt,
 )
-from holdfast.store.sql import approval_rows, phase_changes, sessions, turns
+from holdfast.store.sql import approval_rows, heads, phase_changes, sessions, turns
 from holdfast.store.sql.approval_rows import COLUMNS, GET
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.shapes import readable
@@ -114,7 +114,7 @@ def answer(s: Scope, approval_id: str, given: Answer) -> Approval:
     if turn.status is not TurnStatus.WAITING:
         raise StoreCorrupt(s.where, f"approvals: {approval.id} is open, but its turn is {turn.status}")
     turns.requeue(s, turn.conversation_id, turn.seq, None, AttemptCause.APPROVAL, turn.tries)
-    turns.promote_head(s, turn.conversation_id, turn.session_id)
+    heads.promote_head(s, turn.conversation_id, turn.session_id)
     turns.leave_approval(s, session)
     return answered
 

@@ -142,7 +142,7 @@ def start(s: Scope, session_id: str, new: NewTurn, request: ClaimRequest) -> Cla
     if turns.known(s, locked, new) is not None:
         raise Conflict(f"the turn with the key {new.key} is there already", key=new.key)
     runtimes.register(s, request.runtime, refresh=False)
-    taker = turns.Taker(new.provider, request.runtime.id)
+    taker = heads.Taker(new.provider, request.runtime.id)
     turn = turns.put(s, locked._replace(head_seq=None), new, taker=taker)  # idle by now
     open_before = turns.open_before(s, conversation.id, turn.seq)
     judged = judge(s, Position(session, conversation, turn, open_before, fence), request.runtime)
@@ -179,7 +179,7 @@ def _give_way(s: Scope, session: Session) -> None:
     limited = last.failure is not None and last.failure.failure_class is FailureClass.LIMIT
     if limited and turn.not_before is not None and turn.not_before > s.now:
         turns.end(s, turn, TurnStatus.FAILED, last.failure)
-        turns.promote_head(s, session.conversation_id, session.id)
+        heads.promote_head(s, session.conversation_id, session.id)
 
 
 def redeliver(s: Scope, key: str, runtime: Runtime | None) -> Claim | None:
@@ -293,7 +293,7 @@ def _refuse(s: Scope, turn: Turn, decision: Refuse) -> Refusal:
     if turn.has_unused_answer:
         approval_rows.void_of_turn(s, turn, decision.reason)
     turns.end(s, turn, TurnStatus.FAILED, failure)
-    turns.promote_head(s, turn.conversation_id, turn.session_id)
+    heads.promote_head(s, turn.conversation_id, turn.session_id)
     return Refusal(turns.get(s, turn.conversation_id, turn.seq), decision)
 
 

@@ -39,6 +39,7 @@ from holdfast.store.sql import (
     attempts,
     claims,
     codec,
+    heads,
     history,
     leases,
     pointers,
@@ -61,7 +62,7 @@ WHERE a.workspace = :ws AND a.conversation_id = :id AND a.seq = :seq AND a.numbe
 LOCK_WITH_LEASE = f"""
 SELECT {COLUMNS}, fence, lease_expires_at FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"""
 SETTLE_SESSION = f"""
-UPDATE sessions SET {turns.HEAD_COLUMNS}, error_count = :error_count, last_error = :last_error, last_error_at = :last_error_at,
+UPDATE sessions SET {heads.HEAD_COLUMNS}, error_count = :error_count, last_error = :last_error, last_error_at = :last_error_at,
     phase = :phase, resume_ready = :resume_ready, updated_at = :now,
     lease_owner = NULL, lease_expires_at = NULL,
     input_tokens = input_tokens + :input, cached_input_tokens = cached_input_tokens + :cached,
@@ -125,13 +126,13 @@ def finish(s: Scope, lease: Lease, end: TurnEnd) -> Turn | Late:
     turn = _end_turn(s, turn, end, history.read_revision(s, row[-1], turn.conversation_id))
     # on PostgreSQL ringing has a price, and every turn ends here: it is left out where the worker that ends this
     # turn looks for its next one anyway. A person's command does not
-    taker = None if turn.foreground else turns.Taker(attempt.provider, attempt.runtime_id)
+    taker = None if turn.foreground else heads.Taker(attempt.provider, attempt.runtime_id)
     try:
         _settle_session(s, read_session(locked[:-2], s.where), end, used, taker)
     except UnreadableSession:
         # the answer is kept all the same; the session's own counters cannot be
         leases.release(s, lease)
-        turns.promote_head(s, lease.conversation_id, lease.session_id, taker)
+        heads.promote_head(s, lease.conversation_id, lease.session_id, taker)
     return turn
 
 
@@ -244,7 +245,7 @@ def _may_retry(s: Scope, turn: Turn, end: TurnEnd) -> bool:
     return turn.tries < turn.max_attempts
 
 
-def _settle_session(s: Scope, session: Session, end: TurnEnd, used: Usage, taker: turns.Taker | None) -> None:
+def _settle_session(s: Scope, session: Session, end: TurnEnd, used: Usage, taker: heads.Taker | None) -> None:
     """Errors count since the last success; what says nothing about the work is not counted."""
     errors, error = session.error_count, session.last_error
     message, at = (error.message, error.at) if error else (None, None)
@@ -260,7 +261,7 @@ def _settle_session(s: Scope, session: Session, end: TurnEnd, used: Usage, taker
         SETTLE_SESSION, id=session.id, error_count=errors, last_error=message, last_error_at=at,
         phase=phase.value, resume_ready=ready, now=s.now, input=used.input_tokens,
         cached=used.cached_input_tokens, output=used.output_tokens, cost=used.cost_usd,
-        **turns.next_head(s, session.conversation_id, session.id, taker),
+        **heads.next_head(s, session.conversation_id, session.id, taker),
     )  # fmt: skip
     if phase.is_final and session.finalized_at is None:
         session_statements.close(s, session.id, session.phase.value, phase, turns_in=session.conversation_id)
@@ -349,7 +350,7 @@ def put_back(s: Scope, lease: Lease, not_before: Instant | None, because: Failur
         cause = AttemptCause.RECOVERY if launched else attempt.cause
         turns.requeue(s, turn.conversation_id, turn.seq, not_before, cause, turn.tries - 1)
     leases.release(s, lease)
-    turns.promote_head(s, lease.conversation_id, lease.session_id)
+    heads.promote_head(s, lease.conversation_id, lease.session_id)
     return turns.get(s, lease.conversation_id, lease.seq)
 
 
@@ -377,5 +378,5 @@ def recover(s: Scope, orphan: Orphan, *, owner_is_gone: bool, response: str | No
         revision = history.get(s, lease.conversation_id).revision
         said = history.kept_response(response)
         history.add_text(s, lease.conversation_id, lease.seq, revision, prompt=None, response=said)
-    turns.promote_head(s, lease.conversation_id, lease.session_id)
+    heads.promote_head(s, lease.conversation_id, lease.session_id)
     return turns.get(s, lease.conversation_id, lease.seq)

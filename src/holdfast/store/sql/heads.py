@@ -1,12 +1,32 @@
-"""Owns the heads that can run: which come back into the queue, which one a claim gets, which is put aside."""
+"""Owns the heads: which turn of a session is next, which of them come back into the queue, which one a claim gets."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from holdfast.clock import after
-from holdfast.domain.turns import ClaimRequest
+from holdfast.domain.turns import AttemptCause, ClaimRequest, TurnStatus
 from holdfast.store.driver import Row
+from holdfast.store.sql import attempts
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.session_rows import COLUMNS
+from holdfast.store.sql.shapes import Shape
+
+HEAD = """
+SELECT t.seq, t.provider, t.runtime_id, t.priority, t.not_before, t.status, t.next_cause, p.runtime_id AS ran_on
+FROM turns t INDEXED BY open_turns
+LEFT JOIN pointers p ON p.workspace = t.workspace AND p.session_id = t.session_id AND p.provider = t.provider
+WHERE t.workspace = :ws AND t.conversation_id = :conversation_id AND t.session_id = :session_id
+    AND t.status IN ('queued', 'claimed', 'running', 'waiting')
+ORDER BY t.seq LIMIT 1"""
+HEAD_COLUMNS = """head_seq = :seq, head_provider = :provider, head_runtime_id = :runtime_id,
+    head_kept = :kept, head_priority = :priority, ready_at = :ready_at, wake_at = :wake_at"""
+# a head that was ready before keeps its place in the queue, and does not wait for its runtime once more
+SET_HEAD = f"""
+UPDATE sessions SET {HEAD_COLUMNS}
+WHERE workspace = :ws AND id = :session_id AND (head_seq = :seq AND ready_at IS NOT NULL) IS NOT TRUE"""
+ANY_READY = """
+SELECT 1 FROM sessions INDEXED BY ready_heads WHERE workspace = :ws AND ready_at IS NOT NULL LIMIT 1"""
 
 # materialized, or PostgreSQL may run it more than once, and so exceed its limit; what may be claimed
 # already has waited long enough for its runtime
@@ -44,10 +64,70 @@ WHERE workspace = :ws AND id = :session_id AND head_provider = :provider
     AND (ready_at <= 9223372036854775807 OR wake_at <= :now) FOR UPDATE SKIP LOCKED"""
 POSTPONE = "UPDATE sessions SET ready_at = NULL, wake_at = :wake_at WHERE workspace = :ws AND id = :id"
 
+_HEAD = Shape(
+    "turns", "seq, provider, runtime_id, priority, not_before, status, next_cause", "runtime_id not_before"
+)
+_NO_HEAD: dict[str, object] = dict.fromkeys(
+    ("seq", "provider", "runtime_id", "kept", "priority", "ready_at", "wake_at")
+)
 #: heads that cannot run now are passed over, but a claim looks at no more than this many
 MAX_CANDIDATES = 16
 #: fewer come back than a claim passes over, so that those behind them have their turn in the end
 MAX_WOKEN = 8
+
+
+class Taker(NamedTuple):
+    """Who looks for the next turn by itself as soon as the transaction is over, and need not be told of it."""
+
+    provider: str
+    runtime_id: str | None
+
+    def takes(self, provider: str, runtime_id: str) -> bool:
+        return provider == self.provider and runtime_id in ("", self.runtime_id)
+
+
+def promote_head(s: Scope, conversation_id: str, session_id: str, taker: Taker | None = None) -> None:
+    """Keep the session's oldest open turn in the session's own row, so that a claim need not look for it."""
+    s.run(SET_HEAD, session_id=session_id, **next_head(s, conversation_id, session_id, taker))
+
+
+def next_head(
+    s: Scope, conversation_id: str, session_id: str, taker: Taker | None = None
+) -> dict[str, object]:
+    """The parameters of ``HEAD_COLUMNS``.
+
+    A head that waits holds its session: turns never overtake each other. One that acts on an answer can
+    do so only where the call is, so nobody else gets it. Workers are told of a head that can run now, unless
+    the ``taker`` is there for it.
+    """
+    row = s.one(HEAD, conversation_id=conversation_id, session_id=session_id)
+    if row is None:
+        return _NO_HEAD
+    seq, provider, pinned_to, priority, not_before, status, cause = _HEAD.read(
+        s.where, row[:-1], tuple, "turn", row[0], "of", session_id
+    )
+    if cause == AttemptCause.APPROVAL:
+        _, pinned_to = attempts.deferred_in(s, conversation_id, seq)
+    ran_on = row[-1]
+    affinity = s.policy.queue.affinity_seconds
+    kept = affinity > 0 and pinned_to is None and isinstance(ran_on, str)
+    ready_at = wake_at = None
+    if status == TurnStatus.QUEUED:
+        if not_before is not None and not_before > s.now:
+            wake_at = not_before
+        else:
+            ready_at, wake_at = s.now, after(s.now, affinity) if kept else None
+    runtime_id = ran_on if kept else pinned_to or ""
+    if ready_at is not None and not (taker and taker.takes(provider, runtime_id)):
+        s.ring()
+    return {
+        "seq": seq, "provider": provider, "runtime_id": runtime_id, "kept": kept, "priority": priority,
+        "ready_at": ready_at, "wake_at": wake_at,
+    }  # fmt: skip
+
+
+def any_ready(s: Scope) -> bool:
+    return s.one(ANY_READY) is not None
 
 
 def wake(s: Scope, provider: str) -> None:

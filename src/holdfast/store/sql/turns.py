@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from holdfast.clock import after
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.failures import WAS_CANCELLED, Failure, FailureClass
 from holdfast.domain.ids import SessionId
@@ -19,9 +18,9 @@ from holdfast.errors import Conflict, InvalidInput, NotFound, SessionClosed
 from holdfast.store.driver import Row
 from holdfast.store.sql import (
     approval_rows,
-    attempts,
     codec,
     gates,
+    heads,
     history,
     phase_changes,
     runtimes,
@@ -66,21 +65,6 @@ INSERT INTO turns (workspace, conversation_id, seq, session_id, provider, status
 VALUES (:ws, :conversation_id, :seq, :session_id, :provider, :status, :request, :priority,
     :not_before, :runtime_id, :foreground, :retry_of, 0, 0, :max_attempts, :next_cause, :generation,
     :enqueue_key, :now, :ended_at)"""
-HEAD = """
-SELECT t.seq, t.provider, t.runtime_id, t.priority, t.not_before, t.status, t.next_cause, p.runtime_id AS ran_on
-FROM turns t INDEXED BY open_turns
-LEFT JOIN pointers p ON p.workspace = t.workspace AND p.session_id = t.session_id AND p.provider = t.provider
-WHERE t.workspace = :ws AND t.conversation_id = :conversation_id AND t.session_id = :session_id
-    AND t.status IN ('queued', 'claimed', 'running', 'waiting')
-ORDER BY t.seq LIMIT 1"""
-HEAD_COLUMNS = """head_seq = :seq, head_provider = :provider, head_runtime_id = :runtime_id,
-    head_kept = :kept, head_priority = :priority, ready_at = :ready_at, wake_at = :wake_at"""
-# a head that was ready before keeps its place in the queue, and does not wait for its runtime once more
-SET_HEAD = f"""
-UPDATE sessions SET {HEAD_COLUMNS}
-WHERE workspace = :ws AND id = :session_id AND (head_seq = :seq AND ready_at IS NOT NULL) IS NOT TRUE"""
-ANY_READY = """
-SELECT 1 FROM sessions INDEXED BY ready_heads WHERE workspace = :ws AND ready_at IS NOT NULL LIMIT 1"""
 REQUEUE = """
 UPDATE turns SET status = 'queued', not_before = :not_before, next_cause = :cause, tries = :tries
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
@@ -117,24 +101,8 @@ _SHAPE = Shape(
     "turns", f"{COLUMNS}, prompt, response",
     "not_before runtime_id retry_of dropped failure_class error cancel_requested_at ended_at prompt response",
 )  # fmt: skip
-_HEAD = Shape(
-    "turns", "seq, provider, runtime_id, priority, not_before, status, next_cause", "runtime_id not_before"
-)
-_NO_HEAD: dict[str, object] = dict.fromkeys(
-    ("seq", "provider", "runtime_id", "kept", "priority", "ready_at", "wake_at")
-)
 _STATUSES = {status.value: status for status in TurnStatus}
 _CAUSES = {cause.value: cause for cause in AttemptCause}
-
-
-class Taker(NamedTuple):
-    """Who looks for the next turn by itself as soon as the transaction is over, and need not be told of it."""
-
-    provider: str
-    runtime_id: str | None
-
-    def takes(self, provider: str, runtime_id: str) -> bool:
-        return provider == self.provider and runtime_id in ("", self.runtime_id)
 
 
 class Locked(NamedTuple):
@@ -204,7 +172,7 @@ def known(s: Scope, locked: Locked, new: NewTurn) -> Turn | None:
 
 
 def put(
-    s: Scope, locked: Locked, new: NewTurn, retry_of: int | None = None, taker: Taker | None = None
+    s: Scope, locked: Locked, new: NewTurn, retry_of: int | None = None, taker: heads.Taker | None = None
 ) -> Turn:
     session_id, conversation = locked.session_id, locked.conversation
     if new.not_before is not None and not is_instant(new.not_before):
@@ -219,7 +187,7 @@ def put(
     _insert(s, turn, new.key)
     history.add_text(s, conversation.id, seq, conversation.revision, prompt=new.prompt, response=None)
     if locked.head_seq is None:
-        promote_head(s, conversation.id, session_id, taker)
+        heads.promote_head(s, conversation.id, session_id, taker)
     return turn
 
 
@@ -307,54 +275,10 @@ def begin_again(s: Scope, session_id: str) -> Conversation:
     return changed
 
 
-def promote_head(s: Scope, conversation_id: str, session_id: str, taker: Taker | None = None) -> None:
-    """Keep the session's oldest open turn in the session's own row, so that a claim need not look for it."""
-    s.run(SET_HEAD, session_id=session_id, **next_head(s, conversation_id, session_id, taker))
-
-
-def any_ready(s: Scope) -> bool:
-    return s.one(ANY_READY) is not None
-
-
-def next_head(
-    s: Scope, conversation_id: str, session_id: str, taker: Taker | None = None
-) -> dict[str, object]:
-    """The parameters of ``HEAD_COLUMNS``.
-
-    A head that waits holds its session: turns never overtake each other. One that acts on an answer can
-    do so only where the call is, so nobody else gets it. Workers are told of a head that can run now, unless
-    the ``taker`` is there for it.
-    """
-    row = s.one(HEAD, conversation_id=conversation_id, session_id=session_id)
-    if row is None:
-        return _NO_HEAD
-    seq, provider, pinned_to, priority, not_before, status, cause = _HEAD.read(
-        s.where, row[:-1], tuple, "turn", row[0], "of", session_id
-    )
-    if cause == AttemptCause.APPROVAL:
-        _, pinned_to = attempts.deferred_in(s, conversation_id, seq)
-    ran_on = row[-1]
-    affinity = s.policy.queue.affinity_seconds
-    kept = affinity > 0 and pinned_to is None and isinstance(ran_on, str)
-    ready_at = wake_at = None
-    if status == TurnStatus.QUEUED:
-        if not_before is not None and not_before > s.now:
-            wake_at = not_before
-        else:
-            ready_at, wake_at = s.now, after(s.now, affinity) if kept else None
-    runtime_id = ran_on if kept else pinned_to or ""
-    if ready_at is not None and not (taker and taker.takes(provider, runtime_id)):
-        s.ring()
-    return {
-        "seq": seq, "provider": provider, "runtime_id": runtime_id, "kept": kept, "priority": priority,
-        "ready_at": ready_at, "wake_at": wake_at,
-    }  # fmt: skip
-
-
 def _were_dropped(s: Scope, conversation_id: str, session_ids: Iterable[str]) -> None:
     """Turns of these sessions left the history before they ran."""
     for session_id in session_ids:
-        promote_head(s, conversation_id, session_id)
+        heads.promote_head(s, conversation_id, session_id)
         if approval_rows.void_of_ended_turns(s, session_id, "turn_dropped"):
             leave_approval(s, sessions.get(s, session_id))
 
@@ -389,7 +313,7 @@ def cancel(s: Scope, session_id: str, seq: int) -> Turn:
         raise NotFound("turn", str(seq), session_id=session_id)
     if turn.status in (TurnStatus.QUEUED, TurnStatus.WAITING):
         end(s, turn, TurnStatus.CANCELLED, WAS_CANCELLED)
-        promote_head(s, session.conversation_id, session.id)
+        heads.promote_head(s, session.conversation_id, session.id)
         if turn.status is TurnStatus.WAITING:
             leave_approval(s, session)
     elif turn.status.is_open:
@@ -409,7 +333,7 @@ def cancel_all(s: Scope, conversation_id: str, session_id: str) -> None:
     """The session ends: nothing of it stays in the queue, what runs is asked to stop."""
     where = {"id": conversation_id, "session_id": session_id, "now": s.now}
     if s.changed(CANCEL_WAITING, **where):
-        promote_head(s, conversation_id, session_id)
+        heads.promote_head(s, conversation_id, session_id)
     s.run(REQUEST_CANCEL_RUNNING, **where)
 
 
