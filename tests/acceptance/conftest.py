@@ -30,6 +30,24 @@ def library(monkeypatch: pytest.MonkeyPatch) -> Iterator[Holdfast]:
 
 
 @pytest.fixture
+def scripted_place(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """A work dir, which is the current one, and the scripted agent as the provider."""
+    work_dir = tmp_path / "work"
+    work_dir.mkdir()
+    monkeypatch.chdir(work_dir)
+    for name, value in {
+        "SCRIPTED_HOME": tmp_path / "agent",
+        "XDG_CACHE_HOME": tmp_path_factory.getbasetemp() / "cache",
+        "HOLDFAST_RUN__PROVIDER": "scripted",
+        "HOLDFAST_DURABILITY": "normal",
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    return work_dir
+
+
+@pytest.fixture
 def clock() -> ManualClock:
     return ManualClock()
 

@@ -28,22 +28,10 @@ KNOWN = f"{RECALL}: from the session: {OPENING}"
 
 
 @pytest.fixture(autouse=True)
-def place(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
-    """A work dir, the scripted agent as the provider, and nothing of it left running in the end."""
-    work_dir = tmp_path / "work"
-    work_dir.mkdir()
-    monkeypatch.chdir(work_dir)
-    for name, value in {
-        "SCRIPTED_HOME": tmp_path / "agent",
-        "XDG_CACHE_HOME": tmp_path_factory.getbasetemp() / "cache",
-        "HOLDFAST_RUN__PROVIDER": "scripted",
-        "HOLDFAST_DURABILITY": "normal",
-        "HOLDFAST_QUEUE__LOCK_TRIES": "1",
-    }.items():
-        monkeypatch.setenv(name, str(value))
-    yield work_dir
+def place(scripted_place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Nothing of what ran there is left running in the end."""
+    monkeypatch.setenv("HOLDFAST_QUEUE__LOCK_TRIES", "1")
+    yield scripted_place
     wanted = f"SCRIPTED_HOME={tmp_path / 'agent'}".encode()
     found = {path.parent.name: _read(path) for path in Path("/proc").glob("[0-9]*/environ")}
     agents = [

@@ -24,18 +24,8 @@ turn_path.TurnPath.walk = walk
 
 
 @pytest.fixture(autouse=True)
-def place(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
-    work_dir = tmp_path / "work"
-    work_dir.mkdir()
-    monkeypatch.chdir(work_dir)
-    for name, value in {
-        "SCRIPTED_HOME": tmp_path / "agent",
-        "XDG_CACHE_HOME": tmp_path_factory.getbasetemp() / "cache",
-        "HOLDFAST_RUN__PROVIDER": "scripted",
-        "HOLDFAST_DURABILITY": "normal",
-    }.items():
-        monkeypatch.setenv(name, str(value))
-    return work_dir
+def place(scripted_place: Path) -> Path:
+    return scripted_place
 
 
 def enqueue(prompt: str, *arguments: str) -> str:
