@@ -1,9 +1,13 @@
 import pytest
 
 from holdfast.testing.retry_contract import TryAgainContract
-from holdfast.testing.turn_contract import CancelContract, RecordContract, StartContract
+from holdfast.testing.turn_contract import CancelContract, OwnTurnsContract, RecordContract, StartContract
 
 pytestmark = pytest.mark.usefixtures("watched")
+
+
+class TestOwnTurns(OwnTurnsContract):
+    pass
 
 
 class TestStart(StartContract):

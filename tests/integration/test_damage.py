@@ -154,6 +154,8 @@ def reading_verbs(holdfast: Holdfast, session_id: SessionId) -> dict[str, Verb]:
         "tree": lambda: holdfast.tree(session_id),
         "history": lambda: holdfast.history(session_id),
         "turns": lambda: store.turns(session_id),
+        "newest turns": lambda: store.newest_turns(session_id, 10),
+        "head turn": lambda: store.head_turn(session_id),
         "turn": lambda: store.get_turn(conversation_id, 1),
         "attempts": lambda: store.attempts(conversation_id, 1),
         "newest attempt": lambda: store.newest_attempt(session_id),

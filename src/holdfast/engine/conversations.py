@@ -18,7 +18,7 @@ from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import Session
 from holdfast.domain.text import check_name, check_text
-from holdfast.domain.turns import Attempt, Claim, ClaimRequest, NewTurn, Turn, TurnRequest, TurnStatus
+from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.engine.approvals import Approvals
 from holdfast.engine.explain import Explanation, Tree, WaitingTurn
@@ -155,23 +155,17 @@ class Conversations(Approvals):
             runtime=runtime,
             last_attempt=last,
             last_turn=None if last is None else self.store.get_turn(last.conversation_id, last.seq),
-            waiting=self._waiting(session.id, last, known),
+            waiting=self._waiting(session.id, known),
             waits_for=next((approval for approval in asked if approval.seq is not None), None),
         )
 
     def waiting(self, session_id: str) -> WaitingTurn | None:
         """The turn that comes next, if it waits in the queue."""
         known = {one.id: one for one in self.store.runtimes()}
-        return self._waiting(session_id, self.store.newest_attempt(session_id), known)
+        return self._waiting(session_id, known)
 
-    def _waiting(
-        self, session_id: str, last: Attempt | None, known: Mapping[RuntimeId, KnownRuntime]
-    ) -> WaitingTurn | None:
-        """Turns run in order: the first that is open is behind the last attempt, or is its turn."""
-        behind = 0 if last is None else last.seq - 1
-        head = next(
-            (turn for turn in self.store.turns(session_id, after=behind) if turn.status.is_open), None
-        )
+    def _waiting(self, session_id: str, known: Mapping[RuntimeId, KnownRuntime]) -> WaitingTurn | None:
+        head = self.store.head_turn(session_id)
         if head is None or head.status is not TurnStatus.QUEUED:
             return None
         is_early = head.not_before is not None and head.not_before > self.store.now()

@@ -21,6 +21,7 @@ from holdfast.domain.turns import NewTurn, Turn, TurnRequest, TurnStatus
 from holdfast.engine.conversations import Conversations, check_turn
 from holdfast.engine.explain import Explanation
 from holdfast.engine.keywords import RunKeywords
+from holdfast.engine.own_turns import newest_turn
 from holdfast.errors import Busy, HoldfastError, InvalidInput, MissingBinary, NotFound
 from holdfast.store.contract import Store
 
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 CONTINUE = "continue"
 #: a session's purpose is the beginning of its first prompt
 _PURPOSE = 200
-_RECENT = 50
 #: what a turn that waits was given when it was put in
 _OF_THE_TURN = ("cwd", "model", "rights", "fresh", "provider_session_id", "allow_wider_rights")
 
@@ -289,9 +289,7 @@ class Holdfast(Conversations):
 
     def stopped_turn(self, session_id: str) -> Turn | None:
         """The newest turn of a session, if it waits to be run, or was stopped before it ended."""
-        newest = self.store.get_conversation(self.session(session_id).conversation_id).next_seq
-        recent = self.store.turns(session_id, after=max(0, newest - _RECENT))
-        last = next((turn for turn in reversed(recent) if turn.dropped is None), None)
+        last = newest_turn(self.store, self.session(session_id).id)
         return last if last is not None and _was_stopped(last) else None
 
     def _with_task_id(self, keywords: RunKeywords) -> RunKeywords:

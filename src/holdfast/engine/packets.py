@@ -38,7 +38,7 @@ def gather_packet(
     Without ``work_dir`` it is the one that the session's newest attempt ran in.
     """
     newest = store.newest_attempt(session.id)
-    next_turn = _next_turn(store, session, newest) if seq is None else seq
+    next_turn = _next_turn(store, session) if seq is None else seq
     turns = store.history(session.conversation_id, last=next_turn - 1, limit=policy.packet_turns)
     record = _Record(store, session, turns, next_turn)
     calls = record.calls()
@@ -105,12 +105,10 @@ class _Record:
         return self._conversations[session_id]
 
 
-def _next_turn(store: Store, session: Session, newest: Attempt | None) -> int:
-    """The turn that was begun last, if it is still open; else the first one that waits; else a new one."""
-    begun = 0 if newest is None else newest.seq
-    waiting = store.turns(session.id, after=max(0, begun - 1))
-    is_next = (turn.seq for turn in waiting if turn.status.is_open and turn.dropped is None)
-    return next(is_next, store.get_conversation(session.conversation_id).next_seq)
+def _next_turn(store: Store, session: Session) -> int:
+    """The one that is open, else a new one."""
+    head = store.head_turn(session.id)
+    return store.get_conversation(session.conversation_id).next_seq if head is None else head.seq
 
 
 def _interrupted(next_turn: int, attempts: Iterable[Attempt], calls: Iterable[ToolCall]) -> bool:

@@ -12,10 +12,8 @@ from holdfast.clock import Instant
 from holdfast.domain.approvals import Approval
 from holdfast.domain.sessions import Session
 from holdfast.domain.telling.answers import ToldAnswer, settled_at, told_answer
-from holdfast.domain.turns import Turn
+from holdfast.engine.own_turns import newest_first
 from holdfast.store.contract import Store
-
-_TURNS = 50  #: that are read at a time
 
 
 def untold_answers(store: Store, session: Session, seq: int) -> tuple[ToldAnswer, ...]:
@@ -41,7 +39,7 @@ def _approvals(store: Store, session_id: str) -> Iterator[Approval]:
 
 
 def _last_told(store: Store, session: Session, seq: int) -> Instant:
-    for turn in _turns_before(store, session.id, seq):
+    for turn in newest_first(store, session.id, seq):
         if turn.dropped is not None:
             continue
         for attempt in store.attempts(session.conversation_id, turn.seq):
@@ -49,12 +47,3 @@ def _last_told(store: Store, session: Session, seq: int) -> Instant:
             if attempt.status.has_spoken:
                 return attempt.started_at
     return Instant(0)
-
-
-def _turns_before(store: Store, session_id: str, seq: int) -> Iterator[Turn]:
-    """Newest first."""
-    while seq > 1:
-        first = max(1, seq - _TURNS)
-        page = store.turns(session_id, after=first - 1, limit=_TURNS)
-        yield from (turn for turn in reversed(page) if turn.seq < seq)
-        seq = first

@@ -10,10 +10,10 @@ from holdfast.domain.phases import Phase
 from holdfast.domain.records import record
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Turn, TurnStatus
+from holdfast.engine.own_turns import newest_turn
 from holdfast.store.contract import Store
 
 _FIRST_LOOK, _LAST_LOOK = 0.1, 2.0
-_RECENT = 50
 
 
 class Reached(StrEnum):
@@ -49,7 +49,7 @@ def wait_for(store: Store, session_id: str, timeout: float | None) -> Waited:
 def look(store: Store, session_id: str) -> Waited:
     """How far it has come by now."""
     session = store.get_session(session_id)
-    turn = _newest_turn(store, session)
+    turn = newest_turn(store, session.id)
     if session.finalized_at is not None:
         done = session.phase is Phase.COMPLETED
         return Waited(session, Reached.DONE if done else Reached.FAILED, turn)
@@ -61,9 +61,3 @@ def look(store: Store, session_id: str) -> Waited:
     if turn is None or turn.status.is_open:
         return Waited(session, Reached.STILL_OPEN, turn)
     return Waited(session, Reached.DONE if turn.status is TurnStatus.DONE else Reached.FAILED, turn)
-
-
-def _newest_turn(store: Store, session: Session) -> Turn | None:
-    newest = store.get_conversation(session.conversation_id).next_seq
-    recent = store.turns(session.id, after=max(0, newest - _RECENT))
-    return next((turn for turn in reversed(recent) if turn.dropped is None), None)

@@ -225,6 +225,19 @@ class Store(Protocol):
         """This session's own turns in order, dropped ones included."""
         ...
 
+    def newest_turns(
+        self, session_id: str, limit: int, *, before: int | None = None, dropped: bool = True
+    ) -> tuple[Turn, ...]:
+        """The last ``limit`` of this session's own turns, in order, however many of others came since.
+
+        With ``before``, those of a smaller number; without ``dropped``, those that are still in the history.
+        """
+        ...
+
+    def head_turn(self, session_id: str) -> Turn | None:
+        """The session's oldest open turn: the one that runs, waits, or comes next."""
+        ...
+
     def claim_turn(self, request: ClaimRequest) -> Claim | None:
         """Take the best head turn that this runtime can run, decide how, and open the attempt.
 

@@ -251,6 +251,18 @@ class SqlStore(HookVerbs):
         with self._read() as s:
             return turns.of_session(s, sessions.get(s, session_id), after, limit)
 
+    def newest_turns(
+        self, session_id: str, limit: int, *, before: int | None = None, dropped: bool = True
+    ) -> tuple[Turn, ...]:
+        check_whole("limit", limit)
+        up_to = history.LAST_SEQ if before is None else check_whole("before", before)
+        with self._read() as s:
+            return turns.newest_of_session(s, sessions.get(s, session_id), up_to, limit, dropped=dropped)
+
+    def head_turn(self, session_id: str) -> Turn | None:
+        with self._read() as s:
+            return turns.head_of_session(s, sessions.get(s, session_id))
+
     def claim_turn(self, request: ClaimRequest) -> Claim | None:
         return self._write(claims.claim, request)
 

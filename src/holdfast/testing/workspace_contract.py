@@ -119,6 +119,8 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "record_turn": lambda s, t: s.record_turn(t.id, a_turn(), "done", NO_USAGE),
     "get_turn": lambda s, t: s.get_turn(t.conversation, 1),
     "turns": lambda s, t: s.turns(t.id),
+    "newest_turns": lambda s, t: s.newest_turns(t.id, 10),
+    "head_turn": lambda s, t: s.head_turn(t.id),
     "claim_turn": lambda s, _: s.claim_turn(a_claim(key="their-claim")),
     "start_turn": lambda s, t: s.start_turn(t.queued.id, a_turn(), a_claim()),
     "heartbeat": lambda s, t: s.heartbeat(t.lease, 60),

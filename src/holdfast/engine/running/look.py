@@ -21,14 +21,13 @@ from holdfast.domain.records import record
 from holdfast.domain.resume import decide_at_launch
 from holdfast.domain.telling.context import current_request
 from holdfast.domain.turns import Turn, TurnStatus
+from holdfast.engine.own_turns import newest_first
 from holdfast.engine.running.agents import Agent
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.store.contract import Store
 
 #: turns made by hand are counted up to here; it makes no difference how many more there are
 _MOST_FOREIGN = 1000
-#: so far back are turns of ours looked for that did not end well
-_MOST_UNSETTLED = 50
 
 
 @record
@@ -87,9 +86,7 @@ def made_outside(turn: ArchivedTurn, ours: Collection[str]) -> bool:
 
 def unsettled_prompts(store: Store, session_id: str) -> tuple[str, ...]:
     """What we sent and the pointer may not have moved past: everything since our last turn that ended well."""
-    next_seq = store.get_conversation(store.get_session(session_id).conversation_id).next_seq
-    recent = store.turns(session_id, after=max(0, next_seq - _MOST_UNSETTLED))
-    sent = [turn for turn in reversed(recent) if turn.attempts]
+    sent = (turn for turn in newest_first(store, session_id) if turn.attempts)
     unsettled = takewhile(lambda turn: turn.status is not TurnStatus.DONE, sent)
     # every other request carries our marker: the same words without it are a person's
     return tuple(
@@ -99,8 +96,7 @@ def unsettled_prompts(store: Store, session_id: str) -> tuple[str, ...]:
 
 def last_directory(store: Store, turn: Turn) -> str | None:
     """Where a session ran last, by its attempts: of use where no provider session tells."""
-    recent = store.turns(turn.session_id, after=max(0, turn.seq - _MOST_UNSETTLED))
-    for earlier in reversed([known for known in recent if known.seq <= turn.seq and known.attempts]):
+    for earlier in newest_first(store, turn.session_id, turn.seq + 1):
         for attempt in reversed(store.attempts(earlier.conversation_id, earlier.seq)):
             if attempt.work_dir is not None:
                 return attempt.work_dir

@@ -103,7 +103,7 @@ def run_waiting(
     queued = _queued(store, session_id)
     claimed = store.claim_turn(_claim_request(agent, policy, session_id))
     if claimed is None:
-        raise _not_claimed(store, queued[0]) if queued else Busy(f"the next turn of {session_id}")
+        raise _not_claimed(store, queued) if queued else Busy(f"the next turn of {session_id}")
     timeout = options.timeout_seconds or policy.run.timeout_seconds
     return TurnPath(Setting(store, agent, policy, timeout, options.observer), claimed).walk()
 
@@ -180,10 +180,10 @@ def _claim_request(agent: Agent, policy: Policy, session_id: SessionId) -> Claim
     return ClaimRequest(agent.runtime, owner, key, policy.queue.lease_seconds, session_id)
 
 
-def _queued(store: Store, session_id: SessionId) -> list[Turn]:
-    newest = store.get_conversation(store.get_session(session_id).conversation_id).next_seq
-    recent = store.turns(session_id, after=max(0, newest - 50))
-    return [turn for turn in recent if turn.status is TurnStatus.QUEUED]
+def _queued(store: Store, session_id: SessionId) -> Turn | None:
+    """The turn that comes next, if it waits in the queue."""
+    head = store.head_turn(session_id)
+    return head if head is not None and head.status is TurnStatus.QUEUED else None
 
 
 def _not_claimed(store: Store, queued: Turn) -> HoldfastError:

@@ -57,6 +57,16 @@ OF_SESSION = f"""
 SELECT {WITH_TEXTS} FROM turns t
 WHERE workspace = :ws AND conversation_id = :id AND session_id = :session_id AND seq > :after
 ORDER BY seq LIMIT :limit"""
+NEWEST_OF_SESSION = f"""
+SELECT {WITH_TEXTS} FROM turns t
+WHERE workspace = :ws AND conversation_id = :id AND session_id = :session_id AND seq < :before
+    AND (dropped IS NULL OR :dropped)
+ORDER BY seq DESC LIMIT :limit"""
+HEAD_OF_SESSION = f"""
+SELECT {WITH_TEXTS} FROM turns t INDEXED BY open_turns
+WHERE workspace = :ws AND conversation_id = :id AND session_id = :session_id
+    AND status IN ('queued', 'claimed', 'running', 'waiting')
+ORDER BY seq LIMIT 1"""
 BY_KEY = "SELECT seq FROM turns WHERE workspace = :ws AND session_id = :session_id AND enqueue_key = :key"
 INSERT = """
 INSERT INTO turns (workspace, conversation_id, seq, session_id, provider, status, request, priority,
@@ -139,6 +149,21 @@ def get(s: Scope, conversation_id: str, seq: int) -> Turn:
 def of_session(s: Scope, session: Session, after: int, limit: int) -> tuple[Turn, ...]:
     rows = s.all(OF_SESSION, id=session.conversation_id, session_id=session.id, after=after, limit=limit)
     return tuple(read_turn(s, row) for row in rows)
+
+
+def newest_of_session(
+    s: Scope, session: Session, before: int, limit: int, *, dropped: bool
+) -> tuple[Turn, ...]:
+    rows = s.all(
+        NEWEST_OF_SESSION, id=session.conversation_id, session_id=session.id, before=before, limit=limit,
+        dropped=dropped,
+    )  # fmt: skip
+    return tuple(read_turn(s, row) for row in reversed(rows))
+
+
+def head_of_session(s: Scope, session: Session) -> Turn | None:
+    row = s.one(HEAD_OF_SESSION, id=session.conversation_id, session_id=session.id)
+    return None if row is None else read_turn(s, row)
 
 
 def read_turn(s: Scope, row: Row) -> Turn:
