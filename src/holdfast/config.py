@@ -108,7 +108,7 @@ def load_settings(
     for given in (
         *_from_file(user_file(environ, cwd)),
         *_from_project(project_file(environ, cwd)),
-        *_from_environment(environ),
+        *_from_environment(environ, cwd),
         *_from_overrides(overrides or {}),
     ):
         _merge(given, values, sources)
@@ -184,7 +184,7 @@ def _from_file(path: Path | None) -> Iterator[_Given]:
     for name, value in _flat(read_toml(path), where):
         key = _known(name, where, setting_keys())
         checked = _checked(key, value, where)
-        yield _Given(key, _from_there(path, checked) if name == "url" else checked, where)
+        yield _Given(key, _from_there(path.parent, checked) if name == "url" else checked, where)
 
 
 def _from_project(path: Path | None) -> Iterator[_Given]:
@@ -195,22 +195,23 @@ def _from_project(path: Path | None) -> Iterator[_Given]:
         yield given
 
 
-def _from_there(file: Path, url: object) -> object:
-    """A SQLite path in a file is meant from where the file is, whatever directory the command runs in."""
+def _from_there(directory: Path, url: object) -> object:
+    """A SQLite path in a file is meant from where the file is, and in the environment from where the work is."""
     path = str(url).removeprefix("sqlite:///")
     if path == url or path in ("", ":memory:") or path.startswith(("/", "~")):
         return url
-    return f"sqlite:///{file.parent.resolve() / path}"
+    return f"sqlite:///{directory.resolve() / path}"
 
 
-def _from_environment(environ: Mapping[str, str]) -> Iterator[_Given]:
+def _from_environment(environ: Mapping[str, str], cwd: Path) -> Iterator[_Given]:
     by_variable = {key.variable: key for key in setting_keys().values()}
     for variable in sorted(environ):
         if not _is_setting(variable, by_variable):
             continue
         key = _known(variable, "environment", by_variable)
         if environ[variable].strip():  # an empty variable counts as not set
-            yield _Given(key, _checked(key, environ[variable], variable, text=True), variable)
+            checked = _checked(key, environ[variable], variable, text=True)
+            yield _Given(key, _from_there(cwd, checked) if key.name == "url" else checked, variable)
 
 
 def _is_setting(variable: str, known: Mapping[str, Key]) -> bool:

@@ -33,7 +33,7 @@ ELSEWHERE = "http://127.0.0.1:1"
 @pytest.fixture
 def said(home: Path, monkeypatch: pytest.MonkeyPatch) -> SpoolStore:
     monkeypatch.setenv("HOLDFAST_URL", ELSEWHERE)
-    return SpoolStore(HookSettings(**read_configuration(os.environ, str(home))))
+    return SpoolStore(HookSettings(**read_configuration(os.environ, str(home))), str(home))
 
 
 def files(home: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from holdfast.clock import Clock, system_clock
@@ -43,6 +44,11 @@ def open_with(settings: Settings, clock: Clock | None = None) -> Holdfast:
     opened = Holdfast(store, settings.policy, clock or system_clock)
     opened.project = _project()
     return opened
+
+
+def carry_spool(directory: str) -> None:
+    """Take what hooks have said in ``directory`` to the store: whoever opens it does that."""
+    open_with(load_settings(environ=os.environ, cwd=Path(directory))).close()
 
 
 def default() -> Holdfast:

@@ -7,7 +7,6 @@ transports. All of them are switched off, so that a packet can be made in a dire
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from threading import Timer
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.telling.packet import GroundTruth
 from holdfast.domain.telling.quoting import on_one_line, shortened
+from holdfast.processes.command import find_program
 
 _SECONDS = 5.0  #: for each question
 _MOST_BYTES = 1_000_000
@@ -53,13 +53,13 @@ def ground_truth(work_dir: str | None) -> GroundTruth:
     """Never raises: what cannot be found out is said in ``problem``."""
     if work_dir is None:
         return GroundTruth(None, problem="It is not known where it worked.")
-    git = shutil.which("git")
+    git = find_program("git", os.environ)
     if not Path(work_dir).is_dir():
         return GroundTruth(work_dir, problem="There is no such directory on this machine.")
     if git is None:
         return GroundTruth(work_dir, problem="Git is not installed here.")
     try:
-        return _Repository(str(Path(git).absolute()), work_dir).truth()
+        return _Repository(git, work_dir).truth()
     except _Unanswered as exc:
         return GroundTruth(work_dir, problem=on_one_line(redact_text(str(exc)), _ON_A_LINE))
 

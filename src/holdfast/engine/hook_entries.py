@@ -42,9 +42,13 @@ class WrongShape(ValueError):
 
 
 def shell_command(hook: str, *programs: str) -> str:
-    """The first of the programs that is there; without any of them, and whatever it does, the agent goes on."""
+    """The first of the programs that is there; without any of them, and whatever it does, the agent goes on.
+
+    The agent works in a directory that may be a stranger's. The program is looked for and started in another
+    one, so that neither a relative entry of PATH nor Python's variables make it run what lies there.
+    """
     tries = " || ".join(f"command -v {shlex.quote(program)}" for program in programs)
-    return f'"$({tries} || echo true)" hook {hook} || true'
+    return f'cd / && PYTHONPATH= PYTHONHOME= "$({tries} || echo true)" hook {hook} || true'
 
 
 def command_entries(*programs: str) -> dict[str, Entry]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,6 +18,7 @@ from holdfast.engine.hook_entries import (
 )
 from holdfast.engine.hook_settings import local_settings, project_settings, read_settings, user_settings
 from holdfast.errors import ConfigError
+from holdfast.processes.command import find_program
 
 _PLUGIN = "holdfast@"
 
@@ -116,7 +116,7 @@ def _scope(name: str, path: Path, environ: Mapping[str, str]) -> ScopeStatus:
 
 def _starts(program: str, environ: Mapping[str, str]) -> bool:
     """It is there, and so is the interpreter that its first line names."""
-    found = shutil.which(program, path=environ.get("PATH"))
+    found = find_program(program, environ)
     if found is None:
         return False
     with Path(found).open("rb") as file:

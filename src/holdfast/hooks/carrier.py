@@ -9,12 +9,24 @@ from holdfast.clock import SECOND, system_clock
 
 _AGAIN_SECONDS = 5
 _SENT = "sent"
-_PROGRAM = "import holdfast; holdfast.open().close()"
+#: a hook may run in a stranger's checkout: nothing of it may be imported
+_ELSEWHERE = 'cd / && exec "$0" "$@"'
+#: this package from where it is, everything else as the environment of the interpreter has it
+_PROGRAM = """
+import sys
+root, directory = sys.argv[1:]
+sys.path.insert(0, root)
+import holdfast
+sys.path.append(sys.path.pop(0))
+from holdfast.engine.default import carry_spool
+carry_spool(directory)
+"""
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 
-def send_carrier(directory: str) -> None:
-    """It outlives the hook and says nothing; opening the store is all that it has to do."""
-    mark = f"{directory}/{_SENT}"
+def send_carrier(spool: str, directory: str) -> None:
+    """It outlives the hook and says nothing; ``directory`` is where the hook's settings were looked for."""
+    mark = f"{spool}/{_SENT}"
     try:
         sent_at = os.stat(mark).st_mtime_ns // 1000
     except FileNotFoundError:
@@ -25,6 +37,7 @@ def send_carrier(directory: str) -> None:
         pass
     os.utime(mark)
     nothing = [(os.POSIX_SPAWN_OPEN, stream, os.devnull, os.O_RDWR, 0) for stream in (0, 1, 2)]
+    program = [sys.executable, "-I", "-c", _PROGRAM, _ROOT, directory]
     os.posix_spawn(
-        sys.executable, [sys.executable, "-c", _PROGRAM], os.environ, file_actions=nothing, setsid=True
+        "/bin/sh", ["sh", "-c", _ELSEWHERE, *program], os.environ, file_actions=nothing, setsid=True
     )

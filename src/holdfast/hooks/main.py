@@ -73,10 +73,10 @@ def _answer(
     from holdfast.hooks.settings import load_hook_settings
     from holdfast.hooks.stores import open_hook_store
 
-    cwd = os.getcwd()
+    cwd = _directory(payload)
     settings = load_hook_settings(environ, cwd)
     done: list[str] = []
-    store = open_hook_store(settings)
+    store = open_hook_store(settings, cwd)
     try:
         handler = __import__(f"holdfast.hooks.{module}", fromlist=["answer"])
         call = HookCall(payload, store, environ, settings.machine, log, done.append)
@@ -89,6 +89,14 @@ def _answer(
         for session_id in done:
             tell_done(environ, cwd, session_id)
     return answer
+
+
+def _directory(payload: Mapping[str, Any]) -> str:
+    """Where the agent works. The process itself may have been started elsewhere: see ``engine.hook_entries``."""
+    told = payload.get("cwd")
+    if isinstance(told, str) and os.path.isabs(told) and os.path.isdir(told):
+        return told
+    return os.getcwd()
 
 
 def _answer_failure(event: str, payload: dict[str, Any] | None) -> dict[str, Any] | None:

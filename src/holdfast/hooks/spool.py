@@ -47,10 +47,11 @@ _TEXTS = ("purpose", "summary")
 class SpoolStore:
     """The verbs that hooks use, on this machine alone: ids are minted here, sessions taken by making a file."""
 
-    def __init__(self, settings: HookSettings) -> None:
+    def __init__(self, settings: HookSettings, directory: str) -> None:
         if settings.spool is None:
             raise StoreUnavailable("the spool", "neither HOME nor XDG_STATE_HOME is set")
         self._directory = settings.spool
+        self._works_in = directory
         self._settings = settings
         self._written = 0
 
@@ -106,7 +107,7 @@ class SpoolStore:
         if self._written:
             from holdfast.hooks.carrier import send_carrier
 
-            send_carrier(self._directory)
+            send_carrier(self._directory, self._works_in)
 
     def _say(self, verb: str, fields: dict[str, Any], key: str | None = None) -> None:
         """Whole or not at all, and on the disk when this returns. The name keeps the order."""

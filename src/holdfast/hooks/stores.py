@@ -10,11 +10,12 @@ if TYPE_CHECKING:
     from holdfast.hooks.spool import SpoolStore
 
 
-def open_hook_store(settings: HookSettings) -> LightStore | SpoolStore:
+def open_hook_store(settings: HookSettings, directory: str) -> LightStore | SpoolStore:
+    """``directory``: where the settings were looked for."""
     if settings.path is not None:
         from holdfast.hooks.light_store import LightStore
 
         return LightStore(settings)
     from holdfast.hooks.spool import SpoolStore
 
-    return SpoolStore(settings)
+    return SpoolStore(settings, directory)

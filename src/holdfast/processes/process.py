@@ -12,7 +12,6 @@ One thread reads and waits; any thread may ``stop``.
 from __future__ import annotations
 
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -29,7 +28,7 @@ from holdfast.domain.records import record
 from holdfast.domain.turns import ProcessMark
 from holdfast.errors import ConfigError, MissingBinary
 from holdfast.processes import gate
-from holdfast.processes.command import Command
+from holdfast.processes.command import Command, find_program
 from holdfast.processes.line_splitter import Overlong
 from holdfast.processes.machine import Machine
 from holdfast.processes.output import Output
@@ -238,10 +237,10 @@ def environment(command: Command, environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def _find(name: str, environ: Mapping[str, str]) -> str:
-    found = shutil.which(name, path=environ.get("PATH", os.defpath))
+    found = find_program(name, environ)
     if found is None:
         raise MissingBinary(name, "is not there, or cannot be executed")
-    return str(Path(found).absolute())
+    return found
 
 
 def _readable(text: str | None) -> IO[bytes]:

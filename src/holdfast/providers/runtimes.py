@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 from holdfast.domain.records import record
 from holdfast.domain.runtimes import Runtime
 from holdfast.errors import ConfigError, MissingBinary
-from holdfast.processes.command import Command
+from holdfast.processes.command import Command, find_program
 from holdfast.processes.machine import Machine
 from holdfast.processes.process import AgentProcess, StopCause
 from holdfast.providers.contract import Provider
@@ -52,9 +51,9 @@ def _locate(provider: Provider, environ: Mapping[str, str], binary: str | None) 
     variable = f"HOLDFAST_{provider.name.upper()}_BINARY"
     chosen = binary or environ.get(variable)
     for name in (chosen,) if chosen else provider.binaries:
-        found = shutil.which(name, path=environ.get("PATH", os.defpath))
+        found = find_program(name, environ)
         if found:
-            return str(Path(found).absolute())
+            return found
     if chosen:
         raise MissingBinary(
             chosen, f"is not there, or cannot be executed; it was named to run {provider.name}"

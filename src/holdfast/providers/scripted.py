@@ -27,6 +27,8 @@ from holdfast.providers.scripted_agent.turn import PERMISSION_MODES
 from holdfast.providers.session_files import is_prefix_intact, mark_file, parse_line, read_lines
 
 _PROGRAM = "holdfast-scripted-agent"
+#: a work directory on Python's path would be imported from
+_MISLEADING = ("PYTHONHOME", "PYTHONPATH")
 _VERSION = re.compile(rf"{_PROGRAM} (\d+(?:\.\d+)*)\s*\Z")
 
 
@@ -86,10 +88,11 @@ class Scripted:
         return ProviderSessionId(str(uuid.uuid4()))
 
     def command(self, order: Order) -> Command:
-        return Command(_arguments(order), order.prompt, (("SCRIPTED_HOME", order.home),))
+        return Command(_arguments(order), order.prompt, (("SCRIPTED_HOME", order.home),), _MISLEADING)
 
     def interactive(self, order: Order) -> Command:
-        return Command((*_arguments(order), "--interactive"), environ=(("SCRIPTED_HOME", order.home),))
+        environ = (("SCRIPTED_HOME", order.home),)
+        return Command((*_arguments(order), "--interactive"), environ=environ, without=_MISLEADING)
 
     def stream(self, order: Order) -> ScriptedStream:
         return ScriptedStream()

@@ -48,7 +48,9 @@ def refusal(gate: str, session: Session, call: ToolCall) -> str | None:
     with tempfile.TemporaryFile("w+") as given:
         json.dump(asked, given)
         given.seek(0)
-        done = subprocess.run(["sh", "-c", gate], stdin=given, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["/bin/sh", "-c", gate], stdin=given, capture_output=True, text=True, check=False
+        )
     if done.returncode == 0 and not done.stdout:
         return None
     if done.returncode != 0:

@@ -136,7 +136,7 @@ def _use(name: str, arguments: Mapping[str, str], profile: Profile) -> tuple[str
 
 def _run(command: str) -> tuple[str, bool]:
     done = subprocess.run(
-        ["sh", "-c", command],
+        ["/bin/sh", "-c", command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -202,7 +202,7 @@ def _spawn_holding(_: str, turn: Turn) -> None:
 
 def _leave_child(turn: Turn, output: int | None) -> None:
     child = subprocess.Popen(
-        ["sleep", str(CHILD_SECONDS)],
+        ["/bin/sleep", str(CHILD_SECONDS)],
         stdin=subprocess.DEVNULL,
         stdout=output,
         stderr=output,
