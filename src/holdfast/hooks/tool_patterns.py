@@ -1,14 +1,25 @@
 """Owns tool patterns: which tool calls wait for a person.
 
 ``Tool`` or ``Tool(words)``, where ``*`` stands for anything. The words of a shell command count wherever they
-stand in it, options may stand between them, because it is cheaper to be asked once too often. It is a net
-and not a sandbox: a command that is put together while it runs goes through.
+stand in it, options may stand between them, and what the shell itself puts together may be any of them,
+because it is cheaper to be asked once too often. It is a net and not a sandbox: what another program does
+with its input goes through.
 """
 
 from __future__ import annotations
 
 import os.path
 import re
+
+from holdfast.hooks.shell_words import (
+    COMPOUND,
+    OPENING,
+    SOME,
+    WORDS,
+    NotUnderstood,
+    is_assignment,
+    read_commands,
+)
 
 TYPE_CHECKING = False  # typing itself would be a third of what the gate needs to start
 if TYPE_CHECKING:
@@ -36,6 +47,34 @@ _ONE_WORD = re.compile(r"\"[^\"]*\"|'[^']*'|`[^`]*`|\$\([^()]*\)|\\\s")
 _OPERATOR = re.compile(r"([|;&<>])")
 _SPACE_BETWEEN_OPERATOR_AND_STAR = re.compile(r"(?<=[|;&<>]) (?=\*)|(?<=\*) (?=[|;&<>])")
 _SPACES = re.compile(r"\s+")
+
+#: programs that run nothing of what they are given: what the shell puts into their words is not a command
+_HARMLESS = (
+    "[ awk base64 basename bat black cat cd chmod chown clear cmp column comm cp curl cut date declare df diff"
+    " dirname du echo eslint exit export expr fd file fmt fold gh git grep egrep fgrep gunzip gzip head id"
+    " install jq kill less let ln local ls mkdir mktemp more mv mypy node od paste ping popd prettier"
+    " printenv printf ps pushd pwd pytest python python3 read readlink readonly realpath return rg rm rmdir"
+    " ruff sed seq set sha256sum shasum shift sleep sort split stat strings tac tail tar tee test touch tr"
+    " tree true false tsc type typeset uname uniq unset unzip wait wc wget whereis which whoami yq zip zcat"
+)
+_RUN_NOTHING = frozenset(_HARMLESS.split())
+#: they run the command that follows them as it stands there
+_PASS_ON = frozenset(("builtin", "command", "env", "exec", "nice", "nohup", "setsid", "sudo", "timeout"))
+#: they read shell commands, from an argument or from their input
+_BUILT_IN = (".", "eval", "source")
+_SHELLS = frozenset(
+    (*_BUILT_IN, "ash", "bash", "busybox", "csh", "dash", "fish", "ksh", "sh", "ssh", "su", "tcsh", "zsh")
+)
+_NO_FILE = ("/dev/", "/proc/")
+_FIND_RUNS = ("-exec", "-execdir", "-ok", "-okdir")
+_OWN_WORDS = frozenset((*COMPOUND, "}", "done", "esac", "fi"))
+_DURATION = re.compile(r"[\d.]+[smhd]?")
+#: in a quoted word that a program may read as a command of its own
+_SPECIAL = re.compile(r"[\\'\"`$|;&<>()*?\[]|\{(?!\})")
+_DEEPEST = 4
+_MOST_PREFIXES = 9
+_ATOM = re.compile(r"[^ *]+")
+_LONGEST_MARKED_WORD = 4096
 
 
 def read_pattern(pattern: str) -> tuple[str, str | None]:
@@ -67,7 +106,10 @@ def matches(pattern: str, tool: str, arguments: Mapping[str, object]) -> bool:
     if _SUBJECTS.get(tool) in _PATHS:
         words = _path_words(words)
     subjects = _subjects(tool, arguments)
-    return subjects is None or any(_occurs(words, text) for text in subjects)
+    if subjects is None or any(_occurs(words, text) for text in subjects):
+        return True
+    command = arguments.get("command")
+    return isinstance(command, str) and _SUBJECTS.get(tool) in ("command", None) and _may_run(words, command)
 
 
 def _fits(glob: str, tool: str) -> bool:
@@ -189,3 +231,157 @@ def _splits_a_word(text: str, at: int) -> bool:
 
 def _is_of_a_word(character: str) -> bool:
     return character.isalnum() or character in "_-"
+
+
+# --- what a shell may make of a command ---
+
+
+def _may_run(words: str, command: str) -> bool:
+    """Whatever is not plainly understood may be a command with these words."""
+    glob = _spaced(_QUOTES.sub("", words))
+    atoms = _atoms(glob)
+    read: list[str] = []
+    try:
+        for each, operator in read_commands(command):
+            read += [*_as_run(atoms, each, depth=0), operator]
+    except NotUnderstood:
+        return True
+    # a word with spaces in it may be read as several, or be one value of an option
+    texts = " ".join(read), " ".join(_SPACES.sub("_", word) for word in read)
+    return any(_found(glob, _SPACES.sub(" ", text)) for text in texts)
+
+
+def _as_run(atoms: list[str], command: list[str], depth: int) -> list[str]:
+    """The words of a command as they count. NotUnderstood if they may be any."""
+    if depth > _MOST_PREFIXES:
+        raise NotUnderstood
+    at = 0
+    while at < len(command) and (command[at] in OPENING or is_assignment(command[at])):
+        at += 1
+    words = command[at:]
+    if not words or words[0] in _OWN_WORDS:
+        return [_unmarked(word) for word in command]
+    name = _name(words[0])
+    if name in _PASS_ON and len(words) > 1 and not words[1].startswith("-"):
+        passed_on = words[2:] if name == "timeout" and _DURATION.fullmatch(words[1]) else words[1:]
+        return [name, *_as_run(atoms, passed_on, depth + 1)]
+    if name == "xargs":
+        at = 1
+        while at < len(words) and (
+            words[at].startswith("-") or words[at].isdigit() or words[at] in ("{}", "%")
+        ):
+            at += 1
+        return [name, *_as_run(atoms, [*words[at:], WORDS], depth + 1)] if words[at:] else [name]
+    if name == "find":
+        return _as_found(atoms, words, depth)
+    if name in _RUN_NOTHING and not atoms[0].startswith("*"):
+        is_named = _fit_together(name, atoms[0])
+        if is_named:
+            return [name, *_with_marks_replaced(["", *atoms[1:]], words[1:])]
+        return [_unmarked(word) for word in words]
+    return [*_read_again(atoms, words, depth), *_with_marks_replaced(atoms, words)]
+
+
+def _name(word: str) -> str:
+    """The program's. NotUnderstood if only the shell knows it."""
+    name = word.rpartition("/")[2]
+    if WORDS in word or SOME in name or name in ("alias", "hash", "enable"):
+        raise NotUnderstood
+    return name
+
+
+def _as_found(atoms: list[str], words: list[str], depth: int) -> list[str]:
+    """The commands that find runs, with the names of files in them."""
+    texts = [_unmarked(word) for word in words]
+    for at, word in enumerate(words):
+        if word in _FIND_RUNS:
+            end = next((n for n in range(at, len(words)) if words[n] in (";", "+")), len(words))
+            inner = [part.replace("{}", SOME) for part in words[at + 1 : end]]
+            texts += ["\n", *_as_run(atoms, inner, depth + 1)]
+    if any(WORDS in word for word in words):  # it may be one of these options
+        texts += _with_marks_replaced(atoms, words)
+    return texts
+
+
+def _read_again(atoms: list[str], words: list[str], depth: int) -> list[str]:
+    """The commands in the words of a program that may run them: one word, or all of them together."""
+    for at, word in enumerate(words):
+        if word.rpartition("/")[2] in _SHELLS and (word not in _BUILT_IN or at == 0):
+            _require_plain_program(words[at:])
+    texts: list[str] = []
+    rest = words[1:]
+    for text in (*rest, " ".join(rest)):
+        if _SPECIAL.search(text):
+            if SOME in text or WORDS in text or depth >= _DEEPEST:
+                raise NotUnderstood
+            for command, operator in read_commands(text, depth + 1):
+                texts += [*_as_run(atoms, command, depth + 1), operator]
+    return texts
+
+
+def _require_plain_program(words: list[str]) -> None:
+    """NotUnderstood for a shell whose program is not in its arguments or in a file, or is not known."""
+    options = [word for word in words[1:] if word.startswith(("-", "+"))]
+    operands = [word for word in words[1:] if not word.startswith(("-", "+"))]
+    has_program = any("c" in option for option in options if not option.startswith("--"))
+    reads_input = not has_program and any(
+        "s" in o or "o" in o.lower() for o in options if not o.startswith("--")
+    )
+    needed = 2 if words[0].endswith("ssh") else 1
+    if any(SOME in word or WORDS in word for word in words) or len(operands) < needed or reads_input:
+        raise NotUnderstood
+    if operands[0].startswith(_NO_FILE):
+        raise NotUnderstood
+
+
+def _with_marks_replaced(atoms: list[str], words: list[str]) -> list[str]:
+    """A word that only the shell knows is read as every word of the pattern that it can be."""
+    texts: list[str] = []
+    for word in words:
+        if SOME in word or WORDS in word:
+            forms = [[atoms[0], f"*/{atoms[0]}"], *([atom] for atom in atoms[1:])]
+            known = WORDS not in word and len(word) <= _LONGEST_MARKED_WORD
+            texts += [
+                form[0].strip("*")
+                for form in forms
+                if not known or any(_fit_together(word, glob) for glob in form)
+            ]
+        texts.append(_unmarked(word))
+    return texts
+
+
+def _unmarked(word: str) -> str:
+    return word.replace(SOME, "").replace(WORDS, "")
+
+
+def _atoms(glob: str) -> list[str]:
+    """The pattern's words, each with a star where more may follow or come before."""
+    atoms = [
+        f"{'*' if glob[: found.start()].endswith('*') else ''}{found[0]}"
+        f"{'*' if glob.startswith('*', found.end()) else ''}"
+        for found in _ATOM.finditer(glob)
+    ]
+    return atoms or ["*"]
+
+
+def _fit_together(word: str, glob: str) -> bool:
+    """Is there a text that is both: the word, whatever its marks stand for, and one of the pattern?"""
+    places = _with_stars_passed({0}, glob)
+    for char in word:
+        if not places:
+            return False
+        if char == SOME:
+            places = set(range(min(places), len(glob) + 1))
+        else:
+            on = {at + 1 for at in places if glob[at : at + 1] == char}
+            places = _with_stars_passed(on | {at for at in places if glob[at : at + 1] == "*"}, glob)
+    return len(glob) in places
+
+
+def _with_stars_passed(places: set[int], glob: str) -> set[int]:
+    for at in sorted(places):
+        behind = at
+        while glob[behind : behind + 1] == "*":
+            behind += 1
+            places.add(behind)
+    return places

@@ -206,8 +206,6 @@ def test_a_long_command_is_judged_in_no_time() -> None:
         ("git push*", "git " + "-" * 100_000),
         (" ".join("a" * 100) + " b", "a -a " * 20_000),
         ("a a*" * 100 + "b", "a -a " * 20_000),
-        ("a b", "$(" * 50_000),
-        ("a b", "\\'\"`" * 25_000),
     ],
     ids=lambda text: ascii(text[:20]),
 )
