@@ -139,8 +139,9 @@ def test_provider_arguments_that_would_override_a_decision_are_refused(argument:
 def test_other_provider_arguments_are_handed_on_and_replayed() -> None:
     done("run", OPENING, "--name", "it", "--", "--no-lock")
     assert done("resume", "it", RECALL).out == f"{KNOWN}\n"
-    assert holdfast("resume", "it", RECALL, "--", "--unheard-of").code == 4
-    failed = holdfast("run", OPENING, "--json", "--", "--unheard-of")
+    refused = holdfast("resume", "it", RECALL, "--", "--unheard-of")
+    assert (refused.code, "--allow-wider-rights" in refused.one_line_error()) == (2, True)
+    failed = holdfast("run", OPENING, "--json", "--allow-wider-rights", "--", "--unheard-of")
     assert (failed.code, failed.json["failure"]["class"]) == (1, "config")
 
 

@@ -5,6 +5,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
+from dataclasses import replace
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,8 +15,11 @@ import pytest
 
 from holdfast.clock import Instant, after
 from holdfast.domain.ids import Workspace
+from holdfast.domain.pointers import Rights
 from holdfast.domain.sightings import Sighting
 from holdfast.domain.tokens import ENTROPY, Role, make_token
+from holdfast.domain.turns import ClaimRequest, NewTurn, TurnRequest
+from holdfast.domain.usage import NO_USAGE
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import (
     Busy,
@@ -349,6 +353,62 @@ def test_every_route_asks_the_same_table(untouched: Fleet, role: Role, route: Ro
     else:
         assert (status, problem["code"]) == (403, "forbidden")
         assert elsewhere == 403
+
+
+# --- what a turn may carry ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("provider", "arguments", "allow_wider", "problem"),
+    [
+        ("claude", ["--resume", "OTHER"], False, "--resume is decided by Holdfast"),
+        ("claude", ["--resume=OTHER"], True, "--resume is decided by Holdfast"),
+        ("claude", ["--dangerously-skip-permissions"], False, "--allow-wider-rights"),
+        ("codex", ["-c", "sandbox_mode=danger-full-access"], False, "--permission-mode"),
+        ("codex", ["resume", "OTHER"], True, "holdfast resume"),
+        ("gemini", ["--yolo"], True, "--permission-mode"),
+        ("opencode", ["do this instead"], True, "stands alone"),
+        ("unheard-of", ["--x"], False, "--allow-wider-rights"),
+    ],
+)
+@pytest.mark.parametrize("verb", ["enqueue_turn", "start_turn", "record_turn"])
+def test_a_turn_with_arguments_that_nobody_accepted_is_refused_at_the_door(
+    make_fleet: Callable[[], Fleet],
+    verb: str,
+    provider: str,
+    arguments: list[str],
+    allow_wider: bool,
+    problem: str,
+) -> None:
+    fleet = make_fleet()
+    before = dump(fleet.full)
+    request = TurnRequest(rights=Rights(extra_args=tuple(arguments)), allow_wider_rights=allow_wider)
+    new = NewTurn("hello", provider, request)
+    with fleet.store(Role.ADMIN, token_of=fleet.room, workspace=fleet.room) as store:
+        calls: dict[str, Callable[[], object]] = {
+            "enqueue_turn": lambda: store.enqueue_turn(fleet.theirs.id, new),
+            "start_turn": lambda: store.start_turn(
+                fleet.theirs.id, new, ClaimRequest(a_runtime(), "me", "key", 60.0)
+            ),
+            "record_turn": lambda: store.record_turn(fleet.theirs.id, new, "hi", NO_USAGE),
+        }
+        with pytest.raises(InvalidInput, match=problem):
+            calls[verb]()
+
+    assert dump(fleet.full) == before
+
+
+def test_a_pointer_with_arguments_that_override_a_decision_is_refused(
+    make_fleet: Callable[[], Fleet],
+) -> None:
+    fleet = make_fleet()
+    (pointer, *_) = fleet.full.pointers(fleet.theirs.id)
+    moved = replace(pointer, provider="claude", rights=Rights(extra_args=("--resume=OTHER",)))
+    with (
+        fleet.store(Role.OPERATOR, token_of=fleet.room, workspace=fleet.room) as store,
+        pytest.raises(InvalidInput, match="--resume is decided by Holdfast"),
+    ):
+        store.set_pointer(moved)
 
 
 # --- tokens -----------------------------------------------------------------------------------------------------

@@ -8,7 +8,8 @@ from holdfast import Rights
 from holdfast.domain.decisions import Resume
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.policy import Policy, QueuePolicy
-from holdfast.domain.turns import AttemptStatus
+from holdfast.domain.turns import AttemptStatus, NewTurn, Turn, TurnRequest, TurnStatus
+from holdfast.engine.worker import WorkerOptions
 from holdfast.errors import InvalidInput
 from holdfast.providers.happenings import Said
 from tests.integration.workshop import FROM_SESSION, OPENING, RECALL, Workshop
@@ -81,3 +82,61 @@ def test_an_observer_that_fails_is_not_told_any_more_and_the_turn_goes_on(shop: 
     assert (ran.text or "").endswith("two")
     assert sum(isinstance(seen, Said) for seen in told) == 1
     assert shop.open().resume(ran.session_id, RECALL).text == FROM_SESSION
+
+
+# --- arguments of the agent's own ---
+
+
+def _run_by_a_worker(shop: Workshop, new: NewTurn) -> Turn:
+    """Put in past everything that checks: as by another program, or an older one."""
+    hf = shop.open()
+    session = hf.create("a", provider="scripted")
+    turn = hf.store.enqueue_turn(session.id, new)
+    hf.worker(["scripted"], WorkerOptions(once=True)).run()
+    return hf.store.get_turn(turn.conversation_id, turn.seq)
+
+
+@pytest.mark.parametrize("arguments", [("--unheard-of",), ("--resume", "x"), ("--resume=x",), ("a prompt",)])
+def test_a_worker_launches_no_agent_with_an_argument_that_nobody_accepted(
+    shop: Workshop, arguments: tuple[str, ...]
+) -> None:
+    request = TurnRequest(work_dir=str(shop.work_dir), rights=Rights(extra_args=arguments))
+
+    turn = _run_by_a_worker(shop, NewTurn("SAY hello", "scripted", request))
+
+    assert turn.failure is not None
+    assert (turn.status, turn.failure.failure_class) == (TurnStatus.FAILED, FailureClass.CONFIG)
+    assert turn.failure.message.startswith("provider arguments: ")
+    assert not list(shop.home.rglob("*.jsonl")), "no agent was there"
+
+
+def test_what_overrides_a_decision_is_not_accepted_by_anyone(shop: Workshop) -> None:
+    request = TurnRequest(
+        work_dir=str(shop.work_dir), rights=Rights(extra_args=("--resume=x",)), allow_wider_rights=True
+    )
+
+    turn = _run_by_a_worker(shop, NewTurn("SAY hello", "scripted", request))
+
+    assert turn.failure is not None
+    assert "holdfast resume" in turn.failure.message
+
+
+def test_what_a_session_was_launched_with_is_accepted_again(shop: Workshop) -> None:
+    agent = shop.stand_in("lenient", "argv = [word for word in argv if word != '--unheard-of']")
+    shop.changes["HOLDFAST_SCRIPTED_BINARY"] = agent
+    rights = Rights(extra_args=("--unheard-of",))
+    with pytest.raises(InvalidInput, match="--allow-wider-rights"):
+        shop.begin(rights=rights)
+    hf, first = shop.open(), shop.begin(rights=rights, allow_wider_rights=True)
+    assert first.ok, first
+
+    repeated = NewTurn("", "scripted", TurnRequest(rights=rights))
+    turns = [hf.enqueue(first.session_id, RECALL), hf.enqueue(first.session_id, RECALL, repeated)]
+    hf.worker(["scripted"], WorkerOptions(once=True)).run()
+
+    assert [hf.store.get_turn(turn.conversation_id, turn.seq).response for turn in turns] == [
+        FROM_SESSION
+    ] * 2
+    other = NewTurn("", "scripted", TurnRequest(rights=Rights(extra_args=("--unheard-of", "--unheard-of"))))
+    with pytest.raises(InvalidInput, match="--allow-wider-rights"):
+        hf.enqueue(first.session_id, RECALL, other)

@@ -22,7 +22,7 @@ def rights_options(function: F) -> F:
         click.option("--approve-tools", multiple=True, metavar="PATTERN",
                      help="Wait for a person before such calls, as in 'Bash(terraform apply*)'; may be given several times, as Edit does not cover Write."),
         click.option("--allow-wider-rights", is_flag=True,
-                     help="Accept more rights than the session was begun with."),
+                     help="Accept more rights than the session was begun with, and arguments that may widen them."),
     )  # fmt: skip
     for option in reversed(options):
         function = option(function)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
@@ -23,6 +23,7 @@ from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.engine.approvals import Approvals
 from holdfast.engine.explain import Explanation, Tree, WaitingTurn
 from holdfast.errors import InvalidInput
+from holdfast.store.contract import Store
 
 #: the ids that turns get inside ``Conversations.provider_session``, by handle; explicit, so they beat configuration
 _task_ids: ContextVar[Mapping[int, ProviderSessionId]] = ContextVar(
@@ -184,7 +185,7 @@ class Conversations(Approvals):
     def _turn(self, session_id: str, prompt: str, new: NewTurn | None) -> NewTurn:
         if new is None:
             new = NewTurn("", self.provider_of(self.session(session_id), None))
-        check_turn(prompt, new)
+        check_turn(prompt, new, accepted=accepted_arguments(self.store, session_id, new.request))
         return replace(new, prompt=prompt, request=self.asked(new.request))
 
     def asked(self, request: TurnRequest) -> TurnRequest:
@@ -196,8 +197,22 @@ class Conversations(Approvals):
         return replace(request, provider_session_id=task_id)
 
 
-def check_turn(prompt: str, new: NewTurn) -> None:
-    """Whoever runs it works in another directory: a relative one would mean something else there."""
+def accepted_arguments(store: Store, session_id: str, request: TurnRequest) -> frozenset[tuple[str, ...]]:
+    """Those that an agent of this session was launched with: somebody may give them, and accepted them then."""
+    if request.rights is None or not request.rights.extra_args:
+        return frozenset()
+    launched = [pointer.rights for pointer in store.pointers(session_id)]
+    newest = store.newest_attempt(session_id)
+    if newest is not None and newest.process is not None:
+        launched.append(newest.rights)
+    return frozenset(rights.extra_args for rights in launched if rights is not None)
+
+
+def check_turn(prompt: str, new: NewTurn, *, accepted: Collection[tuple[str, ...]] = ()) -> None:
+    """Whoever runs it works in another directory: a relative one would mean something else there.
+
+    ``accepted``: arguments for the agent that were accepted before.
+    """
     check_text("prompt", prompt)
     check_provider(new.provider)
     request = new.request
@@ -212,13 +227,19 @@ def check_turn(prompt: str, new: NewTurn) -> None:
             if not PurePath(check_text(field, directory)).is_absolute():
                 raise InvalidInput(field, f"{directory} must be absolute")
     if request.rights is not None:
-        _check_rights(request.rights, new.provider)
+        allow_wider = request.allow_wider_rights or request.rights.extra_args in accepted
+        _check_rights(request.rights, new.provider, allow_wider)
 
 
-def _check_rights(rights: Rights, provider: str) -> None:
-    """As far as it is one of ours; others know their own."""
+def _check_rights(rights: Rights, provider: str, allow_wider: bool) -> None:
+    """As far as it is one of ours. Of another provider no argument is known to be harmless."""
     from holdfast.engine.rights import check_rights  # brings the providers
     from holdfast.providers.registry import get_provider, provider_names
 
     if provider in provider_names():
-        check_rights(rights, get_provider(provider))
+        check_rights(rights, get_provider(provider), allow_wider=allow_wider)
+    elif rights.extra_args and not allow_wider:
+        raise InvalidInput(
+            "provider arguments",
+            f"nothing is known about those of {provider}; --allow-wider-rights accepts them",
+        )

@@ -9,8 +9,11 @@ from holdfast.hooks.tool_patterns import read_pattern
 from holdfast.providers.contract import Provider
 
 
-def check_rights(rights: Rights, provider: Provider) -> None:
-    """Wherever it will run: neither directories nor the version of the agent are looked at."""
+def check_rights(rights: Rights, provider: Provider, *, allow_wider: bool = False) -> None:
+    """Wherever it will run: neither directories nor the version of the agent are looked at.
+
+    ``allow_wider``: arguments that may widen the rights were accepted. Those that override a decision never are.
+    """
     if rights.permission_mode is not None:
         check_name("permission_mode", rights.permission_mode)
     named = {
@@ -29,4 +32,4 @@ def check_rights(rights: Rights, provider: Provider) -> None:
             read_pattern(pattern)
         except ValueError as exc:
             raise InvalidInput("approve_tools", str(exc)) from None
-    provider.check(rights)
+    provider.check(rights, allow_wider=allow_wider)

@@ -18,6 +18,7 @@ from holdfast.domain.records import record
 from holdfast.domain.redaction import Json
 from holdfast.domain.runtimes import Capabilities
 from holdfast.processes.command import Command
+from holdfast.providers.arguments import ArgumentRules
 from holdfast.providers.failure_rules import FailureRules
 from holdfast.providers.happenings import Happening
 
@@ -119,8 +120,8 @@ class Provider(Protocol):
     def rules(self) -> FailureRules: ...
 
     @property
-    def owned_arguments(self) -> Mapping[str, str]:
-        """Its own arguments that would override a decision, each with what to use instead."""
+    def arguments(self) -> ArgumentRules:
+        """Which of its own arguments would override a decision, and which are known to be harmless."""
         ...
 
     def read_probe(self, outputs: tuple[str, ...]) -> Probe: ...
@@ -129,8 +130,11 @@ class Provider(Protocol):
         """Where it keeps its sessions: part of what a runtime is."""
         ...
 
-    def check(self, rights: Rights) -> None:
-        """InvalidInput for rights that this provider has no way to express."""
+    def check(self, rights: Rights, *, allow_wider: bool = False) -> None:
+        """InvalidInput for rights that this provider has no way to express, and for arguments that are not passed on.
+
+        ``allow_wider``: somebody accepted that the arguments may widen what the agent may do.
+        """
         ...
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:

@@ -17,11 +17,11 @@ from holdfast.domain.runtimes import Capabilities
 from holdfast.domain.usage import ContextUse, Usage, UsageReport
 from holdfast.errors import InvalidInput
 from holdfast.processes.command import Command
+from holdfast.providers.arguments import FLAG, ArgumentRules
 from holdfast.providers.contract import ArchivedTurn, Order, Probe
 from holdfast.providers.failure_rules import FailureRules, load_rules
 from holdfast.providers.happenings import Called, Deferred, Ended, Happening, Named, Returned, Said, Spent
 from holdfast.providers.loose_json import as_amount, as_count, as_object, as_text
-from holdfast.providers.owned import check_arguments
 from holdfast.providers.scripted_agent.memory import agent_home, session_path
 from holdfast.providers.scripted_agent.turn import PERMISSION_MODES
 from holdfast.providers.session_files import is_prefix_intact, mark_file, parse_line, read_lines
@@ -35,16 +35,21 @@ _VERSION = re.compile(rf"{_PROGRAM} (\d+(?:\.\d+)*)\s*\Z")
 class Scripted:
     name = "scripted"
     probes = (("--version",), ("--help",))
-    owned_arguments: Mapping[str, str] = {
-        "--session-id": "use holdfast run --provider-session-id ID",
-        "--resume": "use holdfast resume ID",
-        "--fork": "use holdfast fork ID",
-        "--model": "use holdfast run --model MODEL",
-        "--permission-mode": "use holdfast run --permission-mode MODE",
-        "--allow-tool": "use holdfast run --allow-tool TOOL",
-        "--interactive": "use holdfast open ID",
-        "--gate": "use holdfast run --approve-tools PATTERN",
-    }
+    arguments = ArgumentRules(
+        {
+            "--session-id": "use holdfast run --provider-session-id ID",
+            "--resume": "use holdfast resume ID",
+            "--fork": "use holdfast fork ID",
+            "--model": "use holdfast run --model MODEL",
+            "--permission-mode": "use holdfast run --permission-mode MODE",
+            "--allow-tool": "use holdfast run --allow-tool TOOL",
+            "--add-dir": "use holdfast run --add-dir DIR",
+            "--interactive": "use holdfast open ID",
+            "--gate": "use holdfast run --approve-tools PATTERN",
+            **dict.fromkeys(("--help", "-h", "--version"), "it is no turn; run the scripted agent itself"),
+        },
+        {"--no-lock": FLAG},
+    )
 
     @property
     def binaries(self) -> tuple[str, ...]:
@@ -77,8 +82,8 @@ class Scripted:
     def home(self, environ: Mapping[str, str]) -> Path:
         return agent_home(environ)
 
-    def check(self, rights: Rights) -> None:
-        check_arguments(self.owned_arguments, rights.extra_args)
+    def check(self, rights: Rights, *, allow_wider: bool = False) -> None:
+        self.arguments.check(rights.extra_args, allow_wider=allow_wider)
         if rights.permission_mode not in (None, *PERMISSION_MODES):
             raise InvalidInput(
                 "permission_mode", f"{rights.permission_mode!r} is none of {', '.join(PERMISSION_MODES)}"

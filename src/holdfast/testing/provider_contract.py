@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -138,7 +139,7 @@ class CommandContract(_OfOneProvider):
 
 
 class RightsContract(_OfOneProvider):
-    """``check`` and ``owned_arguments``."""
+    """``check`` and ``arguments``."""
 
     @pytest.mark.parametrize(
         ("rights", "value"),
@@ -154,7 +155,7 @@ class RightsContract(_OfOneProvider):
         self, provider: Provider, orders: list[Order], rights: Rights, value: str
     ) -> None:
         try:
-            provider.check(rights)
+            provider.check(rights, allow_wider=True)
         except InvalidInput:
             return
         for order in orders:
@@ -175,16 +176,47 @@ class RightsContract(_OfOneProvider):
             for argument in provider.command(order).argv[1:]
             if argument.startswith("-") and argument != "-"
         }
-        assert used <= provider.owned_arguments.keys()
+        assert used <= provider.arguments.owned.keys()
 
     def test_each_owned_argument_is_refused_however_it_is_written(self, provider: Provider) -> None:
-        for name, instead in provider.owned_arguments.items():
+        for name, instead in provider.arguments.owned.items():
             forms = [(name,), (name, "x")] + ([(f"{name}=x",)] if name.startswith("--") else [])
             for arguments in forms:
                 with pytest.raises(InvalidInput) as refused:
                     provider.check(Rights(extra_args=arguments))
                 assert name in str(refused.value)
                 assert instead in str(refused.value)
+
+    def test_what_overrides_a_decision_is_refused_even_where_wider_rights_are_accepted(
+        self, provider: Provider
+    ) -> None:
+        for name in provider.arguments.owned:
+            for arguments in [(name,), (name, "x"), (f"{name}=x",)]:
+                with pytest.raises(InvalidInput):
+                    provider.check(Rights(extra_args=arguments), allow_wider=True)
+
+    def test_an_argument_that_is_not_known_to_be_harmless_must_be_accepted(self, provider: Provider) -> None:
+        for arguments in [("--unheard-of",), ("--unheard-of=x",), ("-Q",)]:
+            with pytest.raises(InvalidInput, match="--allow-wider-rights"):
+                provider.check(Rights(extra_args=arguments))
+            provider.check(Rights(extra_args=arguments), allow_wider=True)
+
+    def test_a_word_that_belongs_to_no_option_is_refused(self, provider: Provider) -> None:
+        for arguments in [("word",), ("--unheard-of", "word"), ("-",), ("--", "word"), ("",)]:
+            with pytest.raises(InvalidInput, match="provider arguments"):
+                provider.check(Rights(extra_args=arguments), allow_wider=True)
+
+    def test_every_option_of_its_help_is_known(
+        self, provider: Provider, probe_outputs: tuple[str, ...]
+    ) -> None:
+        listed = {
+            option
+            for line in "\n".join(probe_outputs).splitlines()
+            if (found := re.match(r"\s+(--?[A-Za-z][\w-]*(?:, --?[A-Za-z][\w-]*)*)", line))
+            for option in found[1].split(", ")
+        }
+        assert len(listed) > 5
+        assert listed <= provider.arguments.owned.keys() | provider.arguments.known.keys()
 
 
 class ProbeContract:

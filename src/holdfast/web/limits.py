@@ -10,10 +10,15 @@ from typing import Final
 
 from holdfast.domain.approvals import Answer, check_note
 from holdfast.domain.ids import check_id, check_provider, check_session_name
+from holdfast.domain.pointers import Pointer, Rights
 from holdfast.domain.sessions import NewSession
 from holdfast.domain.text import check_name, check_text
 from holdfast.domain.turns import NewTurn
+from holdfast.engine.conversations import accepted_arguments, check_turn
+from holdfast.engine.rights import check_rights
 from holdfast.errors import InvalidInput
+from holdfast.providers.registry import get_provider, provider_names
+from holdfast.store.contract import Store
 from holdfast.store.wire import MAX_WORD
 
 MAX_PAGE: Final = 10_000
@@ -22,7 +27,7 @@ MAX_SHOWN: Final = 500
 _TEXTS: Final = frozenset({"prompt", "response", "summary", "why"})
 
 
-def check_arguments(verb: str, arguments: Mapping[str, object]) -> None:
+def check_arguments(store: Store, verb: str, arguments: Mapping[str, object]) -> None:
     for name, value in arguments.items():
         place = f"{verb}.{name}"
         match value:
@@ -35,7 +40,9 @@ def check_arguments(verb: str, arguments: Mapping[str, object]) -> None:
             case NewSession():
                 _check_session(value)
             case NewTurn():
-                _check_turn(value)
+                _check_turn(store, str(arguments["session_id"]), value)
+            case Pointer(provider=provider, rights=Rights() as rights) if provider in provider_names():
+                check_rights(rights, get_provider(provider), allow_wider=True)
             case Answer():
                 check_note(value.note)
             case _:
@@ -54,8 +61,7 @@ def _check_session(new: NewSession) -> None:
         check_id("conversation", new.conversation_id)
 
 
-def _check_turn(new: NewTurn) -> None:
-    check_text("prompt", new.prompt)
-    check_provider(new.provider)
+def _check_turn(store: Store, session_id: str, new: NewTurn) -> None:
+    check_turn(new.prompt, new, accepted=accepted_arguments(store, session_id, new.request))
     if new.key is not None:
         check_text("key", new.key, limit=MAX_WORD)

@@ -77,7 +77,7 @@ async def _called(verb: Verb, store: Store, request: Request) -> Response:
 
 def _answer(verb: Verb, store: Store, body: bytes, request: Request) -> str:
     arguments = verb.decode_call(_read(verb, body))
-    check_arguments(verb.name, arguments)
+    check_arguments(store, verb.name, arguments)
     caller = caller_of(request)
     arguments = {
         name: caller.sign(value) if isinstance(value, Answer) else value for name, value in arguments.items()

@@ -128,11 +128,11 @@ def test_its_gate_is_asked_before_every_call_and_no_settings_of_others_switch_it
     assert not any("--settings" in argument for argument in CLAUDE.command(an_order()).argv)
 
 
-@pytest.mark.parametrize("argument", ["--bare", "--safe-mode", "--settings", "--settings={}"])
+@pytest.mark.parametrize("argument", ["--bare", "--safe-mode", "--settings={}"])
 def test_an_option_with_which_no_call_would_wait_is_refused_where_calls_wait(argument: str) -> None:
-    CLAUDE.check(Rights(extra_args=(argument,)))
+    CLAUDE.check(Rights(extra_args=(argument,)), allow_wider=True)
     with pytest.raises(InvalidInput, match=argument.partition("=")[0]):
-        CLAUDE.check(Rights(extra_args=(argument,), approve_tools=frozenset({"Bash"})))
+        CLAUDE.check(Rights(extra_args=(argument,), approve_tools=frozenset({"Bash"})), allow_wider=True)
 
 
 @pytest.mark.parametrize("printed", ["0.9.1 (OpenClaude)", "openclaude 0.9.1", "OpenClaude v0.9.1\n"])
@@ -177,7 +177,57 @@ def test_arguments_that_would_override_the_decision_are_refused(
 
 
 @pytest.mark.parametrize(
-    "argument", ["--resume-later", "--continue-on-error", "--effort", "-d", "--print-width=3", "resume", ""]
+    "arguments",
+    [
+        ("--effort", "high"),
+        ("--max-turns=3", "-d"),
+        ("-dapi", "--name", "x"),
+        ("--disallowedTools", "Bash", "Edit", "--system-prompt=--resume"),
+        ("--tools", "Read"),
+    ],
 )
-def test_other_arguments_pass(argument: str) -> None:
-    CLAUDE.check(Rights(extra_args=(argument,)))
+def test_harmless_arguments_pass(arguments: tuple[str, ...]) -> None:
+    CLAUDE.check(Rights(extra_args=arguments))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--dangerously-skip-permissions",),
+        ("--allow-dangerously-skip-permissions",),
+        ("--settings", '{"permissions": {"defaultMode": "bypassPermissions"}}'),
+        ("--mcp-config", "a.json", "b.json"),
+        ("--permission-prompt-tool=mcp__x__y",),
+        ("--agents", "{}"),
+        ("--plugin-dir", "/tmp/x"),
+        ("--setting-sources=user",),
+        ("--effort", "high", "--bare"),
+        ("--resume-later",),
+        ("--debug=api", "-Z"),
+    ],
+)
+def test_arguments_that_may_widen_the_rights_must_be_accepted(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidInput, match="--allow-wider-rights"):
+        CLAUDE.check(Rights(extra_args=arguments))
+    CLAUDE.check(Rights(extra_args=arguments), allow_wider=True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--res=x",),
+        ("--Resume=x",),
+        ("--session_id=x",),
+        ("--sessionId=x",),
+        ("-Zr",),
+        ("--no-print",),
+        ("--add-dir=/etc",),
+        ("--tools", "Read", "--add-dir", "/etc"),
+        ("--effort", "--resume", "x"),
+        ("--mcp-config=a.json", "do something else"),
+        ("--effort",),
+    ],
+)
+def test_no_spelling_gets_past_the_decision(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidInput):
+        CLAUDE.check(Rights(extra_args=arguments), allow_wider=True)

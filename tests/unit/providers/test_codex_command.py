@@ -104,4 +104,45 @@ def test_what_codex_cannot_express_is_refused(rights: Rights, field: str) -> Non
 
 
 def test_its_own_settings_pass() -> None:
-    CODEX.check(Rights(extra_args=("-c", "model_reasoning_effort=low", "--profile", "work", "--oss")))
+    CODEX.check(Rights(extra_args=("-c", "model_reasoning_effort=low", "--image", "a.png", "b.png")))
+    wider = Rights(extra_args=("-c", "model_reasoning_effort=low", "--profile", "work", "--oss"))
+    CODEX.check(wider, allow_wider=True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-c", "approval_policy=never"),
+        ("--config=sandbox_workspace_write.network_access=true",),
+        ("-cmcp_servers.x.command=sh",),
+        ("-c", "model_reasoning_effort=low", "-c", "features.x=true"),
+        ("--profile", "work"),
+        ("-pwork",),
+        ("--full-auto",),
+        ("--yolo",),
+        ("--dangerously-bypass-approvals-and-sandbox",),
+        ("--enable", "x"),
+        ("-o", "/etc/x"),
+    ],
+)
+def test_settings_that_may_widen_the_rights_must_be_accepted(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidInput, match="--allow-wider-rights"):
+        CODEX.check(Rights(extra_args=arguments))
+    CODEX.check(Rights(extra_args=arguments), allow_wider=True)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-c", "sandbox_mode=danger-full-access"),
+        ("-c", ' "sandbox_mode" = "danger-full-access"'),
+        ("-csandbox_mode=x",),
+        ("--config=sandbox_mode=x",),
+        ("-c=experimental_resume=/tmp/x.jsonl",),
+        ("--image", "a.png", "resume", "x"),
+        ("--oss", "fork"),
+    ],
+)
+def test_settings_that_override_a_decision_are_refused(arguments: tuple[str, ...]) -> None:
+    with pytest.raises(InvalidInput, match="use holdfast"):
+        CODEX.check(Rights(extra_args=arguments), allow_wider=True)

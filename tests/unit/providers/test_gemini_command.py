@@ -125,4 +125,14 @@ def test_what_gemini_cannot_express_is_refused(rights: Rights, field: str) -> No
 
 @pytest.mark.parametrize("mode", [None, "default", "auto_edit", "yolo", "plan"])
 def test_a_permission_mode_is_an_approval_mode(mode: str | None) -> None:
-    GEMINI.check(Rights(permission_mode=mode, extra_args=("--skip-trust", "--policy", "mine.toml")))
+    rights = Rights(permission_mode=mode, extra_args=("--skip-trust", "--policy", "mine.toml"))
+    GEMINI.check(rights, allow_wider=True)
+    with pytest.raises(InvalidInput, match="--skip-trust may widen"):
+        GEMINI.check(rights)
+
+
+def test_a_sandbox_can_be_switched_on_but_not_off() -> None:
+    GEMINI.check(Rights(extra_args=("--sandbox", "-e", "one", "two")))
+    for off in ("--sandbox=false", "--no-sandbox"):
+        with pytest.raises(InvalidInput, match="--allow-wider-rights"):
+            GEMINI.check(Rights(extra_args=(off,)))

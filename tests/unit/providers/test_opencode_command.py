@@ -93,3 +93,6 @@ def test_what_opencode_cannot_express_is_refused(rights: Rights, field: str) -> 
 
 def test_its_own_settings_pass() -> None:
     OPENCODE.check(Rights(permission_mode="auto", extra_args=("--agent", "plan", "--variant=high", "--pure")))
+    for arguments in (("--agent", "build"), ("--agent=mine",), ("--share",), ("--file", "/etc/passwd")):
+        with pytest.raises(InvalidInput, match="--allow-wider-rights"):
+            OPENCODE.check(Rights(extra_args=arguments))

@@ -11,6 +11,7 @@ from holdfast.domain.decisions import Decision, Fork, Resume
 from holdfast.domain.ids import SessionId
 from holdfast.domain.pointers import NO_RIGHTS, Pointer
 from holdfast.domain.policy import ResumePolicy
+from holdfast.engine.rights import check_rights
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.gates import calls_of, opened_gate
 from holdfast.engine.running.look import Asked, decide_here, unsettled_prompts
@@ -49,6 +50,7 @@ def open_native(store: Store, agent: Agent, policy: ResumePolicy, session_id: Se
         hint = f"holdfast resume {session_id} PROMPT starts fresh, with the context"
         raise Refused(decision.reason.value, f"it cannot be opened: {decision.reason} ({evidence}); {hint}")
     rights = pointer.rights or NO_RIGHTS
+    check_rights(rights, agent.provider, allow_wider=True)
     waited = calls_of(store, session_id) if agent.runtime.capabilities.can_defer else frozenset()
     with agent.lock(decision.provider_session_id) as lock, opened_gate(rights, waited, attended=True) as gate:
         if not lock.try_acquire():

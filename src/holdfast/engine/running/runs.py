@@ -46,7 +46,7 @@ class RunOptions:
         if self.model is not None:
             check_name("model", self.model)
         if self.rights is not None:
-            check_rights(self.rights, agent.provider)
+            check_rights(self.rights, agent.provider, allow_wider=self.allow_wider_rights)
             for directory in self.rights.extra_dirs:
                 existing_directory(directory, "extra_dirs")
             if self.rights.approve_tools and not agent.runtime.capabilities.can_defer:

@@ -27,6 +27,7 @@ from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Claim, Turn, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE, ContextState, context_state, estimate_tokens
 from holdfast.engine.result import RunInterrupted, RunResult
+from holdfast.engine.rights import check_rights
 from holdfast.engine.running.compose import Composer
 from holdfast.engine.running.gates import calls_of, opened_gate
 from holdfast.engine.running.keepalive import KeepAlive
@@ -138,6 +139,8 @@ class TurnPath:
         if not Path(work_dir).is_dir():
             missing = Failure(FailureClass.CONFIG, f"the work directory {work_dir} does not exist")
             return Ran(self._claim.decision, Ending(missing), work_dir)
+        if (refused := self._refused_rights()) is not None:
+            return Ran(self._claim.decision, Ending(refused), work_dir)
         if self._rights().approve_tools and not self._agent.runtime.capabilities.can_defer:
             return Ran(self._claim.decision, Ending(Failure(FailureClass.CONFIG, _CANNOT_DEFER)), work_dir)
         composed = self._compose(self._claim.decision, work_dir)
@@ -222,6 +225,19 @@ class TurnPath:
         if request.allow_wider_rights and not self._agent.runtime.capabilities.can_defer:
             patterns = frozenset()  # a person said to go on without
         return replace(rights, approve_tools=patterns)
+
+    def _refused_rights(self) -> Failure | None:
+        """Whoever put the turn in may have been asked by another program, or by none: checked again, where it runs."""
+        rights, turn = self._rights(), self._claim.turn
+        recorded = None if self._before is None else self._before.rights
+        accepted = recorded is not None and rights.extra_args == recorded.extra_args
+        # a person's own command has checked what it was given, and may repeat what a session began with
+        allow_wider = turn.request.allow_wider_rights or turn.foreground or accepted
+        try:
+            check_rights(rights, self._agent.provider, allow_wider=allow_wider)
+        except InvalidInput as exc:
+            return Failure(FailureClass.CONFIG, exc.message)
+        return None
 
     def _must_end_within(self, seconds: float) -> bool:
         """Waits; True if the turn was to end meanwhile."""

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from typing import Final
 
 from holdfast.providers.contract import ToolGate
-from holdfast.providers.owned import check_arguments
 
 #: variables with which it runs no hooks
 HOOKS_OFF: Final = ("CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_SAFE_MODE")
 _FIRST_TO_DEFER: Final = (2, 1, 89)
 _NO_HOOKS: Final = "with it Claude runs no hooks, and calls would not wait for approval"
-_NOT_WITH_A_GATE: Final = {
+#: arguments with which no call would wait
+NOT_WITH_A_GATE: Final = {
     "--bare": _NO_HOOKS,
     "--safe-mode": _NO_HOOKS,
     "--settings": "Claude takes it once, and the hook for approvals needs it; write yours into a settings.json",
@@ -29,11 +28,6 @@ def knows_defer(distribution: str, version: str | None) -> bool:
         and found is not None
         and tuple(map(int, found.groups())) >= _FIRST_TO_DEFER
     )
-
-
-def check_hooks(arguments: Sequence[str]) -> None:
-    """InvalidInput for an argument with which no call would wait."""
-    check_arguments(_NOT_WITH_A_GATE, arguments)
 
 
 def hook_settings(gate: ToolGate) -> str:

@@ -12,12 +12,22 @@ from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import Capabilities
 from holdfast.processes.command import Command
+from holdfast.providers.arguments import (
+    FLAG,
+    MAYBE,
+    VALUE,
+    VALUES,
+    WIDER_FLAG,
+    WIDER_VALUE,
+    WIDER_VALUES,
+    ArgumentRules,
+    Option,
+)
 from holdfast.providers.claude.archive import ClaudeArchive
-from holdfast.providers.claude.hook_settings import HOOKS_OFF, check_hooks, hook_settings, knows_defer
+from holdfast.providers.claude.hook_settings import HOOKS_OFF, NOT_WITH_A_GATE, hook_settings, knows_defer
 from holdfast.providers.claude.stream import ClaudeStream
 from holdfast.providers.contract import Archive, Order, Probe, Stream
 from holdfast.providers.failure_rules import FailureRules, load_rules
-from holdfast.providers.owned import check_arguments
 from holdfast.providers.probing import home_folder, offers, read_version
 
 _RESUME: Final = "use holdfast resume ID"
@@ -27,6 +37,7 @@ _PROMPT: Final = "the prompt is the argument of holdfast run"
 _SAVED: Final = "a session that is not saved cannot be resumed"
 _PLACE: Final = "use holdfast run --cwd DIR"
 _ELSEWHERE: Final = "Holdfast runs the agent in this process group and waits for it"
+_NO_TURN: Final = "it is no turn; run claude itself"
 _OWNED: Final = {
     "--resume": _RESUME,
     "-r": _RESUME,
@@ -43,11 +54,16 @@ _OWNED: Final = {
     "--output-format": _FORMAT,
     "--input-format": _FORMAT,
     "--replay-user-messages": _FORMAT,
+    "--include-hook-events": _FORMAT,
+    "--include-partial-messages": _FORMAT,
+    "--forward-subagent-text": _FORMAT,
+    "--prompt-suggestions": _FORMAT,
     "--verbose": _FORMAT,
     "--model": "use holdfast run --model MODEL",
     "--permission-mode": "use holdfast run --permission-mode MODE",
     "--allowedTools": "use holdfast run --allow-tool TOOL",
     "--allowed-tools": "use holdfast run --allow-tool TOOL",
+    "--add-dir": "use holdfast run --add-dir DIR",
     "--worktree": _PLACE,
     "-w": _PLACE,
     "--tmux": _ELSEWHERE,
@@ -55,7 +71,63 @@ _OWNED: Final = {
     "--background": _ELSEWHERE,
     "--cloud": _ELSEWHERE,
     "--desktop": _ELSEWHERE,
+    "--environment": _ELSEWHERE,
+    "--remote-control": _ELSEWHERE,
+    "--help": _NO_TURN,
+    "-h": _NO_TURN,
+    "--version": _NO_TURN,
+    "-v": _NO_TURN,
 }
+#: as ``claude --help`` has them; an agent, a plugin, a settings file or a server of tools brings rights of its own
+_KNOWN: Final[Mapping[str, Option]] = {
+    "--agent": WIDER_VALUE,
+    "--agents": WIDER_VALUE,
+    "--allow-dangerously-skip-permissions": WIDER_FLAG,
+    "--append-system-prompt": VALUE,
+    "--append-system-prompt-file": WIDER_VALUE,
+    "--autocompact": VALUE,
+    "--ax-screen-reader": FLAG,
+    "--bare": WIDER_FLAG,
+    "--betas": WIDER_VALUES,
+    "--brief": WIDER_FLAG,
+    "--chrome": WIDER_FLAG,
+    "--dangerously-skip-permissions": WIDER_FLAG,
+    "--debug": MAYBE,
+    "-d": MAYBE,
+    "--debug-file": WIDER_VALUE,
+    "--disable-slash-commands": FLAG,
+    "--disallowedTools": VALUES,
+    "--disallowed-tools": VALUES,
+    "--effort": VALUE,
+    "--exclude-dynamic-system-prompt-sections": FLAG,
+    "--fallback-model": VALUE,
+    "--file": WIDER_VALUES,
+    "--ide": WIDER_FLAG,
+    "--json-schema": VALUE,
+    "--max-budget-usd": VALUE,
+    "--max-thinking-tokens": VALUE,
+    "--max-turns": VALUE,
+    "--mcp-config": WIDER_VALUES,
+    "--name": VALUE,
+    "-n": VALUE,
+    "--no-chrome": FLAG,
+    "--permission-prompt-tool": WIDER_VALUE,
+    "--permission-prompts": WIDER_VALUE,
+    "--plugin-dir": WIDER_VALUE,
+    "--plugin-url": WIDER_VALUE,
+    "--remote-control-session-name-prefix": WIDER_VALUE,
+    "--restricted": WIDER_FLAG,  # it also ignores settings, which may forbid more
+    "--safe-mode": WIDER_FLAG,
+    "--setting-sources": WIDER_VALUE,
+    "--settings": WIDER_VALUE,
+    "--strict-mcp-config": FLAG,
+    "--system-prompt": VALUE,
+    "--system-prompt-file": WIDER_VALUE,
+    "--system-prompt-snapshot": VALUE,
+    "--tools": VALUES,
+}
+_RULES: Final = ArgumentRules(_OWNED, _KNOWN)
+_WITH_A_GATE: Final = ArgumentRules({**_OWNED, **NOT_WITH_A_GATE}, _KNOWN)
 #: what a Claude Code around us left for its children: with these the one we start thinks it is one of them
 _OF_THE_CALLER: Final = (
     "AI_AGENT",
@@ -78,7 +150,7 @@ class Claude:
     name = "claude"
     binaries = ("claude",)
     probes = (("--version",), ("--help",))
-    owned_arguments: Mapping[str, str] = _OWNED
+    arguments = _RULES
 
     @property
     def rules(self) -> FailureRules:
@@ -104,10 +176,9 @@ class Claude:
     def home(self, environ: Mapping[str, str]) -> Path:
         return home_folder(environ, "CLAUDE_CONFIG_DIR", ".claude")
 
-    def check(self, rights: Rights) -> None:
-        check_arguments(self.owned_arguments, rights.extra_args)
-        if rights.approve_tools:
-            check_hooks(rights.extra_args)
+    def check(self, rights: Rights, *, allow_wider: bool = False) -> None:
+        rules = _WITH_A_GATE if rights.approve_tools else _RULES
+        rules.check(rights.extra_args, allow_wider=allow_wider)
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId:
         return ProviderSessionId(str(uuid.uuid4()))
@@ -146,8 +217,9 @@ def _options(order: Order) -> tuple[str, ...]:
         *((f"--permission-mode={rights.permission_mode}",) if rights.permission_mode is not None else ()),
         *(f"--allowedTools={tool}" for tool in sorted(rights.allowed_tools)),
         *(f"--add-dir={directory}" for directory in sorted(rights.extra_dirs)),
-        *rights.extra_args,
         *((f"--settings={hook_settings(order.gate)}",) if order.gate is not None else ()),
+        # last: an option that misses its value would take the next argument for it
+        *rights.extra_args,
     )
 
 

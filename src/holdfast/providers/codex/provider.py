@@ -12,11 +12,20 @@ from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
 from holdfast.processes.command import Command
+from holdfast.providers.arguments import (
+    FLAG,
+    VALUE,
+    VALUES,
+    WIDER_FLAG,
+    WIDER_VALUE,
+    ArgumentRules,
+    Option,
+    Takes,
+)
 from holdfast.providers.codex.archive import CodexArchive
 from holdfast.providers.codex.stream import CodexStream
 from holdfast.providers.contract import Archive, Order, Probe, Stream
 from holdfast.providers.failure_rules import FailureRules, load_rules
-from holdfast.providers.owned import check_arguments
 from holdfast.providers.probing import home_folder, offers, read_version
 
 _SANDBOXES: Final = ("read-only", "workspace-write", "danger-full-access")
@@ -24,6 +33,15 @@ _RESUME: Final = "use holdfast resume ID"
 _PLACE: Final = "use holdfast run --cwd DIR"
 _MODE: Final = "use holdfast run --permission-mode MODE"
 _MODEL: Final = "use holdfast run --model MODEL"
+_NO_TURN: Final = "it is no turn; run codex itself"
+_KEYS: Final = {
+    "cwd": _PLACE,
+    "ephemeral": "a session that is not saved cannot be resumed",
+    "experimental_resume": _RESUME,
+    "model": _MODEL,
+    "sandbox_mode": _MODE,
+    "sqlite_home": "the home of an agent is set where it runs, with CODEX_HOME",
+}
 _OWNED: Final = {
     "resume": _RESUME,
     "--last": _RESUME,
@@ -40,6 +58,59 @@ _OWNED: Final = {
     "-s": _MODE,
     "--model": _MODEL,
     "-m": _MODEL,
+    "--add-dir": "use holdfast run --add-dir DIR",
+    "help": _NO_TURN,
+    "--help": _NO_TURN,
+    "-h": _NO_TURN,
+    "--version": _NO_TURN,
+    "-V": _NO_TURN,
+    **{f"{option} {key}": instead for option in ("-c", "--config") for key, instead in _KEYS.items()},
+}
+_CONFIG: Final = Option(
+    Takes.ONE,
+    is_harmless=False,
+    harmless_values=frozenset(
+        {
+            "hide_agent_reasoning",
+            "model_auto_compact_token_limit",
+            "model_context_window",
+            "model_reasoning_effort",
+            "model_reasoning_summary",
+            "model_verbosity",
+            "show_raw_agent_reasoning",
+            "tool_output_token_limit",
+        }
+    ),
+)
+#: as ``codex exec --help`` and ``codex --help`` have them, and what older ones had
+_KNOWN: Final[Mapping[str, Option]] = {
+    "--approve-for-me": WIDER_FLAG,
+    "--ask-for-approval": WIDER_VALUE,
+    "-a": WIDER_VALUE,
+    "--color": VALUE,
+    "--config": _CONFIG,
+    "-c": _CONFIG,
+    "--cyber-access-program": WIDER_VALUE,
+    "--dangerously-bypass-approvals-and-sandbox": WIDER_FLAG,
+    "--dangerously-bypass-hook-trust": WIDER_FLAG,
+    "--disable": WIDER_VALUE,
+    "--enable": WIDER_VALUE,
+    "--full-auto": WIDER_FLAG,
+    "--ignore-rules": WIDER_FLAG,
+    "--ignore-user-config": WIDER_FLAG,
+    "--image": VALUES,
+    "-i": VALUES,
+    "--local-provider": WIDER_VALUE,
+    "--oss": WIDER_FLAG,
+    "--output-last-message": WIDER_VALUE,
+    "-o": WIDER_VALUE,
+    "--output-schema": VALUE,
+    "--profile": WIDER_VALUE,
+    "-p": WIDER_VALUE,
+    "--search": WIDER_FLAG,
+    "--strict-config": FLAG,
+    "--thread-source": WIDER_VALUE,
+    "--yolo": WIDER_FLAG,
 }
 #: what a Codex around us left for its tools
 _OF_THE_CALLER: Final = ("CODEX_CI", "CODEX_SESSION_ID", "CODEX_THREAD_ID", "CODEX_TOOL_CALL_ID")
@@ -49,7 +120,7 @@ class Codex:
     name = "codex"
     binaries = ("codex",)
     probes = (("--version",), ("exec", "--help"))
-    owned_arguments: Mapping[str, str] = _OWNED
+    arguments = ArgumentRules(_OWNED, _KNOWN)
 
     @property
     def rules(self) -> FailureRules:
@@ -71,7 +142,7 @@ class Codex:
     def home(self, environ: Mapping[str, str]) -> Path:
         return home_folder(environ, "CODEX_HOME", ".codex")
 
-    def check(self, rights: Rights) -> None:
+    def check(self, rights: Rights, *, allow_wider: bool = False) -> None:
         if rights.permission_mode is not None and rights.permission_mode not in _SANDBOXES:
             modes = ", ".join(_SANDBOXES)
             raise InvalidInput(
@@ -81,7 +152,7 @@ class Codex:
             raise InvalidInput("allowed tools", "Codex has no list of them; use a permission mode")
         if rights.approve_tools:
             raise InvalidInput("approve_tools", "not supported by this provider (codex)")
-        check_arguments(self.owned_arguments, rights.extra_args)
+        self.arguments.check(rights.extra_args, allow_wider=allow_wider)
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:
         return None

@@ -13,11 +13,11 @@ from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
 from holdfast.processes.command import Command
+from holdfast.providers.arguments import FLAG, VALUES, WIDER_FLAG, WIDER_VALUES, ArgumentRules, Option
 from holdfast.providers.contract import Archive, Order, Probe, Stream
 from holdfast.providers.failure_rules import FailureRules, load_rules
 from holdfast.providers.gemini.archive import GeminiArchive
 from holdfast.providers.gemini.stream import GeminiStream
-from holdfast.providers.owned import check_arguments
 from holdfast.providers.probing import home_folder, offers, read_version
 
 _MODES: Final = ("default", "auto_edit", "yolo", "plan")
@@ -46,6 +46,7 @@ _OWNED: Final = {
     "--yolo": _MODE,
     "-y": _MODE,
     "--allowed-tools": "use holdfast run --allow-tool TOOL",
+    "--include-directories": "use holdfast run --add-dir DIR",
     "--worktree": _PLACE,
     "-w": _PLACE,
     "--acp": _NO_TURN,
@@ -54,6 +55,29 @@ _OWNED: Final = {
     "--delete-session": _NO_TURN,
     "--list-extensions": _NO_TURN,
     "-l": _NO_TURN,
+    "--help": _NO_TURN,
+    "-h": _NO_TURN,
+    "--version": _NO_TURN,
+    "-v": _NO_TURN,
+    **dict.fromkeys(
+        ("mcp", "extensions", "extension", "skills", "skill", "hooks", "hook", "gemma"), _NO_TURN
+    ),
+}
+#: as ``gemini --help`` has them; a trusted directory brings its own settings and servers of tools
+_KNOWN: Final[Mapping[str, Option]] = {
+    "--accept-raw-output-risk": WIDER_FLAG,
+    "--admin-policy": WIDER_VALUES,
+    "--allowed-mcp-server-names": VALUES,
+    "--debug": FLAG,
+    "-d": FLAG,
+    "--extensions": VALUES,
+    "-e": VALUES,
+    "--policy": WIDER_VALUES,
+    "--raw-output": WIDER_FLAG,
+    "--sandbox": FLAG,
+    "-s": FLAG,
+    "--screen-reader": FLAG,
+    "--skip-trust": WIDER_FLAG,
 }
 
 
@@ -61,7 +85,7 @@ class Gemini:
     name = "gemini"
     binaries = ("gemini",)
     probes = (("--version",), ("--help",))
-    owned_arguments: Mapping[str, str] = _OWNED
+    arguments = ArgumentRules(_OWNED, _KNOWN)
 
     @property
     def rules(self) -> FailureRules:
@@ -85,7 +109,7 @@ class Gemini:
     def home(self, environ: Mapping[str, str]) -> Path:
         return home_folder(environ, "GEMINI_CLI_HOME", "") / ".gemini"
 
-    def check(self, rights: Rights) -> None:
+    def check(self, rights: Rights, *, allow_wider: bool = False) -> None:
         if rights.permission_mode not in (None, *_MODES):
             raise InvalidInput(
                 "permission mode",
@@ -101,7 +125,7 @@ class Gemini:
                 )
         if rights.approve_tools:
             raise InvalidInput("approve_tools", "not supported by this provider (gemini)")
-        check_arguments(self.owned_arguments, rights.extra_args)
+        self.arguments.check(rights.extra_args, allow_wider=allow_wider)
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:
         return None if isinstance(decision, Fork) else ProviderSessionId(str(uuid.uuid4()))

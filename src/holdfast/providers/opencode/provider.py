@@ -12,11 +12,20 @@ from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
 from holdfast.processes.command import Command
+from holdfast.providers.arguments import (
+    FLAG,
+    VALUE,
+    WIDER_FLAG,
+    WIDER_VALUE,
+    WIDER_VALUES,
+    ArgumentRules,
+    Option,
+    Takes,
+)
 from holdfast.providers.contract import Archive, Order, Probe, Stream
 from holdfast.providers.failure_rules import FailureRules, load_rules
 from holdfast.providers.opencode.archive import OpencodeArchive
 from holdfast.providers.opencode.stream import OpencodeStream
-from holdfast.providers.owned import check_arguments
 from holdfast.providers.probing import home_folder, offers, read_version
 
 #: the one permission mode: what its settings do not forbid is allowed
@@ -28,6 +37,7 @@ _MODE: Final = f"use holdfast run --permission-mode {_AUTO}"
 _PERSON: Final = "use holdfast open ID"
 _ELSEWHERE: Final = "Holdfast runs the agent in this process group and waits for it"
 _PROMPT: Final = "the prompt is the argument of holdfast run"
+_NO_TURN: Final = "it is no turn; run opencode itself"
 _OWNED: Final = {
     "--session": _RESUME,
     "-s": _RESUME,
@@ -47,6 +57,29 @@ _OWNED: Final = {
     "--prompt": _PROMPT,
     "--command": _PROMPT,
     "--attach": _ELSEWHERE,
+    "--password": _ELSEWHERE,
+    "-p": _ELSEWHERE,
+    "--username": _ELSEWHERE,
+    "-u": _ELSEWHERE,
+    "--help": _NO_TURN,
+    "-h": _NO_TURN,
+    "--version": _NO_TURN,
+    "-v": _NO_TURN,
+}
+#: as ``opencode run --help`` has them
+_KNOWN: Final[Mapping[str, Option]] = {
+    # agents have permissions of their own; its own ``plan`` edits nothing
+    "--agent": Option(Takes.ONE, is_harmless=False, harmless_values=frozenset({"plan"})),
+    "--file": WIDER_VALUES,
+    "-f": WIDER_VALUES,
+    "--log-level": VALUE,
+    "--port": WIDER_VALUE,
+    "--print-logs": FLAG,
+    "--pure": FLAG,
+    "--share": WIDER_FLAG,
+    "--thinking": FLAG,
+    "--title": VALUE,
+    "--variant": VALUE,
 }
 #: names another database than the one in its home, where its sessions are looked for
 _OTHER_DATABASE: Final = ("OPENCODE_DB",)
@@ -56,7 +89,7 @@ class Opencode:
     name = "opencode"
     binaries = ("opencode",)
     probes = (("--version",), ("run", "--help"))
-    owned_arguments: Mapping[str, str] = _OWNED
+    arguments = ArgumentRules(_OWNED, _KNOWN)
 
     @property
     def rules(self) -> FailureRules:
@@ -80,7 +113,7 @@ class Opencode:
     def home(self, environ: Mapping[str, str]) -> Path:
         return home_folder(environ, "XDG_DATA_HOME", ".local/share") / "opencode"
 
-    def check(self, rights: Rights) -> None:
+    def check(self, rights: Rights, *, allow_wider: bool = False) -> None:
         if rights.permission_mode not in (None, _AUTO):
             raise InvalidInput(
                 "permission mode", f"{rights.permission_mode[:40]!r} is not {_AUTO}, the only one of opencode"
@@ -91,7 +124,7 @@ class Opencode:
             raise InvalidInput("extra directories", "opencode has no such option; use its own settings")
         if rights.approve_tools:
             raise InvalidInput("approve_tools", "not supported by this provider (opencode)")
-        check_arguments(self.owned_arguments, rights.extra_args)
+        self.arguments.check(rights.extra_args, allow_wider=allow_wider)
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:
         return None
