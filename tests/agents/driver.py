@@ -189,6 +189,13 @@ class Driver:
         (agent,) = (pid for pid, parent in running.items() if parent not in running)
         os.kill(int(agent), number)
 
+    def kill_inner(self) -> None:
+        """The process that the agent's own program has started to do its work."""
+        running = {process.name: _parent(process) for process in self._processes()}
+        (agent,) = (pid for pid, parent in running.items() if parent not in running)
+        (inner,) = (pid for pid, parent in running.items() if parent == agent)
+        os.kill(int(inner), signal.SIGKILL)
+
     def end_survivors(self) -> None:
         for process in self._processes():
             os.kill(int(process.name), signal.SIGKILL)

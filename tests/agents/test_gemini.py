@@ -71,6 +71,30 @@ def test_an_empty_answer_is_a_failure_though_it_ends_well(driver: Driver) -> Non
     assert (ended.exit_code, ended.failure) == (1, "transient")
 
 
+def test_an_answer_without_a_word_is_an_answer(driver: Driver) -> None:
+    driver.lab.server.otherwise(Say(""))
+
+    ended = driver.run("colour?")
+
+    assert (ended.exit_code, ended["status"], ended["text"], ended.failure) == (0, "done", None, None)
+
+
+def test_a_killed_process_of_its_own_is_no_failure_of_the_turn(driver: Driver) -> None:
+    """As the kernel does for want of memory: the first of its processes lives, and tells of it by its exit code."""
+    hang = Hang("partial")
+    driver.lab.server.script(hang)
+    with driver.started("run", "--provider", "gemini", "--name", "first", "colour?") as process:
+        hang.await_reached()
+        driver.kill_inner()
+        ended = finish(process)
+    hang.release()
+    resumed = driver.resume("first")
+
+    assert (ended.exit_code, ended["status"], ended.failure) == (1, "interrupted", "interrupted")
+    assert "Warning" not in ended["failure"]["message"]
+    assert (resumed.exit_code, resumed.decision, resumed.native) == (0, "resume", ended.native)
+
+
 def test_its_retries_end_at_the_time_limit(driver: Driver) -> None:
     driver.lab.server.script(Fail(429))
     driver.lab.server.otherwise(Fail(500))

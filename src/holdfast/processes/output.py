@@ -66,6 +66,10 @@ class Output:
                 self._selector.unregister(stream)
         return taken
 
+    @property
+    def has_line(self) -> bool:
+        return bool(self._lines)
+
     def next_line(self) -> bytes | Overlong | None:
         return self._lines.popleft() if self._lines else None
 

@@ -63,6 +63,11 @@ class Exit:
     left_behind: bool  #: something of it could not be ended
     is_missing_binary: bool  #: it said nothing, because a program that it needs is not there
 
+    @property
+    def was_ended(self) -> bool:
+        """By a signal, or by us; it did not leave by itself."""
+        return self.signal is not None or self.stopped is not None
+
 
 class AgentProcess:
     """Nothing of the agent runs before ``go``; after ``wait`` nothing of it does."""
@@ -153,6 +158,11 @@ class AgentProcess:
                 spoke_at = time.monotonic()
         if (rest := self._output.rest()) is not None:
             yield rest
+
+    @property
+    def has_line(self) -> bool:
+        """The next one of ``lines`` is there already."""
+        return self._output.has_line
 
     def stop(self, cause: StopCause, *, gently: bool = False) -> None:
         """End the agent and all that it has started. Bounded in time; again, or from several threads, is fine.

@@ -66,6 +66,12 @@ class Classified:
 class FailureRules:
     version: str  #: of the data, so that old failures can be judged again and compared
     rules: tuple[Rule, ...]
+    noise: re.Pattern[str] | None = None  #: lines that the agent writes to standard error however it ends
+
+    def without_noise(self, text: str) -> str:
+        if self.noise is None:
+            return text
+        return "".join(line for line in text.splitlines(keepends=True) if not self.noise.match(line))
 
     def classify(self, evidence: Evidence) -> Classified:
         rule = next((rule for rule in self.rules if rule.fits(evidence)), None)
@@ -79,7 +85,8 @@ def load_rules(provider: str) -> FailureRules:
     """The provider's own rules, then the common ones."""
     own, common = _read(provider), _read("common")
     version = f"{provider} {own['version']}, common {common['version']}"
-    return FailureRules(version, tuple(_rule(entry) for entry in (*own["rule"], *common["rule"])))
+    rules = tuple(_rule(entry) for entry in (*own["rule"], *common["rule"]))
+    return FailureRules(version, rules, re.compile(own["noise"]) if "noise" in own else None)
 
 
 def _read(name: str) -> dict[str, Any]:

@@ -29,6 +29,8 @@ _STOPPED = {
     StopCause.UNGATED: (FailureClass.CONFIG, _UNGATED),
     StopCause.HANDED_BACK: (FailureClass.INTERRUPTED, "the worker was stopped"),
 }
+#: whoever stops an agent for one of these that has already answered takes nothing away from its answer
+_TOO_LATE = (StopCause.TIMEOUT, StopCause.EXIT, StopCause.HANDED_BACK)
 
 
 @record
@@ -47,14 +49,14 @@ class Ending:
 
 def judge(order: Order, report: Report, exit_: Exit, provider: Provider) -> Ending:
     """Call it when the stream is drained: what comes after a result counts too."""
-    answered = report.ended is not None and report.ended.ok
-    if exit_.stopped is not None and not (answered and exit_.stopped is StopCause.TIMEOUT):
+    ended_well = report.ended is not None and report.ended.ok
+    if exit_.stopped is not None and not (report.is_answered and exit_.stopped in _TOO_LATE):
         return Ending(Failure(*_STOPPED[exit_.stopped]))
     other = _other_session(order, report)
     if other is not None:
         return Ending(Failure(FailureClass.GONE, other), refused=not report.tools)
-    # one that had answered and was ended because it did not leave has answered
-    if answered and (exit_.code == 0 or exit_.stopped is not None):
+    # one that had answered, and was ended before it had left, has answered
+    if ended_well and (exit_.code == 0 or (report.is_answered and exit_.was_ended)):
         return Ending(deferred=report.deferred)
     return _classify(order, report, exit_, provider.rules)
 
@@ -75,14 +77,14 @@ def _other_session(order: Order, report: Report) -> str | None:
 def _classify(order: Order, report: Report, exit_: Exit, rules: FailureRules) -> Ending:
     ended = report.ended
     resumed = not isinstance(order.decision, Fresh)
-    text = _ANSI.sub(
-        "", "\n".join(part for part in (ended.error if ended else "", exit_.stderr) if part)
-    ).strip()
+    parts = (ended.error if ended else "", rules.without_noise(_ANSI.sub("", exit_.stderr)))
+    text = _ANSI.sub("", "\n".join(part for part in parts if part)).strip()
     if exit_.is_missing_binary:
         return Ending(
             Failure(FailureClass.MISSING_BINARY, text[:MAX_MESSAGE] or f"cannot run {order.binary}")
         )
-    if ended is None and (exit_.signal is not None or (not text and _has_begun(report, exit_))):
+    is_cut_off = ended is None or (ended.ok and not report.is_answered)
+    if is_cut_off and (exit_.signal is not None or (not text and _has_begun(report, exit_))):
         return Ending(Failure(FailureClass.INTERRUPTED, _without_end(exit_)))
     found = rules.classify(
         Evidence(
@@ -102,7 +104,8 @@ def _classify(order: Order, report: Report, exit_: Exit, rules: FailureRules) ->
 
 
 def _has_begun(report: Report, exit_: Exit) -> bool:
-    """Whoever stops in the middle without a word was stopped: Codex ends with 1 when it is interrupted."""
+    """Whoever stops in the middle without a word was stopped: Codex ends with 1 when it is interrupted, and
+    Gemini when the process that does its work is killed."""
     return exit_.code == 0 or report.session_id is not None
 
 

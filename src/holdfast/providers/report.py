@@ -37,14 +37,17 @@ class Report:
     _said: list[str] = field(default_factory=list)  #: since the last terminal event
     _size: int = 0
     _cut: bool = False
+    _has_gone_on: bool = False  #: since the last terminal event
 
     def add(self, happening: Happening) -> None:
         match happening:
             case Named(session_id):
                 self.session_id = session_id
             case Said(text):
+                self._has_gone_on = True
                 self._keep(self._said, text)
             case Called(call_id, tool):
+                self._has_gone_on = True
                 self.tools += 1
                 self.in_flight[call_id] = tool
             case Returned(call_id):
@@ -63,6 +66,11 @@ class Report:
                 pass
 
     @property
+    def is_answered(self) -> bool:
+        """It has said that it ended well, and nothing since."""
+        return self.ended is not None and self.ended.ok and not self._has_gone_on
+
+    @property
     def response(self) -> str | None:
         """Everything that was answered; where the provider repeats its answer, that, else what was said."""
         parts = [*self._answers, "".join(self._said)]
@@ -70,7 +78,7 @@ class Report:
         return (text + _CUT if self._cut else text) or None
 
     def _end(self, ended: Ended) -> None:
-        self.ended = ended
+        self.ended, self._has_gone_on = ended, False
         said, self._said = "".join(self._said), []
         self._size -= len(said)
         self._keep(self._answers, said if ended.response is None else ended.response)

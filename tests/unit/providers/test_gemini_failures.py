@@ -6,7 +6,16 @@ from holdfast.providers.failure_rules import Evidence
 from holdfast.providers.gemini.provider import Gemini
 from holdfast.providers.gemini.stream import GeminiStream
 from holdfast.providers.judging import Ending, judge
-from tests.unit.providers.builders import RESUME, an_order, read_all, recorded, recorded_stderr, report_of
+from holdfast.providers.report import Report
+from tests.unit.providers.builders import (
+    OLD,
+    RESUME,
+    an_order,
+    read_all,
+    recorded,
+    recorded_stderr,
+    report_of,
+)
 
 RULES = Gemini().rules
 #: where it puts a report about each failed call; the time in its name ends with milliseconds
@@ -44,6 +53,22 @@ def test_an_interrupted_run_says_how_it_ended_and_not_what_the_cli_always_says()
     assert failure is not None
     assert failure.failure_class is FailureClass.INTERRUPTED
     assert failure.message == "the agent ended with exit code 0 and no final event"
+
+
+def test_what_it_says_as_it_starts_does_not_tell_why_it_stopped() -> None:
+    """Its first process ends with 1 when the one that does its work is killed."""
+    starting = "Warning: True color (24-bit) support not detected.\nRipgrep is not available.\n"
+    verdicts = []
+    for said in ("", "out of cheese\n"):
+        ended = Exit(1, None, None, starting + said, left_behind=False, is_missing_binary=False)
+        failure = judge(an_order(decision=RESUME), Report(session_id=OLD), ended, Gemini()).failure
+        assert failure is not None
+        verdicts.append((failure.failure_class, failure.message))
+
+    assert verdicts == [
+        (FailureClass.INTERRUPTED, "the agent ended with exit code 1 and no final event"),
+        (FailureClass.UNKNOWN, "out of cheese"),
+    ]
 
 
 @pytest.mark.parametrize("case", ["resume_not_found", "resume_in_new_home"])

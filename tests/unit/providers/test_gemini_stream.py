@@ -70,6 +70,19 @@ def test_a_failed_turn_has_a_message_and_the_status_in_it(case: str, status: int
     assert ended.status == status
 
 
+def test_an_answer_without_a_word_is_an_answer() -> None:
+    """The CLI asks several times, and calls it an error."""
+    empty = (
+        "The model returned an empty response with no text or thoughts. This may be a transient API issue."
+    )
+    happenings = read_all(
+        GeminiStream(), [{"type": "error", "message": empty}, {"type": "result", "status": "error"}]
+    )
+    assert the_end(happenings).ok
+    assert Noted(empty) in happenings
+    assert report_of(happenings).response is None
+
+
 def test_an_error_that_the_result_does_not_repeat_is_its_message() -> None:
     happenings = happenings_of("empty_stream")
     assert Noted("Model stream ended without a finish reason.") in happenings

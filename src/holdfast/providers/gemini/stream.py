@@ -12,6 +12,8 @@ from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted
 from holdfast.providers.loose_json import as_count, as_object, as_text
 from holdfast.providers.said_text import SaidText
 
+#: the model ended its answer in order, and had said nothing: the CLI asks again some times, and calls it an error
+_EMPTY_ANSWER = "The model returned an empty response with no text"
 #: in the text of an error: ``[API Error: {"error":{"code":400,...``
 _STATUS = re.compile(r'"code":\s*(\d{3})\b')
 
@@ -53,7 +55,7 @@ class GeminiStream:
         stats = as_object(line.get("stats"))
         counts = (as_count(stats.get(kind)) for kind in ("input_tokens", "cached", "output_tokens"))
         yield Spent(UsageReport(Usage(*counts)))
-        if line.get("status") == "success":
+        if line.get("status") == "success" or self._trouble.startswith(_EMPTY_ANSWER):
             yield Ended(ok=True, response=str(self._answer) or None)
         else:
             yield self._failure(as_object(line.get("error")))
