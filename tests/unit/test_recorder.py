@@ -83,6 +83,19 @@ def test_pieces_of_text_become_one_event_and_everything_keeps_its_order(desk: De
     assert desk.events()[0] == (EventKind.TEXT, {"text": "ab"})
 
 
+def test_a_call_that_has_begun_is_on_record_before_it_ends(desk: Desk) -> None:
+    desk.add(Said("let me see"), Called("1", "shell", {"command": "make"}))
+    desk.recorder.tick(more_to_come=True)
+    assert desk.events() == []  # its result may be there already
+
+    desk.recorder.tick()
+
+    assert [kind.value for kind, _ in desk.events()] == ["text", "tool_call"]
+    desk.add(Returned("1", "made", False), Called("2", "shell", {}), Returned("2", "", False))
+    desk.recorder.tick()
+    assert len(desk.written) == 1  # whose end is known as well waits with it
+
+
 def test_what_has_piled_up_is_written_in_pieces_that_a_server_takes(desk: Desk) -> None:
     desk.outages = 1
     for _ in range(40):

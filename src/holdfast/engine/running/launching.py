@@ -162,7 +162,7 @@ class Launcher:
                 self._observe(happening)
             if run.report.ungated:
                 process.stop(StopCause.UNGATED)
-            self._recorder.tick()
+            self._recorder.tick(more_to_come=process.has_line)
             if self._recorder.is_fenced:
                 process.stop(StopCause.LEASE_LOST)
             elif time.monotonic() > self._deadline:

@@ -61,6 +61,7 @@ class Recorder:
         self._batch: list[Event] = []
         self._size = 0
         self._number = 0
+        self._unwritten_calls: set[str] = set()  #: that began, and have not returned
         self._since = 0.0
         self._is_unreachable = False
         self._dropped = 0  #: of the oldest events that waited
@@ -83,13 +84,22 @@ class Recorder:
         else:
             self._put_text()
             self._put(*_event(happening))
+            if isinstance(happening, Called):
+                self._unwritten_calls.add(happening.call_id)
+            elif isinstance(happening, Returned):
+                self._unwritten_calls.discard(happening.call_id)
         is_large = len(self._batch) >= _BATCH_EVENTS or self._size >= _BATCH_CHARACTERS
         if is_large and not self._is_unreachable:
             self._flush()
 
-    def tick(self) -> None:
-        """Between lines: write what has waited long enough, and pin the session once it is on disk."""
-        if self._since and time.monotonic() - self._since >= _BATCH_SECONDS:
+    def tick(self, *, more_to_come: bool = False) -> None:
+        """Between lines: write what has waited long enough, and pin the session once it is on disk.
+
+        A call that has begun does not wait: if all of us were killed while it runs, nobody else might know of it.
+        """
+        is_old = self._since > 0 and time.monotonic() - self._since >= _BATCH_SECONDS
+        has_begun = bool(self._unwritten_calls) and not more_to_come and not self._is_unreachable
+        if is_old or has_begun:
             self._flush()
         if self._looked_at is None or time.monotonic() - self._looked_at >= _LOOK_SECONDS:
             self._pin()
@@ -119,6 +129,7 @@ class Recorder:
             self._since, self._is_unreachable = time.monotonic(), True
             return
         self._since, self._is_unreachable = 0.0, False
+        self._unwritten_calls.clear()
 
     def _write(self, events: list[Event]) -> None:
         self._store.record_events(self._lease, [*self._gap(), *events])
