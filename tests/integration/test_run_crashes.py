@@ -151,9 +151,14 @@ def test_a_first_turn_whose_holdfast_was_killed_is_continued_with_its_request(sh
     kill(running)
     again = hf.resume(session_id)
     assert again.ok
-    (sent,) = shop.prompts(again.provider_session_id)
-    assert f"> {OPENING}" in sent
+    assert isinstance(again.decision, Resume)
+    held, sent = shop.prompts(again.provider_session_id)
+    assert held == f"{OPENING}\n{TOOL}", "the agent's own session has the request: it is not sent again"
+    assert "[holdfast] interrupted: turn 1 was stopped before the end." in sent
     assert "sleep 300" in sent, "what was in flight is told"
+    assert sent.endswith(
+        "[holdfast] turn 2: go on with the turn that was interrupted; its request is already above\ncontinue"
+    )
 
 
 @pytest.mark.parametrize(

@@ -44,10 +44,24 @@ def test_a_failed_turn_says_how_and_the_next_one_still_knows_everything(
     assert again.text == FROM_SESSION
 
 
-def test_a_first_turn_that_died_is_told_to_the_next_agent(shop: Workshop) -> None:
+def test_a_first_turn_that_died_goes_on_in_its_own_session(shop: Workshop) -> None:
     first = shop.begin(f"{OPENING}\nCRASH")
     again = shop.open().resume(first.session_id)
+    assert (again.decision.reason, again.ok) == (Reason.RESUMABLE, True)
+    assert again.provider_session_id == first.provider_session_id
+    held, sent = shop.prompts(again.provider_session_id)
+    assert held == f"{OPENING}\nCRASH"
+    assert OPENING not in sent
+
+
+def test_a_first_turn_that_died_before_its_session_was_saved_is_told_to_the_next_agent(
+    shop: Workshop,
+) -> None:
+    first = shop.begin(f"{OPENING}\nCRASH")
+    shop.transcript(first.provider_session_id).unlink()
+    again = shop.open().resume(first.session_id)
     assert (again.decision.reason, again.ok) == (Reason.TRANSCRIPT_MISSING, True)
+    assert again.provider_session_id != first.provider_session_id
     assert OPENING in shop.prompts(again.provider_session_id)[0]
 
 

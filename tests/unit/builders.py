@@ -103,9 +103,7 @@ def a_fork_source(**changes: Any) -> Pointer:
 
 def a_transcript(**changes: Any) -> TranscriptFacts:
     """What the provider's store holds when nobody touched it."""
-    return replace(
-        TranscriptFacts(complete_turns=4, prefix_intact=True, foreign_turns=0, grown=False), **changes
-    )
+    return replace(TranscriptFacts(requests=4, prefix_intact=True, foreign_turns=0, grown=False), **changes)
 
 
 def some_facts(**changes: Any) -> Facts:

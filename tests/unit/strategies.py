@@ -60,7 +60,7 @@ PROVIDER_SESSION: Table = {
     "held_by": or_missing(words),
 }
 TRANSCRIPT: Table = {
-    "complete_turns": numbers,
+    "requests": numbers,
     "prefix_intact": looked_for(booleans),
     "foreign_turns": looked_for(numbers),
     "grown": looked_for(booleans),

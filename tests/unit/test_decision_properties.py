@@ -89,7 +89,7 @@ def test_a_session_that_goes_on_contradicts_nothing_that_was_seen(situation: Sit
     assert pointer.is_fork_source or facts.lock_free in (True, NOT_OBSERVABLE)
     assert facts.transcript is not None
     if isinstance(facts.transcript, TranscriptFacts):
-        assert facts.transcript.complete_turns > 0
+        assert facts.transcript.requests > 0
     if not request.allow_wider_rights and isinstance(request.rights, Rights):
         assert pointer.rights is not None
         assert request.rights.allowed_tools <= pointer.rights.allowed_tools
@@ -182,7 +182,7 @@ OBSERVED_FAILURES: dict[str, Callable[[Situation], Situation]] = {
     "errors": seen_in("provider_session", ProviderSession(), errors=99),
     "held": seen_in("provider_session", ProviderSession(), held_by="agent-else"),
     "locked": seen_to("lock_free", False),
-    "no-complete-turn": seen_in("transcript", a_transcript(), complete_turns=0),
+    "no-request": seen_in("transcript", a_transcript(), requests=0),
     "grown": seen_in("transcript", a_transcript(), grown=True),
 }
 

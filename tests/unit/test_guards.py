@@ -191,8 +191,8 @@ MATRIX: dict[Reason, Row] = {
         ),
     ),
     Reason.TRANSCRIPT_MISSING: Row(
-        passing=passes(Situation(facts=some_facts(transcript=a_transcript(complete_turns=1)))),
-        failing=fails(Situation(facts=some_facts(transcript=a_transcript(complete_turns=0)))),
+        passing=passes(Situation(facts=some_facts(transcript=a_transcript(requests=1)))),
+        failing=fails(Situation(facts=some_facts(transcript=a_transcript(requests=0)))),
         missing=misses(Situation(facts=some_facts(transcript=None))),
         unseen=cannot_see(Situation(facts=some_facts(transcript=NOT_OBSERVABLE))),
     ),
@@ -397,3 +397,13 @@ def test_a_claim_that_sees_nothing_of_the_machine_may_resume() -> None:
 
 def test_facts_that_nobody_looked_for_do_not_resume() -> None:
     assert not isinstance(Situation(facts=Facts()).decide(), Resume | Fork)
+
+
+def test_a_session_that_cannot_be_picked_up_is_told_by_what_was_found() -> None:
+    """A turn that never ended is no reason: the provider's own session holds its request."""
+    gone = Situation(facts=some_facts(transcript=None)).verdict(Reason.TRANSCRIPT_MISSING)
+    empty = Situation(facts=some_facts(transcript=a_transcript(requests=0))).verdict(
+        Reason.TRANSCRIPT_MISSING
+    )
+    assert gone.evidence == f"the provider's store does not hold session {a_pointer().provider_session_id}"
+    assert empty.evidence == "the provider's session holds no request yet"

@@ -53,7 +53,7 @@ class TestRanking:
         (Reason.RETIRED, "provider_session", {"retired": "gone"}),
         (Reason.ERRORS, "provider_session", {"errors": 9}),
         (Reason.CONTEXT_FULL, "pointer", {"context": ContextUse(200_000, 200_000)}),
-        (Reason.TRANSCRIPT_MISSING, "transcript", {"complete_turns": 0}),
+        (Reason.TRANSCRIPT_MISSING, "transcript", {"requests": 0}),
         (Reason.TRANSCRIPT_ALTERED, "transcript", {"prefix_intact": False}),
         (Reason.TRANSCRIPT_AHEAD, "transcript", {"foreign_turns": 1}),
     )

@@ -67,7 +67,7 @@ class ResumeRequest:
 class TranscriptFacts:
     """What the provider's own store holds of the session."""
 
-    complete_turns: int
+    requests: int  #: that it holds, answered or not: a provider picks up a session that has one
     prefix_intact: Seen[bool] = NOT_OBSERVABLE
     foreign_turns: Seen[int] = 0  #: turns that no attempt of ours made
     grown: Seen[bool] = NOT_OBSERVABLE  #: past the recorded mark

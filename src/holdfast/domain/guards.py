@@ -263,10 +263,13 @@ def _transcript_missing(case: Case) -> Verdict:
     if case.pointer is None:
         return _not_applicable(Reason.TRANSCRIPT_MISSING)
     transcript = case.facts.transcript
-    if transcript is None or transcript is NOT_OBSERVABLE:
+    if transcript is NOT_OBSERVABLE:
         return _unseen(case, Reason.TRANSCRIPT_MISSING, transcript, "the provider's own session")
-    if transcript.complete_turns < 1:
-        return _failed(case, Reason.TRANSCRIPT_MISSING, "it holds no complete turn")
+    if transcript is None:
+        named = f"the provider's store does not hold session {case.pointer.provider_session_id}"
+        return Verdict(Reason.TRANSCRIPT_MISSING, Standing.MISSING, _no_other_id(case, Outcome.FRESH), named)
+    if transcript.requests < 1:
+        return _failed(case, Reason.TRANSCRIPT_MISSING, "the provider's session holds no request yet")
     return _passed(Reason.TRANSCRIPT_MISSING)
 
 

@@ -52,6 +52,10 @@ class TranscriptMark:
         return self.turns > recorded.turns
 
 
+#: of a session that was begun and that nobody has looked at since: whatever it holds came later
+NOTHING_YET = TranscriptMark("", 0, "", 0)
+
+
 @record
 class Pointer:
     """Per (session, provider), always written whole. A field that is None was never recorded."""

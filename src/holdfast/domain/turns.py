@@ -9,11 +9,11 @@ from enum import StrEnum
 from holdfast.clock import Instant
 from holdfast.domain.approvals import Approval, NewApproval
 from holdfast.domain.conversations import SeenTurns
-from holdfast.domain.decisions import Decided, Decision, Reason, Refuse
+from holdfast.domain.decisions import Decided, Decision, DecisionKind, Reason, Refuse
 from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ConversationId, ProviderSessionId, RuntimeId, SessionId
 from holdfast.domain.phases import Phase
-from holdfast.domain.pointers import Pointer, Rights, TranscriptMark
+from holdfast.domain.pointers import NOTHING_YET, Pointer, Rights, TranscriptMark
 from holdfast.domain.records import record
 from holdfast.domain.redaction import Json
 from holdfast.domain.runtimes import Runtime
@@ -256,6 +256,7 @@ class Attempt:
         """What this attempt alone says about where its provider session can be picked up."""
         if not self.provider_session_id:
             return None
+        has_begun_it = self.decision.kind is DecisionKind.FRESH and not self.status.has_spoken
         return Pointer(
             self.session_id,
             self.provider,
@@ -267,7 +268,7 @@ class Attempt:
             self.generation,
             self.seen,
             self.rights,
-            self.transcript,
+            self.transcript or (NOTHING_YET if has_begun_it else None),
             None if self.status.has_spoken else NO_CALL_YET,
             self.version,
             self.started_at,

@@ -20,7 +20,7 @@ from holdfast.engine.told_answers import untold_answers
 from holdfast.errors import NotFound, UnreadableSession
 from holdfast.store.contract import Store
 
-_EVENTS = 500  #: of each turn, the newest
+MOST_EVENTS = 500  #: of each turn, the newest
 _LONGEST_MESSAGE = 2000
 
 
@@ -83,7 +83,7 @@ class _Record:
     def calls(self) -> list[ToolCall]:
         calls: list[ToolCall] = []
         for conversation, seq in self._turns:
-            events = self._store.newest_events(conversation, seq, _EVENTS)
+            events = self._store.newest_events(conversation, seq, MOST_EVENTS)
             calls += tool_calls(seq, events, settled=seq <= self._settled)
         return calls
 

@@ -8,6 +8,7 @@ its ``Archive``.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import field
 from pathlib import Path
 from typing import Protocol
 
@@ -70,6 +71,9 @@ class ArchivedTurn:
     prompt: str
     response: str | None
     complete: bool  #: answered to its end
+    #: the tool calls in it, by the ids that the stream gives them, and whether their results are there, too;
+    #: None: the provider saves each call before it makes it, so none of them can be missing
+    calls: Mapping[str, bool] | None = field(default_factory=dict)
 
 
 class Stream(Protocol):

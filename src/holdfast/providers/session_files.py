@@ -22,18 +22,27 @@ _LONGEST_PROMPT = 1024 * 1024
 
 
 def mark_file(path: Path, is_prompt: Callable[[bytes], bool]) -> TranscriptMark | None:
-    """The file as it is now, with its lines counted that ask for something; None if it cannot be read."""
-    hasher, size, turns, begins = hashlib.sha256(), 0, 0, True
+    """The file as it is now, with its lines counted that ask for something; None if it cannot be read.
+
+    It ends with the last whole line: one that is just being written is read with what comes after the mark,
+    and a provider may cut it off.
+    """
+    hasher, read, is_asking, begins = hashlib.sha256(), 0, False, True
+    whole, size, turns = hasher.copy(), 0, 0
     try:
         with path.open("rb") as file:
             while line := file.readline(_LONGEST_PROMPT):
                 hasher.update(line)
-                size += len(line)
-                turns += begins and len(line) < _LONGEST_PROMPT and is_prompt(line)
+                read += len(line)
+                if begins:
+                    is_asking = len(line) < _LONGEST_PROMPT and is_prompt(line)
                 begins = line.endswith(b"\n")
+                if begins:
+                    size, turns = read, turns + is_asking
+                    whole = hasher.copy()
     except OSError:
         return None
-    return TranscriptMark(str(path), size, hasher.hexdigest(), turns)
+    return TranscriptMark(str(path), size, whole.hexdigest(), turns)
 
 
 def is_prefix_intact(recorded: TranscriptMark) -> bool:

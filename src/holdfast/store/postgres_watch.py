@@ -42,12 +42,8 @@ class Bell(QueueWatch):
         self._closed = False
         self._get_ready()
         _bells.add(self)
-        try:
-            with errors():
-                connection.execute(_LISTEN)
-        except BaseException:
-            self.close()
-            raise
+        with errors():
+            connection.execute(_LISTEN)
 
     def _get_ready(self) -> None:
         self._waiting = threading.Lock()

@@ -137,18 +137,14 @@ class FileConnector:
 
 
 class MemoryConnector:
-    """A database in memory is one connection: what is lent is the right to use it.
-
-    The connection is closed by whoever is last: the connector, or the user who has it when the connector closes.
-    """
+    """A database in memory is one connection: what is lent is the right to use it."""
 
     where = ":memory:"
 
     def __init__(self) -> None:
         self._sql: sqlite3.Connection | None = None
         self._process = os.getpid()
-        self._users = 0
-        self._closed = False
+        self.closed = False
 
     def connect(self) -> Connection:
         if os.getpid() != self._process:
@@ -156,15 +152,7 @@ class MemoryConnector:
         if self._sql is None:
             self._sql = _connect(self.where, 0.0)
             self._sql.execute("PRAGMA foreign_keys = ON")
-        self._users += 1
         return _InMemory(self._sql, self)
-
-    def take_back(self, sql: sqlite3.Connection) -> None:
-        self._users -= 1
-        if self._closed:
-            self._close_unused()
-        elif sql.in_transaction:
-            sql.rollback()
 
     def check_file(self) -> None:
         """There is none."""
@@ -174,15 +162,7 @@ class MemoryConnector:
             connection.abandon()
 
     def close(self) -> None:
-        self._closed = True
-        self._close_unused()
-
-    def __del__(self) -> None:
-        self.close()
-
-    def _close_unused(self) -> None:
-        if self._sql is not None and self._users == 0:
-            self._sql.close()
+        self.closed = True
 
 
 class _InMemory(Connection):
@@ -193,7 +173,10 @@ class _InMemory(Connection):
         self._connector = connector
 
     def _end(self) -> None:
-        self._connector.take_back(self.sql)
+        if self._connector.closed:
+            self.sql.close()
+        elif self.sql.in_transaction:
+            self.sql.rollback()
 
 
 def prepare_files(path: Path) -> None:

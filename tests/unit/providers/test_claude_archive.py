@@ -88,6 +88,23 @@ def test_a_mark_counts_what_was_asked_and_not_what_the_cli_keeps_books_of(
     assert (after.turns or 0) - (before.turns or 0) == asked
 
 
+def test_a_mark_ends_with_the_last_whole_line(archive: ClaudeArchive, tmp_path: Path) -> None:
+    """A line that is half written is neither part of what was there, nor lost to who reads on from the mark."""
+    lines = PARENT.splitlines(keepends=True)
+    begins = next(number for number, line in enumerate(lines) if b'"content":"SAY after"' in line)
+    before, half = b"".join(lines[:begins]), lines[begins][:40]
+    file = keep(tmp_path, before + half)
+    torn = archive.mark(str(file), SESSION)
+    assert torn is not None
+    assert torn == archive.mark(str(keep(tmp_path, before)), SESSION)
+
+    keep(tmp_path, before)  # whoever goes on with the session may cut the half line off
+    assert archive.is_intact(torn, SESSION)
+    keep(tmp_path, PARENT)
+    assert archive.is_intact(torn, SESSION)
+    assert [turn.prompt for turn in archive.turns(str(file), SESSION, after=torn)] == ["SAY after"]
+
+
 def test_an_edited_session_is_not_intact(archive: ClaudeArchive, tmp_path: Path) -> None:
     file = keep(tmp_path, PARENT)
     mark = archive.mark(str(file), SESSION)

@@ -157,6 +157,27 @@ def test_a_change_of_what_was_there_is_noticed(
     assert archive.is_intact(mark, PARENT) is False
 
 
+def test_a_mark_made_in_the_middle_of_a_turn_still_fits_when_that_was_answered(
+    archive: GeminiArchive, file: Path
+) -> None:
+    append(file, asked("q", "one more"))
+    asked_only = archive.mark(str(file), PARENT)
+    append(file, answered("a", "let me"), answered("a", "let me see", toolCalls=[{"id": "t"}]))
+    half_answered = archive.mark(str(file), PARENT)
+    append(file, answered("b", "done"))
+    whole = archive.mark(str(file), PARENT)
+
+    assert asked_only is not None
+    assert asked_only == half_answered
+    assert whole is not None
+    assert archive.is_intact(asked_only, PARENT)
+    assert archive.is_intact(whole, PARENT)
+    append(file, answered("b", "something else"))
+    assert not archive.is_intact(whole, PARENT)
+    append(file, asked("q", "another request"))
+    assert not archive.is_intact(asked_only, PARENT)
+
+
 def test_a_session_is_rewound_as_the_cli_does_it(archive: GeminiArchive, file: Path) -> None:
     append(file, {"$rewindTo": "b2ca33b5-c249-4f4a-8f2d-a5f9ad851306"}, asked("1", "otherwise"))
     assert prompts(archive, file) == ['  what colour?\n--really "x"\n', "otherwise"]

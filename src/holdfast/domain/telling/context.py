@@ -18,8 +18,9 @@ from holdfast.domain.telling.answers import ToldAnswer, answers_text
 from holdfast.domain.telling.continuation import request_to_continue, says_continue
 from holdfast.domain.telling.fresh_reasons import FRESH_REASONS
 from holdfast.domain.telling.packet import Packet
-from holdfast.domain.telling.packet_text import packet_markdown
+from holdfast.domain.telling.packet_text import call_line, newest_lines, packet_markdown
 from holdfast.domain.telling.quoting import fitted, quoted
+from holdfast.domain.telling.tool_calls import ToolCall
 from holdfast.domain.telling.transcript import LEAST_TURN_BYTES, transcript, whole_transcript
 from holdfast.domain.text import clean_text, utf8_size
 from holdfast.domain.usage import BYTES_PER_TOKEN
@@ -27,8 +28,10 @@ from holdfast.domain.usage import BYTES_PER_TOKEN
 _OURS = "[holdfast] "
 _NEW = "new request, not answered yet; everything above belongs to earlier turns"
 _INTERRUPTED = "interrupted before it ended; its request is already above"
+_GOES_ON = "go on with the turn that was interrupted; its request is already above"
 _MARKER = re.compile(
-    rf"^\[holdfast\] turn [0-9]+: (?:{re.escape(_NEW)}|{re.escape(_INTERRUPTED)})\n", re.MULTILINE
+    rf"^\[holdfast\] turn [0-9]+: (?:{re.escape(_NEW)}|{re.escape(_GOES_ON)}|{re.escape(_INTERRUPTED)})\n",
+    re.MULTILINE,
 )
 
 _CATCH_UP = (
@@ -37,6 +40,11 @@ _CATCH_UP = (
 )
 _ANSWERS = (
     f"{_OURS}answered: this became of what you had asked people for. What was asked and said is quoted."
+)
+_STOPPED = f"{_OURS}interrupted: {{}} stopped before the end. Check what was already done, so that nothing is done twice."
+_UNSAVED = (
+    f"{_OURS}calls that your session does not hold, or not with their results, as Holdfast recorded them. One that "
+    "is in_flight was stopped: find out what it did."
 )
 _GO_ON = "Check what was already done, so that nothing is done twice, then continue with that request."
 _UNKNOWN = (
@@ -52,6 +60,21 @@ class NewRequest:
     answers: tuple[ToldAnswer, ...] = ()  #: to what its agent had asked people, and was not told yet
 
 
+@record
+class Interruption:
+    """What a session that goes on must know of turns of its own that were stopped."""
+
+    turns: tuple[int, ...] = ()  #: before the one that is sent now, oldest first
+    calls: tuple[ToolCall, ...] = ()  #: that we know of and its session does not hold, oldest first
+
+    def text(self, size: int) -> str:
+        """In at most about ``size`` bytes; "" if there is nothing to tell."""
+        told = [_STOPPED.format(_listed(self.turns))] if self.turns else []
+        if self.calls:
+            told += [_UNSAVED, newest_lines(map(call_line, self.calls), size)]
+        return "\n".join(told)
+
+
 def compose_resumed(
     request: NewRequest,
     catch_up: Sequence[HistoryTurn],
@@ -59,6 +82,7 @@ def compose_resumed(
     *,
     stopped: Sequence[HistoryTurn] = (),
     interrupted: bool = False,
+    interruption: Interruption | None = None,
 ) -> str:
     """For a provider session that goes on: the request, after the turns it has not seen.
 
@@ -76,11 +100,14 @@ def compose_resumed(
         size = policy.transcript_tokens * BYTES_PER_TOKEN
         parts = [_CATCH_UP, transcript(untold, size, policy.message_characters)]
     parts += answered
+    if interruption is not None and (told := interruption.text(_half_a_packet(policy))):
+        parts.append(told)
     if interrupted:
         return _composed(parts, _marker(request.seq, _INTERRUPTED), _GO_ON)
     if continued is not None:
         parts.append(_to_be_continued(continued, policy))
-    return _composed(parts, _marker(request.seq, _NEW), prompt)
+    is_more_of_it = says_continue(prompt) and interruption is not None and interruption.turns
+    return _composed(parts, _marker(request.seq, _GOES_ON if is_more_of_it else _NEW), prompt)
 
 
 def compose_fresh(
@@ -148,9 +175,18 @@ def _answered(answers: Sequence[ToldAnswer], policy: ContextPolicy) -> list[str]
 
 def _to_be_continued(turn: HistoryTurn, policy: ContextPolicy) -> str:
     """What a bare "continue" means to a session that does not know: at most half of a packet."""
-    size = policy.packet_tokens * BYTES_PER_TOKEN // 2
+    size = _half_a_packet(policy)
     request = fitted(lambda limit: quoted(turn.prompt, limit), policy.message_characters, size)
     return f"{_OURS}to be continued: turn {turn.seq}, whose request was\n{request}"
+
+
+def _half_a_packet(policy: ContextPolicy) -> int:
+    return policy.packet_tokens * BYTES_PER_TOKEN // 2
+
+
+def _listed(turns: Sequence[int]) -> str:
+    numbers = ", ".join(map(str, turns))
+    return f"turn {numbers} was" if len(turns) == 1 else f"turns {numbers} were"
 
 
 def _marker(seq: int, words: str) -> str:

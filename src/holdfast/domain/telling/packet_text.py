@@ -53,14 +53,14 @@ def _sections(packet: Packet, policy: ContextPolicy, *, with_turns: bool) -> tup
         _Section("Goal", 6, 4, lambda room: _quote(packet.goal, room)),
         _Section("Phase and step", 1, 1, lambda _: _step(packet)),
         _Section("Ground truth", 3, 2, lambda room: _ground_truth(packet.ground_truth, room)),
-        _Section(in_flight, 4, 3, lambda room: _newest(map(_call_line, packet.in_flight), room)),
+        _Section(in_flight, 4, 3, lambda room: newest_lines(map(call_line, packet.in_flight), room)),
         _Section("Open approval", 5, 4, lambda room: _quote(packet.open_approval or "", room)),
         _Section("Answers", 5, 4, lambda room: answers_text(packet.answers, room)),
-        _Section("What failed", 7, 8, lambda room: _newest(map(_failure_line, packet.failures), room)),
+        _Section("What failed", 7, 8, lambda room: newest_lines(map(_failure_line, packet.failures), room)),
         _Section("Last turns", 11, 1, lambda room: transcript(turns, room, policy.message_characters)),
-        _Section("Tool calls", 8, 4, lambda room: _newest(map(_call_line, packet.tool_calls), room)),
-        _Section("Files written", 9, 8, lambda room: _newest(map(_line, packet.artifacts), room)),
-        _Section("How turns were started", 10, 8, lambda room: _newest(map(_start_line, packet.starts), room)),
+        _Section("Tool calls", 8, 4, lambda room: newest_lines(map(call_line, packet.tool_calls), room)),
+        _Section("Files written", 9, 8, lambda room: newest_lines(map(_line, packet.artifacts), room)),
+        _Section("How turns were started", 10, 8, lambda room: newest_lines(map(_start_line, packet.starts), room)),
         _Section("Next step", 2, 1, lambda _: packet.next_step),
     )  # fmt: skip
 
@@ -84,7 +84,7 @@ def _ground_truth(truth: GroundTruth, room: int) -> str:
     return "\n".join(lines)
 
 
-def _call_line(call: ToolCall) -> str:
+def call_line(call: ToolCall) -> str:
     said = f": {_line(call.output)}" if call.output else ""
     return f"turn {call.turn}, {call.outcome}: {_line(call.tool)} {_line(call.arguments)}{said}"
 
@@ -106,7 +106,7 @@ def _quote(text: str, room: int) -> str:
     return fitted(lambda limit: quoted(text, limit), room, room) if text else ""
 
 
-def _newest(lines: Iterable[str], room: int) -> str:
+def newest_lines(lines: Iterable[str], room: int) -> str:
     """A list of those that fit, the newest kept and the others counted; "" if not even that fits."""
     items = [f"- {line}" for line in lines]
     if utf8_size("\n".join(items)) <= room:

@@ -32,6 +32,7 @@ class ToolCall:
     outcome: CallOutcome
     output: str = ""
     written: tuple[str, ...] = ()  #: the files that it was asked to write
+    call_id: str = ""  #: as the provider named it
 
 
 def tool_calls(turn: int, events: Iterable[tuple[int, Event]], *, settled: bool) -> list[ToolCall]:
@@ -62,7 +63,8 @@ def _call(
         output = shortened(str(returned.get("output", "")), _LONGEST)
     text = shortened(json.dumps(arguments, ensure_ascii=False), _LONGEST)
     written = tuple(_written(tool, arguments)) if isinstance(arguments, Mapping) else ()
-    return ToolCall(turn, shortened(tool, _LONGEST), text, outcome, output, written)
+    call_id = str(called.get("call_id", ""))
+    return ToolCall(turn, shortened(tool, _LONGEST), text, outcome, output, written, call_id)
 
 
 def _written(tool: str, arguments: Mapping[str, Any]) -> Iterator[str]:

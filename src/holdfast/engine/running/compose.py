@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import replace
+from itertools import islice, takewhile
 
 from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.decisions import Decision, Fork, Resume
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.policy import Policy
 from holdfast.domain.telling.context import (
+    Interruption,
     NewRequest,
     compose_fresh,
     compose_resumed,
@@ -17,11 +20,16 @@ from holdfast.domain.telling.context import (
     most_turns,
     says_interrupted,
 )
-from holdfast.domain.turns import AttemptCause, Claim, TurnStatus
-from holdfast.engine.packets import gather_packet
+from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall, tool_calls
+from holdfast.domain.turns import AttemptCause, Claim, Event, Turn, TurnStatus
+from holdfast.engine.own_turns import newest_first
+from holdfast.engine.packets import MOST_EVENTS, gather_packet
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.told_answers import untold_answers
 from holdfast.store.contract import Store
+
+#: turns without an answer, one after the other, beyond which nobody looks back for what they did
+_MOST_UNFINISHED = 50
 
 
 class Composer:
@@ -51,6 +59,7 @@ class Composer:
             self._policy,
             stopped=own,
             interrupted=self._was_sent(claim, decision),
+            interruption=self._interruption(claim, decision),
         )
 
     def _fresh(self, claim: Claim, decision: Decision, work_dir: str) -> str:
@@ -72,6 +81,41 @@ class Composer:
         request = NewRequest(turn.prompt, turn.seq, answers)
         return compose_fresh(request, history, packet, decision.reason, self._policy)
 
+    def _interruption(self, claim: Claim, decision: Resume | Fork) -> Interruption:
+        """What was begun since the last answer and never ended, and what of it only our record knows."""
+        turn = claim.turn
+        earlier = islice(newest_first(self._store, turn.session_id, turn.seq), _MOST_UNFINISHED)
+        before = takewhile(lambda known: known.status is not TurnStatus.DONE, earlier)
+        unfinished = [known for known in before if known.attempts and known.dropped is None][::-1]
+        if turn.attempts > 1:
+            unfinished.append(turn)
+        calls = [
+            call for known in unfinished for call in tool_calls(known.seq, self._events(known), settled=False)
+        ]
+        stopped = tuple(known.seq for known in unfinished if known is not turn and _was_stopped(known))
+        return Interruption(stopped, self._unsaved(calls, claim, decision) if calls else ())
+
+    def _events(self, turn: Turn) -> Sequence[tuple[int, Event]]:
+        return self._store.newest_events(turn.conversation_id, turn.seq, MOST_EVENTS)
+
+    def _unsaved(
+        self, calls: Sequence[ToolCall], claim: Claim, decision: Resume | Fork
+    ) -> tuple[ToolCall, ...]:
+        """A session may be saved later than it is reported, and some never hold a call that has not ended."""
+        native = decision.provider_session_id
+        path = self._agent.archive.find(native, claim.pointer.work_dir if claim.pointer else None)
+        held: dict[str, bool] = {}
+        for archived in () if path is None else self._agent.archive.turns(path, native):
+            if archived.calls is None:
+                return ()
+            held |= archived.calls
+        return tuple(
+            call
+            for call in calls
+            if call.call_id not in held
+            or (not held[call.call_id] and call.outcome is not CallOutcome.IN_FLIGHT)
+        )
+
     def _was_refused(self, known: HistoryTurn) -> bool:
         """What a guard refused was asked by someone who then thought better of it; no agent is told."""
         if known.status is not TurnStatus.FAILED or known.response is not None:
@@ -91,3 +135,9 @@ class Composer:
         sent = (turn.prompt for turn in self._agent.archive.turns(path, native))
         newest = deque((prompt for prompt in sent if not says_interrupted(prompt)), maxlen=1)
         return any(current_request(prompt).strip() == claim.turn.prompt.strip() for prompt in newest)
+
+
+def _was_stopped(turn: Turn) -> bool:
+    """Somebody or something ended it, and not the agent itself."""
+    failure = turn.failure
+    return failure is not None and failure.failure_class in (FailureClass.INTERRUPTED, FailureClass.CANCELLED)

@@ -15,7 +15,7 @@ from holdfast.domain.decisions import (
     TranscriptFacts,
 )
 from holdfast.domain.ids import ProviderSessionId
-from holdfast.domain.pointers import Pointer
+from holdfast.domain.pointers import NOTHING_YET, Pointer
 from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.records import record
 from holdfast.domain.resume import decide_at_launch
@@ -125,14 +125,14 @@ def _transcript(pointer: Pointer | None, agent: Agent, asked: Asked) -> Transcri
     path = agent.archive.find(session_id, pointer.work_dir)
     if path is None:
         return None
-    complete = asked.holds_call or any(turn.complete for turn in agent.archive.turns(path, session_id))
+    requests = sum(1 for _ in islice(agent.archive.turns(path, session_id), 1))
     if mark is None:
-        return TranscriptFacts(int(complete), foreign_turns=NOT_OBSERVABLE)
+        return TranscriptFacts(requests, foreign_turns=NOT_OBSERVABLE)
     since = islice(agent.archive.turns(path, session_id, after=mark), _MOST_FOREIGN)
     new = [made_outside(turn, asked.ours) for turn in since]
     return TranscriptFacts(
-        complete_turns=int(complete),
-        prefix_intact=agent.archive.is_intact(mark, session_id),
+        requests=requests,
+        prefix_intact=mark == NOTHING_YET or agent.archive.is_intact(mark, session_id),
         foreign_turns=sum(new),
         grown=bool(new),
     )

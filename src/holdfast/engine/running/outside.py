@@ -6,7 +6,7 @@ import hashlib
 from dataclasses import replace
 
 from holdfast.domain.decisions import Resume
-from holdfast.domain.pointers import Pointer
+from holdfast.domain.pointers import NOTHING_YET, Pointer
 from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.text import clean_text
 from holdfast.domain.turns import Lease, NewTurn, TurnRequest
@@ -62,7 +62,9 @@ def _adopt(store: Store, agent: Agent, policy: ResumePolicy, pointer: Pointer, l
     if pointer.transcript is None or pointer.seen is None:
         return 0
     path = agent.archive.find(native, pointer.work_dir)
-    if path is None or agent.archive.is_intact(pointer.transcript, native) is False:
+    if path is None:
+        return 0
+    if pointer.transcript != NOTHING_YET and agent.archive.is_intact(pointer.transcript, native) is False:
         return 0
     ours = unsettled_prompts(store, session_id)
     # before the turns: what is written meanwhile is then read twice, and not missed

@@ -80,6 +80,7 @@ class _Turn:
     _said: str = ""  #: of the message that may go on
     _message: str = ""
     _is_finished: bool = False
+    _calls: dict[str, bool] = field(default_factory=dict)
 
     @property
     def counts(self) -> bool:
@@ -88,7 +89,7 @@ class _Turn:
     @property
     def archived(self) -> ArchivedTurn:
         text = "\n\n".join(part for part in (*self._answers, self._said) if part)
-        return ArchivedTurn(self.key, self.prompt, text or None, self._is_finished)
+        return ArchivedTurn(self.key, self.prompt, text or None, self._is_finished, self._calls)
 
     def add(self, line: Mapping[str, Json]) -> None:
         message = as_object(line.get("message"))
@@ -96,6 +97,7 @@ class _Turn:
             return
         match line.get("type"):
             case "user":  # the result of a tool or a notification: the agent goes on
+                self._calls |= dict.fromkeys(_ids(message, "tool_result", "tool_use_id"), True)
                 self._go_on()
             case "assistant":
                 self._answer(message)
@@ -105,6 +107,7 @@ class _Turn:
         if message.get("id") != self._message:
             self._go_on()
             self._message, self._said = as_text(message.get("id")), ""
+        self._calls |= dict.fromkeys(_ids(message, "tool_use", "id"), False)
         self._said += joined_text(message.get("content"))
         self._is_finished = as_text(message.get("stop_reason")) not in _UNFINISHED
 
@@ -132,6 +135,11 @@ def _begin(line: Mapping[str, Json]) -> _Turn | None:
     arguments = _COMMAND_ARGUMENTS.search(text)
     typed = f"{command['name']} {arguments['arguments'] if arguments else ''}"
     return _Turn(key, typed.strip(), is_command=True)
+
+
+def _ids(message: Mapping[str, Json], kind: str, name: str) -> Iterator[str]:
+    blocks = map(as_object, as_list(message.get("content")))
+    return (as_text(block.get(name)) for block in blocks if block.get("type") == kind)
 
 
 def _is_prompt(line: bytes) -> bool:

@@ -109,7 +109,7 @@ class _Turn:
     @property
     def archived(self) -> ArchivedTurn:
         response = "\n\n".join(self._answers) or None
-        return ArchivedTurn(self.key, "\n\n".join(self.prompts), response, self._is_complete)
+        return ArchivedTurn(self.key, "\n\n".join(self.prompts), response, self._is_complete, calls=None)
 
     def add(self, event: Mapping[str, Json]) -> None:
         match event.get("type"):

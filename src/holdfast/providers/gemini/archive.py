@@ -7,7 +7,7 @@ A file is a journal: messages are added, a later line with the same id replaces 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Final
@@ -65,15 +65,18 @@ class _Turn:
     prompt: str
     _said: str = ""
     _is_answered: bool = False
+    _calls: dict[str, bool] = field(default_factory=dict)
 
     @property
     def archived(self) -> ArchivedTurn:
-        return ArchivedTurn(self.key, self.prompt, self._said or None, self._is_answered)
+        return ArchivedTurn(self.key, self.prompt, self._said or None, self._is_answered, self._calls)
 
     def add(self, message: Mapping[str, Json]) -> None:
-        """A message that calls tools is not the answer."""
+        """A message that calls tools is not the answer; it is saved with them when they have ended."""
+        called = list(map(as_object, as_list(message.get("toolCalls"))))
+        self._calls |= {as_text(call.get("id")): bool(call.get("result")) for call in called}
         self._said = joined_text(message.get("content"))
-        self._is_answered = self._said != "" and not as_list(message.get("toolCalls"))
+        self._is_answered = self._said != "" and not called
 
 
 def _turns(path: Path) -> Iterator[ArchivedTurn]:

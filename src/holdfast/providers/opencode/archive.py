@@ -107,7 +107,7 @@ class _Turn:
 
     @property
     def archived(self) -> ArchivedTurn:
-        return ArchivedTurn(self.key, self.prompt, self._said or None, self.is_answered)
+        return ArchivedTurn(self.key, self.prompt, self._said or None, self.is_answered, calls=None)
 
     def add(self, message: _Message) -> None:
         """What was said before a tool ran is no answer, nor is a summary of the context."""

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.domain.conversations import SeenTurns
-from holdfast.domain.pointers import Pointer
+from holdfast.domain.pointers import NOTHING_YET, Pointer
 from holdfast.domain.usage import NO_CALL_YET, ContextUse
 from holdfast.errors import InvalidInput
 from holdfast.store.driver import Row
@@ -147,7 +147,7 @@ def move(s: Scope, pointer: Pointer, *, answered: bool = False) -> None:
             pointer,
             seen=pointer.seen if sent else known.seen,
             epoch=pointer.epoch if sent else known.epoch,
-            transcript=pointer.transcript or known.transcript,
+            transcript=known.transcript if mark in (None, NOTHING_YET) else mark,
             context=known.context if pointer.context in (None, NO_CALL_YET) else pointer.context,
         )
     write(s, pointer)

@@ -114,6 +114,15 @@ class Hang:
 
 
 @dataclass(frozen=True)
+class Silence(Hang):
+    """Not one byte, not even a header, until ``release()`` or for ``seconds``; then the connection is dropped."""
+
+    def keep(self) -> None:
+        self.reached.set()
+        self.released.wait(self.seconds)
+
+
+@dataclass(frozen=True)
 class EmptyStream:
     """HTTP 200 and not one event."""
 

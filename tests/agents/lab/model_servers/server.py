@@ -15,7 +15,7 @@ from typing import Self
 from urllib.parse import urlsplit
 
 from tests.agents.lab.model_servers.protocol import Json, Message, Prompt, Protocol
-from tests.agents.lab.model_servers.replies import EmptyStream, Fail, Hang, Reply, Say, StreamCut
+from tests.agents.lab.model_servers.replies import EmptyStream, Fail, Hang, Reply, Say, Silence, StreamCut
 
 Behaviour = Callable[["ModelRequest"], Reply]
 
@@ -188,6 +188,9 @@ class _Connection(BaseHTTPRequestHandler):
                 self._send_json(status, dict(body or protocol.failure(status, message)), dict(headers))
             case EmptyStream():
                 self._send_chunks([])
+            case Silence() as silence:
+                silence.keep()
+                self.close_connection = True
             case answer if request.prompt.streamed:
                 self._send_chunks(protocol.stream(answer.parts(), request.raw, request.step))
             case answer:
