@@ -17,7 +17,7 @@ from typing import Any
 
 #: the command as it was installed beside the Python that runs the tests
 HOLDFAST = Path(sys.executable).with_name("holdfast")
-#: every field of the published state schema
+#: every field of the published state schema, and the status beside them
 STATE_FIELDS = {
     "agent_id",
     "agent_name",
@@ -25,6 +25,7 @@ STATE_FIELDS = {
     "created_at",
     "last_updated",
     "phase",
+    "status",
     "metadata",
     "resume_ready",
     "history",

@@ -32,6 +32,7 @@ def test_a_new_session_has_every_field_of_the_published_state(face: Face) -> Non
         "created_at": "2026-01-08T12:00:00Z",
         "last_updated": "2026-01-08T12:00:00Z",
         "phase": "initializing",
+        "status": "idle",
         "metadata": metadata,
         "resume_ready": False,
         "history": [],
@@ -106,6 +107,7 @@ def test_an_update_moves_to_a_phase_and_leaves_the_rest(face: Face, clock: Manua
     assert face.update_state(agent_id, phase) is True
     assert {name for name, value in state(face, agent_id).items() if value != before[name]} <= {
         "phase",
+        "status",
         "resume_ready",
         "history",
         "last_updated",

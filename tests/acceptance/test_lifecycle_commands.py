@@ -116,6 +116,19 @@ def test_texts_and_metadata_come_from_standard_input(library: Holdfast) -> None:
     assert session.summary == "done"
 
 
+def test_update_says_what_has_come_of_it_so_far() -> None:
+    session = create()
+    changed = ok("update", session, "--summary", "the plan is made", "--json").json
+    assert (changed["summary"], changed["phase"], changed["status"]) == (
+        "the plan is made",
+        "initializing",
+        "idle",
+    )
+    ok("finalize", session, "completed")
+    closed = ok("get", session).json
+    assert (closed["summary"], closed["status"]) == ("the plan is made", "done")
+
+
 def test_update_that_expects_another_phase_changes_nothing(library: Holdfast) -> None:
     session_id = library.create("a").id
     library.update(session_id, phase="planning")

@@ -24,15 +24,16 @@ def test_piped_list_is_one_line_a_session_the_newest_first(each_engine: str, lib
     lines = [line.split("\t") for line in ok("list").lines]
 
     assert [fields[0] for fields in lines] == [second, first]
-    _, phase, agent, active, name, purpose = lines[1]
-    assert (phase, agent, name, purpose) == (
+    _, phase, agent, active, name, purpose, status = lines[1]
+    assert (phase, agent, name, purpose, status) == (
         "initializing",
         "terraform-architect",
         "deploy",
         "approval_workflow",
+        "idle",
     )
     assert active.endswith("Z")
-    assert lines[0][4:] == ["-", "-"]
+    assert lines[0][4:] == ["-", "-", "idle"]
     assert ok("ls").out == ok("list").out
 
 
@@ -108,6 +109,36 @@ def test_json_holds_every_state_field_but_the_history(library: Holdfast) -> None
         "deploy",
         None,
     )
+
+
+def test_json_says_where_the_provider_would_pick_up(library: Holdfast) -> None:
+    ran = holdfast("run", "--provider", "scripted", "--json", "hello").json
+
+    (session,) = ok("list", "--json").json["sessions"]
+
+    assert session["provider_session_id"] == ran["provider_session_id"]
+    assert (session["status"], session["phase"]) == ("idle", "investigating")
+
+
+def test_a_list_by_status_metadata_and_what_may_continue(each_engine: str, library: Holdfast) -> None:
+    waits = library.create("a", metadata={"task_id": "T001", "tags": ["infra"]}).id
+    library.update(waits, phase="approval")
+    begun = library.create("a", metadata={"task_id": "T002"}).id
+    failed = library.create("a").id
+    library.finalize(failed, "failed")
+
+    def found(*options: str) -> list[str]:
+        return [line.split("\t")[0] for line in ok("list", *options).lines]
+
+    assert found("--status", "waiting") == [waits]
+    assert found("--status", "idle") == [begun]
+    assert found("--status", "failed") == [failed]
+    assert found("--resumable") == [waits]
+    assert found("--metadata", "task_id=T002") == [begun]
+    assert found("--metadata", "task_id=T001", "--metadata", "tags=infra") == [waits]
+    assert found("--metadata", "tags=none") == []
+    assert "'asleep' is not one of 'running', 'queued'" in holdfast("list", "--status", "asleep").err
+    assert "'task_id' is not key=value" in holdfast("list", "--metadata", "task_id").one_line_error()
 
 
 HOSTILE = "one\ntwo\tthree \x1b[2J\x1b]0;title\x07 [red]not red[/red] \u202eright to left \x9b31m \r over"

@@ -26,7 +26,7 @@ def test_list_is_a_coloured_table_with_whole_ids(library: Holdfast) -> None:
 
     assert shown.code == 0
     header, *rows = plain(shown.out).splitlines()
-    assert header.split() == ["SESSION", "PHASE", "AGENT", "ACTIVE", "NAME", "PURPOSE"]
+    assert header.split() == ["SESSION", "STATUS", "AGENT", "ACTIVE", "NAME", "PURPOSE"]
     assert [row.split()[0] for row in rows] == [ids[2], ids[1], ids[0]]
     assert all(len(row) <= 80 for row in rows)
     assert "\x1b[31mfailed" in shown.out

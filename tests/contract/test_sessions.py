@@ -1,7 +1,7 @@
 import pytest
 
-from holdfast.domain.phases import MayContinue
-from holdfast.domain.sessions import SessionFilter
+from holdfast.domain.phases import MayContinue, Phase
+from holdfast.domain.sessions import SessionFilter, SessionUpdate
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import UnreadableSession
 from holdfast.store.contract import Store
@@ -10,6 +10,7 @@ from holdfast.testing import (
     listing_contract,
     session_contract,
     statistics_contract,
+    status_contract,
     threads_contract,
     token_contract,
     workspace_contract,
@@ -41,6 +42,14 @@ class TestRename(session_contract.RenameContract):
 
 
 class TestList(listing_contract.ListContract):
+    pass
+
+
+class TestStatus(status_contract.StatusContract):
+    pass
+
+
+class TestFilters(status_contract.FilterContract):
     pass
 
 
@@ -131,3 +140,20 @@ class TestStatistics(statistics_contract.StatisticsContract):
 
 class TestThreads(threads_contract.ThreadsContract):
     pass
+
+
+def test_a_summary_may_come_before_the_end_and_stays_unless_the_end_has_its_own(store: Store) -> None:
+    kept, replaced = begin(store), begin(store)
+    for session in (replaced, kept):
+        changed = store.update_session(session.id, SessionUpdate(summary="half of it; token=ghp_" + "a" * 36))
+        assert changed == store.get_session(session.id)
+        assert changed.summary is not None
+        assert changed.summary.startswith("half of it")
+        assert "ghp_a" not in changed.summary
+        assert store.update_session(session.id, SessionUpdate(error="x")).summary == changed.summary
+
+    store.finalize_session(kept.id, Phase.COMPLETED, None)
+    store.finalize_session(replaced.id, Phase.COMPLETED, "all of it")
+
+    assert str(store.get_session(kept.id).summary).startswith("half of it")
+    assert store.get_session(replaced.id).summary == "all of it"

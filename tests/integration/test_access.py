@@ -120,6 +120,7 @@ MATRIX = {
     "retry_turn": "-o-a",
     "revoke_token": "---a",
     "runtimes": "rowa",
+    "session_state": "rowa",
     "set_pointer": "-owa",
     "start_turn": "--wa",
     "statistics": "rowa",

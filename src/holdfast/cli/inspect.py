@@ -12,11 +12,11 @@ from holdfast.cli.arguments import session_argument
 from holdfast.cli.command import command, pass_invocation
 from holdfast.cli.explained import why_blocks
 from holdfast.cli.invocation import Invocation
-from holdfast.cli.listing import phase_tone
+from holdfast.cli.listing import phase_tone, status_tone
 from holdfast.cli.portrait import Portrait, portrait_blocks
 from holdfast.cli.report import Cell, Column, Table, Tone, cell
 from holdfast.cli.verdicts import continue_words, verdict
-from holdfast.domain.sessions import Session
+from holdfast.domain.sessions import Session, SessionState
 from holdfast.engine.documents import (
     approval_document,
     conversation_document,
@@ -40,7 +40,7 @@ from holdfast.engine.holdfast import Holdfast
 def show(run: Invocation, session: str, turns: int) -> None:
     """Show everything about a session.
 
-    Its phase and age, where it comes from, what its providers could pick up, its last turns, what it cost,
+    Its status, phase and age, where it comes from, what its providers could pick up, its last turns, what it cost,
     and what would happen next.
     """
     portrait = _portrait(run.holdfast, run.find(session), turns)
@@ -56,6 +56,7 @@ def _portrait(holdfast: Holdfast, session_id: str, turns: int) -> Portrait:
     session = explanation.session
     return Portrait(
         session=session,
+        state=store.session_state(session.id),
         phases=store.phase_history(session.id),
         conversation=store.get_conversation(session.conversation_id),
         turns=store.history(session.conversation_id, limit=turns) if turns else (),
@@ -85,7 +86,7 @@ def _continue_words(holdfast: Holdfast, explanation: Explanation) -> str:
 def _portrait_document(portrait: Portrait) -> dict[str, object]:
     pointer = next((p for p in portrait.pointers if p.provider == portrait.provider), None)
     return {
-        **session_document(portrait.session, portrait.phases),
+        **session_document(portrait.session, portrait.state, portrait.phases),
         **conversation_document(portrait.conversation),
         **provider_session_document(pointer, portrait.provider_sessions),
         **explanation_document(portrait.explanation, portrait.verdict),
@@ -134,6 +135,7 @@ def tree(run: Invocation, session: str) -> None:
 _TREE_COLUMNS = (
     Column("SESSION", whole=True),
     Column("FORKED AT"),
+    Column("STATUS", whole=True),
     Column("PHASE", whole=True),
     Column("AGENT"),
     Column("NAME"),
@@ -143,6 +145,7 @@ _TREE_COLUMNS = (
 @dataclass(frozen=True, slots=True)
 class _Member:
     session: Session
+    state: SessionState
     depth: int
     forked_at: int | None
 
@@ -152,7 +155,9 @@ def _family(holdfast: Holdfast, root: Tree) -> Iterator[_Member]:
     waiting = [(root, 0)]
     while waiting:
         branch, depth = waiting.pop()
-        yield _Member(branch.session, depth, _forked_at(holdfast, branch.session))
+        session = branch.session
+        state = holdfast.store.session_state(session.id)
+        yield _Member(session, state, depth, _forked_at(holdfast, session))
         waiting += [(child, depth + 1) for child in reversed(branch.children)]
 
 
@@ -162,6 +167,7 @@ def _member_row(member: _Member, asked: str) -> tuple[Cell, ...]:
     return (
         cell(session.id, Tone.STRONG if session.id == asked else Tone.PLAIN, indent=2 * member.depth),
         cell(at),
+        cell(member.state.status.value, status_tone(member.state.status)),
         cell(session.phase.value, phase_tone(session.phase)),
         cell(session.agent),
         cell(session.name or ""),
@@ -169,7 +175,8 @@ def _member_row(member: _Member, asked: str) -> tuple[Cell, ...]:
 
 
 def _member_document(member: _Member) -> dict[str, object]:
-    return session_document(member.session) | {"depth": member.depth, "forked_at": member.forked_at}
+    document = session_document(member.session, member.state)
+    return document | {"depth": member.depth, "forked_at": member.forked_at}
 
 
 def _forked_at(holdfast: Holdfast, session: Session) -> int | None:

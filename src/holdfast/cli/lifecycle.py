@@ -51,7 +51,7 @@ def create(
     """Begin a session and print its id."""
     session = run.holdfast.create(agent, purpose, metadata, name=name, provider=provider)
     if run.json:
-        output.document(session_document(session, ()))
+        output.document(session_document(session, run.holdfast.store.session_state(session.id), ()))
     else:
         output.say(session.id)
 
@@ -62,12 +62,14 @@ def create(
     'holdfast update deploy --expect planning --phase executing --metadata \'{"plan_file": "plan.json"}\'',
     "holdfast update deploy --error 'terraform plan failed'",
     "holdfast update deploy --clear-errors --phase planning",
+    "holdfast update deploy --summary 'the plan is made, nobody has approved it'",
 )
 @session_argument
 @phase_option("--phase", help="Move to this phase.")
 @metadata_option(help="A JSON object, merged key by key; - reads standard input.")
 @text_option("--error", help="Count an error.")
 @click.option("--clear-errors", is_flag=True, help="Its cause is mended: count errors from zero.")
+@text_option("--summary", help="What has come of it so far; finalize may replace it.")
 @phase_option("--expect", "expected", help="Only if this is still its phase; else exit code 4.")
 @pass_invocation
 def update(  # noqa: PLR0913 - one parameter for each option
@@ -77,9 +79,10 @@ def update(  # noqa: PLR0913 - one parameter for each option
     metadata: Metadata | None,
     error: str | None,
     clear_errors: bool,
+    summary: str | None,
     expected: str | None,
 ) -> None:
-    """Change a session: its phase, its metadata, its errors.
+    """Change a session: its phase, its metadata, its errors, its summary.
 
     Only what is given changes, all of it or nothing. Every update counts as activity. While somebody can
     answer what the session asked, it stays in phase approval unless it ends: exit code 4.
@@ -90,6 +93,7 @@ def update(  # noqa: PLR0913 - one parameter for each option
         metadata=metadata,
         error=error,
         clear_errors=clear_errors,
+        summary=summary,
         expected_phase=expected,
     )
     _show_changed(run, changed)
@@ -137,7 +141,8 @@ def _words(run: Invocation, answer: MayContinue, session_id: str | None) -> str:
 def get(run: Invocation, session: str) -> None:
     """Print a session's state as JSON.
 
-    For people there is `holdfast show`.
+    "status" is what is true now: running, queued, waiting (for a person), idle, failed or done. "phase" is
+    what its agent says about the work. For people there is `holdfast show`.
     """
     output.document(run.holdfast.state(run.find(session)))
 
@@ -145,7 +150,7 @@ def get(run: Invocation, session: str) -> None:
 @command("finalize", "holdfast finalize deploy completed --summary 'Terraform applied'")
 @session_argument
 @outcome_argument
-@text_option("--summary", help="What came of it.")
+@text_option("--summary", help="What came of it; by default what update said.")
 @pass_invocation
 def finalize(run: Invocation, session: str, outcome: str, summary: str | None) -> None:
     """Close a session as completed, failed or abandoned.
@@ -191,7 +196,8 @@ def _count(ids: Sequence[str], *, dry_run: bool) -> str:
 
 def _show_changed(run: Invocation, session: Session) -> None:
     if run.json:
-        history = run.holdfast.store.phase_history(session.id)
-        output.document(session_document(session, history))
+        store = run.holdfast.store
+        state, history = store.session_state(session.id), store.phase_history(session.id)
+        output.document(session_document(session, state, history))
     else:
         output.line(session.id, session.phase.value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import assert_never
 
 import click
 
@@ -12,17 +12,17 @@ from holdfast.cli.invocation import Invocation
 from holdfast.cli.moments import age, parse_moment
 from holdfast.cli.report import Cell, Column, Line, Table, Tone, cell
 from holdfast.clock import Instant, to_iso
+from holdfast.domain.metadata import parse_pairs
 from holdfast.domain.phases import Phase
-from holdfast.domain.sessions import Session, SessionFilter, SessionPage
+from holdfast.domain.sessions import Session, SessionFilter, SessionState, SessionStatus
 from holdfast.engine.documents import session_document
 
-_PAGE = 500
 #: on a terminal, unless more is asked for
 _SCREENFUL = 50
 
 _COLUMNS = (
     Column("SESSION", whole=True),
-    Column("PHASE", whole=True),
+    Column("STATUS"),
     Column("AGENT"),
     Column("ACTIVE"),
     Column("NAME"),
@@ -35,10 +35,24 @@ _COLUMNS = (
     "holdfast list --active-only",
     "holdfast list --agent terraform-architect --since 2h",
     "holdfast list --active-only | wc -l",
+    "holdfast list --status waiting",
+    "holdfast list --resumable --metadata task_id=T001",
     "holdfast ls --json --limit 10",
 )
 @click.option("--active-only", is_flag=True, help="Without those that are completed, failed or abandoned.")
 @click.option("--agent", metavar="NAME", help="Only of this agent.")
+@click.option(
+    "--status",
+    type=click.Choice([status.value for status in SessionStatus]),
+    help="Only with this status, which says what is true now.",
+)
+@click.option("--resumable", is_flag=True, help="Only those for which should-resume says yes.")
+@click.option(
+    "--metadata",
+    metavar="KEY=VALUE",
+    multiple=True,
+    help="Only with this value in their metadata, or in a list there; repeatable.",
+)
 @click.option("--since", metavar="WHEN", help="Only created then or later: 2h, 3d, 2026-01-08, …")
 @click.option("--until", metavar="WHEN", help="Only created before.")
 @click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many, the newest.")
@@ -48,6 +62,9 @@ def list_sessions(  # noqa: PLR0913 - each filter is an option
     run: Invocation,
     active_only: bool,
     agent: str | None,
+    status: str | None,
+    resumable: bool,
+    metadata: tuple[str, ...],
     since: str | None,
     until: str | None,
     limit: int | None,
@@ -55,13 +72,19 @@ def list_sessions(  # noqa: PLR0913 - each filter is an option
 ) -> None:
     """List sessions, the newest first. Alias: ls.
 
+    The status says what is true now: running, queued, waiting (for a person), idle, failed or done. Behind it
+    stands the phase, where that says more: what the agent says about its work.
+
     Piped, it prints one line for each session, with tabs between: id, phase, agent, last activity, name,
-    purpose. With --json: an object with the list "sessions".
+    purpose, status. With --json: an object with the list "sessions".
     """
     now = run.holdfast.store.now()
     wanted = SessionFilter(
         active_only=active_only,
         agent=agent,
+        status=None if status is None else SessionStatus(status),
+        resumable=resumable,
+        metadata=parse_pairs(metadata),
         since=None if since is None else parse_moment("since", since, now),
         until=None if until is None else parse_moment("until", until, now),
     )
@@ -72,30 +95,15 @@ def list_sessions(  # noqa: PLR0913 - each filter is an option
     elif output.is_terminal():
         _on_terminal(run, wanted, _SCREENFUL if limit is None and not everything else limit, now)
     else:
-        for page in _pages(run, wanted, limit):
+        for page in run.holdfast.pages(wanted, limit):
             for session in page.sessions:
-                _print_line(session)
+                _print_line(session, page.states[session.id])
 
 
-def _pages(run: Invocation, wanted: SessionFilter, limit: int | None) -> Iterator[SessionPage]:
-    """As many pages as it takes; a row that cannot be read counts, as it does for the store."""
-    cursor = None
-    left = limit
-    while left is None or left > 0:
-        size = _PAGE if left is None else min(left, _PAGE)
-        page = run.holdfast.page(wanted, size, cursor)
-        yield page
-        cursor = page.next_cursor
-        if cursor is None:
-            return
-        if left is not None:
-            left -= size
-
-
-def _print_line(session: Session) -> None:
+def _print_line(session: Session, state: SessionState) -> None:
     output.line(
         session.id, session.phase.value, session.agent, to_iso(session.updated_at), session.name or "",
-        session.purpose,
+        session.purpose, state.status.value,
     )  # fmt: skip
 
 
@@ -103,8 +111,8 @@ def _as_json(run: Invocation, wanted: SessionFilter, limit: int | None) -> None:
     sessions: list[dict[str, object]] = []
     unreadable: dict[str, str] = {}
     more = False
-    for page in _pages(run, wanted, limit):
-        sessions += [session_document(session) for session in page.sessions]
+    for page in run.holdfast.pages(wanted, limit):
+        sessions += [session_document(session, page.states[session.id]) for session in page.sessions]
         unreadable |= page.unreadable
         more = page.next_cursor is not None
     output.document({"sessions": sessions, "unreadable": unreadable, "more": more})
@@ -113,8 +121,8 @@ def _as_json(run: Invocation, wanted: SessionFilter, limit: int | None) -> None:
 def _on_terminal(run: Invocation, wanted: SessionFilter, limit: int | None, now: Instant) -> None:
     rows: list[tuple[Cell, ...]] = []
     more = False
-    for page in _pages(run, wanted, limit):
-        rows += [_row(session, now) for session in page.sessions]
+    for page in run.holdfast.pages(wanted, limit):
+        rows += [_row(session, page.states[session.id], now) for session in page.sessions]
         more = page.next_cursor is not None
     if not rows:
         output.blocks([Line(cell("no sessions", Tone.DIM))])
@@ -124,15 +132,46 @@ def _on_terminal(run: Invocation, wanted: SessionFilter, limit: int | None, now:
     output.blocks([table, hint] if more else [table])
 
 
-def _row(session: Session, now: Instant) -> tuple[Cell, ...]:
+def _row(session: Session, state: SessionState, now: Instant) -> tuple[Cell, ...]:
     return (
         cell(session.id, Tone.STRONG),
-        cell(session.phase.value, phase_tone(session.phase)),
+        cell(_status(session, state.status), status_tone(state.status)),
         cell(session.agent),
         cell(age(session.updated_at, now)),
         cell(session.name or ""),
         cell(session.purpose, Tone.DIM, limit=200),
     )
+
+
+#: a phase that says no more than the status does
+_SAID_BY_STATUS = {
+    (SessionStatus.WAITING, Phase.APPROVAL),
+    (SessionStatus.FAILED, Phase.FAILED),
+    (SessionStatus.DONE, Phase.COMPLETED),
+}
+
+
+def _status(session: Session, status: SessionStatus) -> str:
+    """With the phase, where that says more: there is no room for two columns."""
+    phase = session.phase
+    is_usual = phase is Phase.INITIALIZING or (phase is Phase.INVESTIGATING and not session.is_delegated)
+    return status.value if is_usual or (status, phase) in _SAID_BY_STATUS else f"{status} ({phase})"
+
+
+def status_tone(status: SessionStatus) -> Tone:
+    match status:
+        case SessionStatus.RUNNING:
+            return Tone.GOOD
+        case SessionStatus.WAITING:
+            return Tone.WARN
+        case SessionStatus.FAILED:
+            return Tone.BAD
+        case SessionStatus.DONE:
+            return Tone.DIM
+        case SessionStatus.QUEUED | SessionStatus.IDLE:
+            return Tone.PLAIN
+        case _:
+            assert_never(status)
 
 
 def phase_tone(phase: Phase) -> Tone:

@@ -27,7 +27,7 @@ def rename(run: Invocation, session: str, name: str | None, clear: bool) -> None
         raise click.UsageError("give a NAME or --clear")
     renamed = run.holdfast.rename(run.find(session), name)
     if run.json:
-        output.document(session_document(renamed))
+        output.document(session_document(renamed, run.holdfast.store.session_state(renamed.id)))
     else:
         output.line(renamed.id, renamed.name or "")
 

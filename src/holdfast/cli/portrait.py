@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from holdfast.cli.listing import phase_tone
+from holdfast.cli.listing import phase_tone, status_tone
 from holdfast.cli.moments import age
 from holdfast.cli.report import Block, Cell, Column, Fields, Line, Table, Tone, cell
 from holdfast.clock import Instant, to_iso
@@ -14,7 +14,7 @@ from holdfast.domain.approvals import Approval
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals
 from holdfast.domain.policy import ResumePolicy
-from holdfast.domain.sessions import PhaseChange, Session
+from holdfast.domain.sessions import PhaseChange, Session, SessionState
 from holdfast.domain.turns import LateReport
 from holdfast.domain.usage import ContextState, ContextUse, Usage, context_state
 from holdfast.engine.explain import Explanation
@@ -34,6 +34,7 @@ _TURN_COLUMNS = (
 @dataclass(frozen=True, slots=True)
 class Portrait:
     session: Session
+    state: SessionState
     phases: tuple[PhaseChange, ...]
     conversation: Conversation
     turns: tuple[HistoryTurn, ...]  #: the last ones, oldest first
@@ -78,6 +79,7 @@ def _identity(portrait: Portrait) -> Iterator[tuple[str, Cell]]:
 
 def _state(portrait: Portrait) -> Iterator[tuple[str, Cell]]:
     session, now = portrait.session, portrait.now
+    yield "status", cell(portrait.state.status.value, status_tone(portrait.state.status))
     yield "phase", cell(session.phase.value, phase_tone(session.phase))
     if portrait.phases:
         yield (

@@ -176,7 +176,8 @@ def fork(
     child = run.holdfast.fork(parent, at=at, name=name)
     if run.json:
         conversation = run.holdfast.store.get_conversation(child.conversation_id)
-        output.document(session_document(child, ()) | conversation_document(conversation))
+        state = run.holdfast.store.session_state(child.id)
+        output.document(session_document(child, state, ()) | conversation_document(conversation))
     else:
         output.say(child.id)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import NoneType
 
 from holdfast.domain.redaction import Json, encode_redacted
@@ -13,6 +13,7 @@ from holdfast.errors import InvalidInput
 
 MAX_METADATA = 256 * 1024
 MAX_DEPTH = 100  #: far below where the readers of JSON give up, which depends on who reads
+MAX_PAIRS = 20  #: that one request filters by
 _SCALARS = {str, int, float, bool, NoneType}
 
 Metadata = dict[str, Json]
@@ -55,6 +56,29 @@ def encode_metadata(value: Mapping[str, Json], field: str = "metadata") -> str:
 def merge_metadata(current: Metadata, patch: Metadata) -> Metadata:
     """Shallow: a key of the patch replaces the whole value of that key."""
     return {**current, **patch}
+
+
+def parse_pairs(texts: Iterable[str], field: str = "metadata") -> dict[str, str]:
+    """What ``has_metadata`` is asked for, given as ``key=value`` each."""
+    pairs: dict[str, str] = {}
+    for text in texts:
+        key, separator, value = check_text(field, text).partition("=")
+        if not separator or not key:
+            raise InvalidInput(field, f"{text[:40]!r} is not key=value")
+        if pairs.setdefault(key, value) != value:
+            raise InvalidInput(field, f"{key[:40]!r} is given twice, with different values")
+    return pairs
+
+
+def has_metadata(metadata: Mapping[str, Json], wanted: Mapping[str, str]) -> bool:
+    """Whether each key has that value: a text as it is, anything else as JSON; a list has each of its items."""
+    return all(key in metadata and _has(metadata[key], value) for key, value in wanted.items())
+
+
+def _has(found: Json, value: str) -> bool:
+    if isinstance(found, list):
+        return any(_has(item, value) for item in found)
+    return value == (found if isinstance(found, str) else _encode(found))
 
 
 def _is_flat(value: Mapping[str, Json]) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import field
 from enum import StrEnum
 
 from holdfast.clock import Instant, seconds_between, to_iso
-from holdfast.domain.ids import ConversationId, SessionId
+from holdfast.domain.ids import ConversationId, ProviderSessionId, SessionId
 from holdfast.domain.metadata import Metadata
 from holdfast.domain.phases import Phase
 from holdfast.domain.records import record
@@ -17,6 +17,25 @@ from holdfast.domain.usage import NO_USAGE, Usage
 class SessionKind(StrEnum):
     DELEGATED = "delegated"  #: made by ``create`` or a hook; resumable phases and the idle limit apply
     CONVERSATION = "conversation"  #: made by ``run``; open until it is finalized
+
+
+class SessionStatus(StrEnum):
+    """What is true of a session now; its phase is what its agent says about the work."""
+
+    RUNNING = "running"  #: somebody works on it: a turn with a live lease, or a subagent
+    QUEUED = "queued"  #: its next turn waits for a worker, or for its time
+    WAITING = "waiting"  #: for a person: an approval, or phase ``approval`` without an answer
+    IDLE = "idle"  #: open, and nothing is under way
+    FAILED = "failed"  #: closed as failed, or its newest turn failed and nothing followed
+    DONE = "done"  #: closed as completed or abandoned
+
+
+@record
+class SessionState:
+    """What the store knows of a session at this moment, beside its row."""
+
+    status: SessionStatus
+    provider_session_id: ProviderSessionId | None  #: where its provider would pick up; None: nowhere yet
 
 
 @record
@@ -87,6 +106,7 @@ class SessionUpdate:
     metadata: Metadata | None = None  #: merged
     error: str | None = None
     clear_errors: bool = False  #: the cause is mended: count from zero
+    summary: str | None = None  #: what has come of it so far
     expected_phase: Phase | None = None
 
     @property
@@ -100,17 +120,23 @@ class SessionFilter:
     agent: str | None = None
     since: Instant | None = None  #: created at or after
     until: Instant | None = None  #: created before
+    status: SessionStatus | None = None
+    resumable: bool = False  #: only those whose work may continue, by the store's rules
+    metadata: Mapping[str, str] = field(default_factory=dict)  #: key -> value; see ``has_metadata``
 
 
 @record
 class SessionPage:
     sessions: tuple[Session, ...]
+    states: Mapping[str, SessionState]  #: by the id of each of them
     unreadable: Mapping[str, str]  #: id -> why its row cannot be understood
     next_cursor: str | None
 
 
-def state_document(session: Session, history: tuple[PhaseChange, ...]) -> dict[str, object]:
-    """The session as a plain JSON object: every field of the published state schema."""
+def state_document(
+    session: Session, history: tuple[PhaseChange, ...], state: SessionState
+) -> dict[str, object]:
+    """The session as a plain JSON object: every field of the published state schema, and its status."""
     error = session.last_error
     return {
         "agent_id": session.id,
@@ -119,6 +145,7 @@ def state_document(session: Session, history: tuple[PhaseChange, ...]) -> dict[s
         "created_at": to_iso(session.created_at),
         "last_updated": to_iso(session.updated_at),
         "phase": session.phase.value,
+        "status": state.status.value,
         "metadata": session.metadata,
         "resume_ready": session.resume_ready,
         "history": [

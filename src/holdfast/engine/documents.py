@@ -12,7 +12,7 @@ from holdfast.domain.phases import MayContinue
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals
 from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.runtimes import KnownRuntime, Runtime
-from holdfast.domain.sessions import PhaseChange, Session, state_document
+from holdfast.domain.sessions import PhaseChange, Session, SessionState, state_document
 from holdfast.domain.turns import Attempt, LateReport, Turn
 from holdfast.domain.usage import ContextUse, context_state
 from holdfast.engine.explain import Explanation, WaitingTurn
@@ -20,9 +20,11 @@ from holdfast.engine.explain import Explanation, WaitingTurn
 Document = dict[str, object]
 
 
-def session_document(session: Session, history: tuple[PhaseChange, ...] | None = None) -> Document:
+def session_document(
+    session: Session, state: SessionState, history: tuple[PhaseChange, ...] | None = None
+) -> Document:
     """The published state and what else identifies the session; the phase history where it was read."""
-    document = state_document(session, history or ())
+    document = state_document(session, history or (), state)
     if history is None:
         del document["history"]
     return document | {
@@ -32,6 +34,7 @@ def session_document(session: Session, history: tuple[PhaseChange, ...] | None =
         "name": session.name,
         "kind": session.kind.value,
         "provider": session.provider,
+        "provider_session_id": state.provider_session_id,
         "usage": asdict(session.usage),
     }
 

@@ -31,6 +31,7 @@ from holdfast.domain.sessions import (
     SessionFilter,
     SessionKind,
     SessionPage,
+    SessionStatus,
     SessionUpdate,
     state_document,
 )
@@ -117,9 +118,16 @@ class Sessions:
         self, active_only: bool = False, agent_name: str | None = None
     ) -> list[dict[str, object]]:
         """Every session as ``get_session`` gives it, newest first."""
-        wanted = SessionFilter(active_only=active_only, agent=agent_name)
-        found = (self.get_session(session.id) for session in self.sessions(wanted))
-        return [state for state in found if state is not None]
+        found: list[dict[str, object]] = []
+        for page in self.pages(SessionFilter(active_only=active_only, agent=agent_name)):
+            for session in page.sessions:
+                try:
+                    history = self.store.phase_history(session.id)
+                except UnreadableSession as exc:
+                    log.warning("session skipped: %s", exc)
+                    continue
+                found.append(state_document(session, history, page.states[session.id]))
+        return found
 
     # --- sessions ---
 
@@ -162,10 +170,17 @@ class Sessions:
         return self.store.get_session(check_id("session", session_id))
 
     def state(self, session_id: str) -> dict[str, object]:
+        """The whole state as plain JSON."""
         session = self.session(session_id)
-        return state_document(session, self.store.phase_history(session.id))
+        return state_document(
+            session, self.store.phase_history(session.id), self.store.session_state(session.id)
+        )
 
-    def update(
+    def status(self, session_id: str) -> SessionStatus:
+        """What is true of it now: running, queued, waiting for a person, idle, failed or done."""
+        return self.store.session_state(check_id("session", session_id)).status
+
+    def update(  # noqa: PLR0913 - everything that can be changed, by keyword
         self,
         session_id: str,
         *,
@@ -173,6 +188,7 @@ class Sessions:
         metadata: Mapping[str, Json] | None = None,
         error: str | None = None,
         clear_errors: bool = False,
+        summary: str | None = None,
         expected_phase: str | None = None,
     ) -> Session:
         """``expected_phase`` makes it compare-and-set: PhaseConflict if someone was faster."""
@@ -181,6 +197,7 @@ class Sessions:
             metadata=None if metadata is None else _metadata(metadata),
             error=None if error is None else check_text("error", error),
             clear_errors=clear_errors,
+            summary=None if summary is None else check_text("summary", summary),
             expected_phase=None if expected_phase is None else parse_phase(expected_phase),
         )
         return self.store.update_session(check_id("session", session_id), change)
@@ -220,15 +237,21 @@ class Sessions:
             log.warning("session %s skipped: %s", session_id, problem)
         return page
 
-    def sessions(self, wanted: SessionFilter) -> Iterator[Session]:
-        """All pages, one session at a time."""
-        cursor = None
-        while True:
-            page = self.page(wanted, _PAGE, cursor)
-            yield from page.sessions
+    def pages(self, wanted: SessionFilter, limit: int | None = None) -> Iterator[SessionPage]:
+        """As many as it takes, for all sessions that fit or ``limit`` of them; one that cannot be read counts."""
+        cursor, left = None, limit
+        while left is None or left > 0:
+            page = self.page(wanted, _PAGE if left is None else min(left, _PAGE), cursor)
+            yield page
             cursor = page.next_cursor
             if cursor is None:
                 return
+            if left is not None:
+                left -= len(page.sessions) + len(page.unreadable)
+
+    def sessions(self, wanted: SessionFilter) -> Iterator[Session]:
+        """All of them, one at a time."""
+        return (session for page in self.pages(wanted) for session in page.sessions)
 
     def cleanup(self, hours: float | None = None, *, dry_run: bool = False) -> CleanupReport:
         age = self.policy.retention.max_age_hours if hours is None else hours

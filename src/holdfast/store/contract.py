@@ -40,6 +40,7 @@ from holdfast.domain.sessions import (
     Session,
     SessionFilter,
     SessionPage,
+    SessionState,
     SessionUpdate,
 )
 from holdfast.domain.sightings import ObservedSession, Sighting
@@ -108,6 +109,10 @@ class Store(Protocol):
         """By id, by name, or by the unique beginning of an id, in that order. AmbiguousId for several."""
         ...
 
+    def session_state(self, session_id: str) -> SessionState:
+        """Its status, by what is true at this moment, and where its provider would pick up."""
+        ...
+
     def phase_history(self, session_id: str) -> tuple[PhaseChange, ...]:
         """Oldest first; empty for an unknown session."""
         ...
@@ -119,7 +124,7 @@ class Store(Protocol):
         for another open one when nothing is asked any more: Conflict while an approval can be answered or
         a turn waits for it; one that has merely expired is void then. SessionClosed once
         the phase is final. PhaseConflict if the phase is not ``expected_phase``. Metadata is merged
-        key by key; InvalidInput if the result is too large. An error raises the error count by one; ``clear_errors`` sets it back before.
+        key by key; InvalidInput if the result is too large. An error raises the error count by one; ``clear_errors`` sets it back before. A summary replaces the one before.
         """
         ...
 
@@ -127,12 +132,15 @@ class Store(Protocol):
         """Close for good: turns that wait are cancelled, one that runs is asked to stop, and what was
         asked without an answer is void, and so is an answer that a turn has not acted on.
 
+        Without a summary, the one that an update gave it stays.
         SessionClosed if it is closed already: a session is never finalized twice.
         """
         ...
 
     def list_sessions(self, wanted: SessionFilter, limit: int, cursor: str | None = None) -> SessionPage:
-        """Newest first, ``limit`` rows a page. A row that cannot be understood is named, not raised."""
+        """Newest first, at most ``limit`` rows a page, and each one's state. A row that cannot be understood
+        is named, not raised. A page may hold fewer rows and still not be the last one.
+        """
         ...
 
     def children(self, session_id: str) -> tuple[Session, ...]:

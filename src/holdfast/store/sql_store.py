@@ -24,6 +24,7 @@ from holdfast.domain.sessions import (
     Session,
     SessionFilter,
     SessionPage,
+    SessionState,
     SessionUpdate,
 )
 from holdfast.domain.sightings import ObservedSession
@@ -152,6 +153,10 @@ class SqlStore(HookVerbs):
         with self._read() as s:
             return sessions.resolve(s, given)
 
+    def session_state(self, session_id: str) -> SessionState:
+        with self._read() as s:
+            return sessions.state(s, session_id)
+
     def phase_history(self, session_id: str) -> tuple[PhaseChange, ...]:
         with self._read() as s:
             return phase_changes.of_session(s, session_id)
@@ -162,7 +167,7 @@ class SqlStore(HookVerbs):
     def finalize_session(self, session_id: str, outcome: Phase, summary: str | None) -> Session:
         if not outcome.is_final:
             raise InvalidInput("outcome", f"{outcome} is not a final phase")
-        return self._write(lifecycle.update, session_id, SessionUpdate(phase=outcome), summary)
+        return self._write(lifecycle.update, session_id, SessionUpdate(phase=outcome, summary=summary))
 
     def list_sessions(self, wanted: SessionFilter, limit: int, cursor: str | None = None) -> SessionPage:
         check_whole("limit", limit, lowest=1)

@@ -99,6 +99,7 @@ GONE = Failure(FailureClass.GONE, "no such session")
 VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "create_session": lambda s, t: s.create_session(a_session(conversation_id=t.conversation)),
     "get_session": lambda s, t: s.get_session(t.id),
+    "session_state": lambda s, t: s.session_state(t.id),
     "find_session": lambda s, _: s.find_session("theirs"),
     "phase_history": lambda s, t: s.phase_history(t.id),
     "update_session": lambda s, t: s.update_session(t.id, SessionUpdate(phase=Phase.PLANNING)),

@@ -54,6 +54,7 @@ READS: Final = frozenset(
         "provider_sessions",
         "readyz",
         "runtimes",
+        "session_state",
         "statistics",
         "turns",
         "usage",

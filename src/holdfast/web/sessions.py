@@ -9,8 +9,9 @@ from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict
 
 from holdfast.domain.decisions import decision_document
+from holdfast.domain.metadata import MAX_PAIRS, parse_pairs
 from holdfast.domain.numbers import MOST
-from holdfast.domain.sessions import SessionFilter
+from holdfast.domain.sessions import Session, SessionFilter, SessionStatus
 from holdfast.domain.text import MAX_NAME
 from holdfast.engine.documents import (
     Document,
@@ -18,6 +19,7 @@ from holdfast.engine.documents import (
     session_document,
     waiting_document,
 )
+from holdfast.engine.holdfast import Holdfast
 from holdfast.store.wire import MAX_WORD
 from holdfast.web.access import Guarded
 from holdfast.web.keys import ServedOnce
@@ -51,6 +53,7 @@ class ChangeBody(Body):
     metadata: dict[str, Any] | None = None
     error: str | None = None
     clear_errors: bool = False
+    summary: str | None = None
 
 
 class OutcomeBody(Body):
@@ -59,17 +62,30 @@ class OutcomeBody(Body):
 
 
 @router.get("", name="list_sessions")
-def list_sessions(
+def list_sessions(  # noqa: PLR0913 - each filter is a parameter
     holdfast: Served,
     active: bool = False,
     agent: Annotated[str | None, Query(max_length=MAX_NAME)] = None,
+    status: SessionStatus | None = None,
+    resumable: bool = False,
+    metadata: Annotated[list[str] | None, Query(max_length=MAX_PAIRS)] = None,
     limit: Limit = 50,
     cursor: Annotated[str | None, Query(max_length=MAX_WORD)] = None,
 ) -> Document:
-    """Newest first; ``next_cursor`` leads to the next page, and is null on the last one."""
-    page = holdfast.page(SessionFilter(active_only=active, agent=agent), limit, cursor)
+    """Newest first; ``next_cursor`` leads to the next page, and is null on the last one.
+
+    ``metadata`` is ``key=value``, and may be given several times.
+    """
+    wanted = SessionFilter(
+        active_only=active,
+        agent=agent,
+        status=status,
+        resumable=resumable,
+        metadata=parse_pairs(metadata or ()),
+    )
+    page = holdfast.page(wanted, limit, cursor)
     return {
-        "sessions": [session_document(session) for session in page.sessions],
+        "sessions": [session_document(one, page.states[one.id]) for one in page.sessions],
         "unreadable": sorted(page.unreadable),
         "next_cursor": page.next_cursor,
     }
@@ -78,34 +94,40 @@ def list_sessions(
 @router.post("", name="create_session", status_code=HTTPStatus.CREATED)
 def create_session(holdfast: ServedOnce, new: NewSessionBody) -> Document:
     made = holdfast.create(new.agent, new.purpose, new.metadata, name=new.name, provider=new.provider)
-    return session_document(made)
+    return _document(holdfast, made)
 
 
 @router.get("/{session}", name="get_session")
 def get_session(holdfast: Served, session: SessionPath) -> Document:
     found = holdfast.session(holdfast.find(session))
-    return session_document(found, holdfast.store.phase_history(found.id))
+    return session_document(
+        found, holdfast.store.session_state(found.id), holdfast.store.phase_history(found.id)
+    )
 
 
 @router.patch("/{session}", name="update_session")
 def update_session(holdfast: ServedOnce, session: SessionPath, change: ChangeBody) -> Document:
     """Change what is given; with ``expected_phase``, only if that is the phase now."""
-    return session_document(
-        holdfast.update(
-            holdfast.find(session),
-            phase=change.phase,
-            metadata=change.metadata,
-            error=change.error,
-            clear_errors=change.clear_errors,
-            expected_phase=change.expected_phase,
-        )
+    changed = holdfast.update(
+        holdfast.find(session),
+        phase=change.phase,
+        metadata=change.metadata,
+        error=change.error,
+        clear_errors=change.clear_errors,
+        summary=change.summary,
+        expected_phase=change.expected_phase,
     )
+    return _document(holdfast, changed)
 
 
 @router.post("/{session}/finalize", name="finalize_session")
 def finalize_session(holdfast: ServedOnce, session: SessionPath, end: OutcomeBody) -> Document:
     """Close for good: as completed, failed or abandoned."""
-    return session_document(holdfast.finalize(holdfast.find(session), end.outcome, end.summary))
+    return _document(holdfast, holdfast.finalize(holdfast.find(session), end.outcome, end.summary))
+
+
+def _document(holdfast: Holdfast, session: Session) -> Document:
+    return session_document(session, holdfast.store.session_state(session.id))
 
 
 @router.get("/{session}/history", name="history")

@@ -302,10 +302,10 @@ class TurnPath:
         return ask_for(call, by, self._store, self._policy.approvals)
 
     def _phase(self) -> Phase | None:
-        """A conversation that has begun is no longer being prepared; delegated work says its phase itself."""
+        """A conversation goes on turn by turn, as an investigation does; delegated work says its phase itself."""
         session = self._session()
         begins = session is not None and session.phase is Phase.INITIALIZING and not session.is_delegated
-        return Phase.EXECUTING if begins else None
+        return Phase.INVESTIGATING if begins else None
 
     def _once_reachable(self, verb: Callable[[], T]) -> T:
         """Sit out an outage of the store, as long as the lease would; an answer is worth it, and so is a claim."""

@@ -16,11 +16,11 @@ LOCK = f"SELECT {COLUMNS}, head_seq FROM sessions WHERE workspace = :ws AND id =
 UPDATE = """
 UPDATE sessions SET phase = :phase, resume_ready = :resume_ready, metadata = COALESCE(:metadata, metadata),
     error_count = :error_count, last_error = :last_error, last_error_at = :last_error_at,
-    updated_at = :now
+    summary = :summary, updated_at = :now
 WHERE workspace = :ws AND id = :id"""
 
 
-def update(s: Scope, session_id: str, change: SessionUpdate, summary: str | None = None) -> Session:
+def update(s: Scope, session_id: str, change: SessionUpdate) -> Session:
     """The session as it is now."""
     row = s.one(LOCK, id=session_id)
     if row is None:
@@ -36,13 +36,13 @@ def update(s: Scope, session_id: str, change: SessionUpdate, summary: str | None
     if change.metadata is not None:
         encoded = encode_metadata(merge_metadata(metadata, change.metadata))
         metadata = read_metadata(encoded)
-    after = _changed(s, current, change, metadata, summary)
+    after = _changed(s, current, change, metadata)
     if after.finalized_at is None or change.has_more_than_phase:
         error = after.last_error
         s.run(
             UPDATE, id=after.id, phase=after.phase.value, resume_ready=after.resume_ready, metadata=encoded,
             error_count=after.error_count, last_error=error.message if error else None,
-            last_error_at=error.at if error else None, now=s.now,
+            last_error_at=error.at if error else None, summary=after.summary, now=s.now,
         )  # fmt: skip
     if after.finalized_at is not None:
         turns_in = None if head is None else after.conversation_id
@@ -56,9 +56,7 @@ def _goes_on(phase: Phase) -> bool:
     return phase is not Phase.APPROVAL and not phase.is_final
 
 
-def _changed(
-    s: Scope, current: Session, change: SessionUpdate, metadata: Metadata, summary: str | None
-) -> Session:
+def _changed(s: Scope, current: Session, change: SessionUpdate, metadata: Metadata) -> Session:
     phase = change.phase or current.phase
     ready = current.resume_ready if change.phase is None else sessions.is_ready(s, phase, current.kind)
     error = current.last_error
@@ -70,5 +68,6 @@ def _changed(
         current.id, current.conversation_id, current.agent, current.kind, current.purpose, current.name,
         current.provider, phase, ready, metadata, errors, error,
         current.created_at, s.now, s.now if phase.is_final else None,
-        None if summary is None else redact_text(summary), current.parent_session_id, current.usage,
+        current.summary if change.summary is None else redact_text(change.summary),
+        current.parent_session_id, current.usage,
     )  # fmt: skip

@@ -24,7 +24,7 @@ ON CONFLICT DO NOTHING"""
 # apart from other updates, because finalized_at is in indexes that an open session need not touch
 CLOSE = """
 UPDATE sessions SET phase = :phase, resume_ready = FALSE, updated_at = :now, finalized_at = :now,
-    summary = :summary
+    summary = COALESCE(:summary, summary)
 WHERE workspace = :ws AND id = :id"""
 RECORD_PHASE = """
 INSERT INTO phase_changes (workspace, session_id, number, from_phase, to_phase, at)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Iterator
 
-from holdfast.domain.ids import ConversationId, SessionId, conversation_of
-from holdfast.domain.metadata import encode_metadata
-from holdfast.domain.phases import Phase, is_resumable_phase
+from holdfast.domain.ids import ConversationId, ProviderSessionId, SessionId, conversation_of
+from holdfast.domain.metadata import encode_metadata, has_metadata
+from holdfast.domain.phases import MayContinue, Phase, is_resumable_phase, may_continue
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.sessions import (
     NewSession,
@@ -15,6 +16,8 @@ from holdfast.domain.sessions import (
     SessionFilter,
     SessionKind,
     SessionPage,
+    SessionState,
+    SessionStatus,
 )
 from holdfast.errors import (
     AmbiguousId,
@@ -25,6 +28,7 @@ from holdfast.errors import (
     UnreadableSession,
 )
 from holdfast.store.driver import Row
+from holdfast.store.sql import approval_windows
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.session_rows import COLUMNS, SHAPE, read_metadata, read_session
 from holdfast.store.sql.session_statements import INSERT_SESSION, begin_conversation
@@ -46,9 +50,49 @@ CHILDREN = f"""
 SELECT {COLUMNS} FROM sessions INDEXED BY sessions_by_parent
 WHERE workspace = :ws AND parent_session_id = :id ORDER BY created_at, id"""
 
+# the one place where a status is told; what comes first counts
+STATUS = """
+CASE
+WHEN finalized_at IS NOT NULL THEN CASE phase WHEN 'failed' THEN 'failed' ELSE 'done' END
+WHEN phase = 'approval' AND NOT EXISTS (
+    SELECT 1 FROM approvals a
+    WHERE a.workspace = sessions.workspace AND a.session_id = sessions.id
+        AND a.status IN ('approved', 'denied') AND a.answered_at >= (
+            SELECT MAX(c.at) FROM phase_changes c WHERE c.workspace = sessions.workspace
+                AND c.session_id = sessions.id AND c.to_phase = 'approval')) THEN 'waiting'
+WHEN lease_expires_at > :now THEN 'running'
+WHEN head_seq IS NOT NULL THEN COALESCE((
+    SELECT CASE WHEN t.status = 'waiting' THEN 'waiting'
+        WHEN t.status <> 'queued' AND t.foreground THEN 'failed' ELSE 'queued' END
+    FROM turns t
+    WHERE t.workspace = sessions.workspace AND t.conversation_id = sessions.conversation_id
+        AND t.seq = head_seq), 'idle')
+WHEN EXISTS (SELECT 1 FROM delegations d
+    WHERE d.workspace = sessions.workspace AND d.session_id = sessions.id AND d.ended_at IS NULL)
+    THEN 'running'
+WHEN 'failed' = (
+    SELECT t.status FROM turns t
+    WHERE t.workspace = sessions.workspace AND t.conversation_id = sessions.conversation_id
+        AND t.session_id = sessions.id AND t.dropped IS NULL
+        AND (t.failure_class IS NULL OR t.failure_class <> 'refused')
+    ORDER BY t.seq DESC LIMIT 1) THEN 'failed'
+ELSE 'idle' END"""
+# its own provider's, or else the one that was used last; what a fork has of its parent is not its own
+PROVIDER_SESSION = """
+COALESCE((SELECT p.provider_session_id FROM pointers p
+    WHERE p.workspace = sessions.workspace AND p.session_id = sessions.id AND p.provider = sessions.provider
+        AND p.fork_seq IS NULL),
+(SELECT p.provider_session_id FROM pointers p
+    WHERE p.workspace = sessions.workspace AND p.session_id = sessions.id AND p.fork_seq IS NULL
+    ORDER BY p.updated_at DESC LIMIT 1))"""
+STATE = f"SELECT {STATUS}, {PROVIDER_SESSION} FROM sessions WHERE workspace = :ws AND id = :id"
+
 #: as far as the engines can count
 _FAR = 2**63 - 1
 _WHOLE = re.compile(r"-?[0-9]{1,19}\Z")
+#: rows that one page reads at once, and looks at, if few of them fit
+_STEP = 200
+_MOST_LOOKED_AT = 10_000
 #: sorts after every character an id may hold
 AFTER_ALL = "\U0010fffd"
 
@@ -164,27 +208,66 @@ def children(s: Scope, session_id: str) -> tuple[Session, ...]:
     return tuple(readable(lambda row: read_session(row, s.where), s.all(CHILDREN, id=session_id)))
 
 
+def state(s: Scope, session_id: str) -> SessionState:
+    row = s.one(STATE, id=session_id, now=s.now)
+    if row is None:
+        raise NotFound("session", session_id)
+    return _read_state(*row)
+
+
+def _read_state(status: str, provider_session_id: ProviderSessionId | None) -> SessionState:
+    return SessionState(SessionStatus(status), provider_session_id)
+
+
 def list_page(s: Scope, wanted: SessionFilter, limit: int, cursor: str | None) -> SessionPage:
-    """Newest first; the cursor is the place of the last row that was returned."""
-    conditions, params = _conditions(wanted)
-    if cursor is not None:
-        params["at"], params["after"] = _parse_cursor(cursor)
-        conditions.append("(created_at < :at OR (created_at = :at AND id < :after))")
-        conditions.append("created_at <= :at")
-    sql = (
-        f"SELECT {COLUMNS} FROM sessions WHERE {' AND '.join(conditions)} "
-        "ORDER BY created_at DESC, id DESC LIMIT :limit"
-    )
-    rows = s.all(sql, limit=limit + 1, **params)
-    more = rows[limit:]
+    """Newest first; the cursor is the place of the last row that was looked at."""
     found: list[Session] = []
+    states: dict[str, SessionState] = {}
     unreadable: dict[str, str] = {}
-    for row in rows[:limit]:
+    place = None
+    for looked_at, row in enumerate(_rows(s, wanted, limit, cursor)):
+        if len(found) + len(unreadable) == limit or looked_at == _MOST_LOOKED_AT:
+            return SessionPage(tuple(found), states, unreadable, place)
+        place = _cursor_at(row)
         try:
-            found.append(read_session(row, s.where))
+            session = read_session(row[:-2], s.where)
+            if _fits(s, session, wanted):
+                found.append(session)
+                states[session.id] = _read_state(*row[-2:])
         except UnreadableSession as exc:
             unreadable[str(SHAPE.column(row, "id"))] = exc.problem
-    return SessionPage(tuple(found), unreadable, _cursor_at(rows[limit - 1]) if more else None)
+    return SessionPage(tuple(found), states, unreadable, None)
+
+
+def _rows(s: Scope, wanted: SessionFilter, limit: int, cursor: str | None) -> Iterator[Row]:
+    """All that SQL can tell to fit, read as far as they are looked at; at first one more than the page holds."""
+    step = limit + 1
+    while True:
+        conditions, params = _conditions(wanted)
+        if cursor is not None:
+            params["at"], params["after"] = _parse_cursor(cursor)
+            conditions.append("(created_at < :at OR (created_at = :at AND id < :after))")
+            conditions.append("created_at <= :at")
+        sql = (
+            f"SELECT {COLUMNS}, {STATUS}, {PROVIDER_SESSION} FROM sessions WHERE {' AND '.join(conditions)} "
+            "ORDER BY created_at DESC, id DESC LIMIT :limit"
+        )
+        rows = s.all(sql, limit=step, now=s.now, **params)
+        yield from rows
+        if len(rows) < step:
+            return
+        cursor = _cursor_at(rows[-1])
+        step = max(step, _STEP)
+
+
+def _fits(s: Scope, session: Session, wanted: SessionFilter) -> bool:
+    """What SQL does not ask for."""
+    if not has_metadata(session.metadata, wanted.metadata):
+        return False
+    if not wanted.resumable:
+        return True
+    window = approval_windows.of_session(s, session.id)
+    return may_continue(session, s.policy.continue_, s.now, window) is MayContinue.YES
 
 
 def _conditions(wanted: SessionFilter) -> tuple[list[str], dict[str, object]]:
@@ -195,6 +278,13 @@ def _conditions(wanted: SessionFilter) -> tuple[list[str], dict[str, object]]:
     if wanted.agent is not None:
         conditions.append("agent = :agent")
         params["agent"] = wanted.agent
+    if wanted.status is not None:
+        conditions.append(f"{STATUS} = :status")
+        params["status"] = wanted.status.value
+    if wanted.resumable:
+        conditions.append("resume_ready = TRUE AND finalized_at IS NULL")
+    if wanted.metadata:
+        conditions.append("metadata <> '{}'")
     if wanted.since is not None:
         conditions.append("created_at >= :since")
         params["since"] = wanted.since
