@@ -118,10 +118,42 @@ def test_rights_are_replayed_and_wider_ones_refused() -> None:
     assert allowed.out == f"{KNOWN}\n"
 
 
+def test_a_job_file_may_say_objective_inputs_and_constraints(tmp_path: Path) -> None:
+    job = tmp_path / "job.json"
+    written = {
+        "objective": "HISTORY\nlist the directory",
+        "constraints": {"must_use_tools": True},
+        "inputs": {"file": "ä.txt"},
+        "workspace_dir": ".",
+    }
+    job.write_text(json.dumps(written))
+
+    ran = done("run", "--job", str(job), "--json").json
+
+    (turn,) = done("show", ran["session_id"], "--json").json["turns"]
+    assert turn["prompt"] == (
+        'HISTORY\nlist the directory\n\nInputs:\n{\n  "file": "ä.txt"\n}\n\n'
+        'Constraints:\n{\n  "must_use_tools": true\n}'
+    )
+    assert ran["work_dir"] == str(tmp_path)
+    done("run", "--job", str(job), "SAY typed", "--name", "typed")
+    (typed,) = done("show", "typed", "--json").json["turns"]
+    assert typed["prompt"].startswith("SAY typed\n\nInputs:")
+    for wrong, why in (
+        ({**written, "prompt": "x"}, "prompt and objective mean the same"),
+        ({"objective": 3}, "objective must be a string"),
+        ({"objective": "x", "constraint": {}}, "unknown key 'constraint'"),
+    ):
+        job.write_text(json.dumps(wrong))
+        refused = holdfast("run", "--job", str(job))
+        assert (refused.code, why in refused.one_line_error()) == (2, True), refused
+
+
 def test_without_a_prompt_only_what_was_stopped_goes_on() -> None:
     done("run", OPENING, "--name", "it")
     nothing = holdfast("resume", "it")
     assert (nothing.code, "no turn" in nothing.one_line_error()) == (2, True)
+    assert nothing.one_line_error().endswith('say what to do next: holdfast resume it "..."')
     assert holdfast("resume", "it", "SAY half\nCRASH").code == 1
     assert done("resume", "it", "--json").json["decision"]["kind"] == "resume"
 
@@ -266,6 +298,47 @@ def test_chat_goes_on_line_by_line_and_pauses() -> None:
     afresh = done("chat", session["agent_id"], "--fresh", stdin="SAY anew\nHISTORY\n")
     assert afresh.lines == ["anew", "1. SAY anew"]
     assert done("chat", stdin="quit\n").out == ""
+
+
+@pytest.mark.parametrize("word", ["exit", "EXIT", "Quit", "  quit  "])
+def test_chat_ends_with_quit_or_exit_in_any_case(word: str) -> None:
+    talked = done("chat", stdin=f"SAY one\n{word}\nSAY never\n")
+    assert talked.out == "one\n"
+    (session,) = done("list", "--json").json["sessions"]
+    assert talked.err.endswith(f"paused; go on with: holdfast chat {session['session_id']}\n")
+
+
+def test_chat_leaves_no_session_that_nothing_was_said_in() -> None:
+    parent = done("run", OPENING, "--json").json["session_id"]
+    for said in ("", "quit\n", "\n\nEXIT\n"):
+        assert done("chat", stdin=said).err == ""
+        assert done("chat", "--fork", parent, stdin=said).err == ""
+    other = holdfast("chat", "--provider-session-id", "../x", stdin="SAY one\n")
+    assert (other.code, "go on with" in other.err) == (2, False)
+    assert [one["session_id"] for one in done("list", "--json").json["sessions"]] == [parent]
+
+
+def test_chat_says_the_id_of_a_session_whose_first_turn_failed() -> None:
+    failed = holdfast("chat", stdin="FAIL 401 who are you\n")
+    (session,) = done("list", "--json").json["sessions"]
+    assert (failed.code, session["status"]) == (1, "failed")
+    assert f"go on with: holdfast chat {session['session_id']}" in failed.err
+
+
+def test_chat_says_the_id_when_it_is_interrupted_between_two_lines() -> None:
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        [HOLDFAST, "chat"], stdin=pipe, stdout=pipe, stderr=pipe, env=environment(), text=True, bufsize=1
+    ) as talk:
+        assert talk.stdin is not None
+        assert talk.stdout is not None
+        talk.stdin.write("SAY one\n")
+        assert talk.stdout.readline() == "one\n"
+        (session,) = done("list", "--json").json["sessions"]
+        talk.send_signal(signal.SIGINT)
+        _, told = talk.communicate(timeout=60)
+    assert (talk.returncode, session["status"]) == (130, "idle")
+    assert f"paused; go on with: holdfast chat {session['session_id']}\n" in told
 
 
 def test_open_is_the_agents_own_program_and_what_was_said_there_is_remembered() -> None:

@@ -18,6 +18,7 @@ _KEYS = {
     "name": "name",
     "model": "model",
     "work_dir": "cwd",
+    "workspace_dir": "cwd",
     "cwd": "cwd",
     "timeout": "timeout",
     "permission_mode": "permission_mode",
@@ -27,6 +28,10 @@ _KEYS = {
     "fresh": "fresh",
     "provider_session_id": "provider_session_id",
 }
+#: what to do, by either name
+_PROMPTS = ("prompt", "objective")
+#: JSON of any form, told to the agent below what to do
+_TOLD = ("inputs", "constraints")
 _LISTS = ("allowed_tools", "extra_dirs", "approve_tools")
 _NUMBERS = ("timeout",)
 _FLAGS = ("fresh",)
@@ -37,18 +42,33 @@ def read_job(path: str, prompt: str | None, given: dict[str, Any]) -> tuple[str 
     document = _document(path)
     merged = dict(given)
     for key, value in document.items():
-        if key == "prompt":
-            prompt = prompt if prompt is not None else _text(path, key, value)
+        if key in _PROMPTS or key in _TOLD:
             continue
         option = _KEYS.get(key)
         if option is None:
-            raise InvalidInput(
-                "job", f"{path}: unknown key {key[:40]!r}; known are prompt, {', '.join(_KEYS)}"
-            )
+            known = ", ".join((*_PROMPTS, *_TOLD, *_KEYS))
+            raise InvalidInput("job", f"{path}: unknown key {key[:40]!r}; known are {known}")
         checked = _value(path, key, option, value)
         if not merged.get(option):
             merged[option] = _placed(path, option, checked)
-    return prompt, merged
+    return _prompt(path, document, prompt), merged
+
+
+def _prompt(path: str, document: dict[str, Any], given: str | None) -> str | None:
+    """What to do, and below it what the file says about it."""
+    asked = {key: _text(path, key, document[key]) for key in _PROMPTS if key in document}
+    if len(asked) > 1:
+        raise InvalidInput("job", f"{path}: prompt and objective mean the same: give one of them")
+    prompt = given if given is not None else next(iter(asked.values()), None)
+    if prompt is None:
+        return None
+    told = [_told(key, document[key]) for key in _TOLD if document.get(key) not in (None, "", {}, [])]
+    return "\n\n".join([prompt, *told])
+
+
+def _told(key: str, value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+    return f"{key.capitalize()}:\n{text}"
 
 
 def _document(path: str) -> dict[str, Any]:

@@ -15,9 +15,10 @@ from holdfast.cli.invocation import Invocation
 from holdfast.cli.progress import Show, shown, stoppable, tell
 from holdfast.cli.running import finish, keywords, run_command, run_options, show_style
 from holdfast.engine.result import RunInterrupted, RunResult
-from holdfast.errors import InvalidInput, SessionClosed
+from holdfast.errors import HoldfastError, InvalidInput, SessionClosed
 
-_QUIT = "quit"
+#: in any case
+_LEAVE = ("quit", "exit")
 
 
 @run_command(
@@ -34,51 +35,79 @@ _QUIT = "quit"
 def chat(run: Invocation, /, session: str | None, forks: bool, json_stream: bool, **given: Any) -> None:
     """Talk to an agent, a line for each turn.
 
-    It goes on until `quit` or the end of the input. With an ID the session goes on, without one a new one begins. Leaving it pauses the session: nothing
-    of it runs, and it can go on at any time.
+    It goes on until `quit`, `exit` or the end of the input. With an ID the session goes on, without one a new
+    one begins with the first line. Leaving it pauses the session: nothing of it runs, and it can go on at any
+    time.
     """
     if forks and session is None:
         raise click.UsageError("--fork needs the ID of a session")
-    session_id = None if session is None else str(run.find(session))
-    if forks and session_id is not None:
-        session_id = run.holdfast.fork(session_id).id
-    if session_id is not None:
-        _require_open(run, session_id)
+    talk = _Talk(run, None if session is None else str(run.find(session)), forks, json_stream, given)
+    if talk.session_id is not None and not forks:
+        _require_open(run, talk.session_id)
     result = None
-    for line in _lines():
+    try:
+        for line in _lines():
+            result = talk.turn(line)
+            if result.approval is not None:
+                break  # nothing else of it runs before someone has answered
+    finally:
+        if talk.called is not None:
+            tell(f"paused; go on with: holdfast chat {talk.called}")
+    if result is not None:
+        finish(result)
+
+
+class _Talk:
+    """The session that is talked to; one that is made here is made with its first line."""
+
+    def __init__(
+        self, run: Invocation, session_id: str | None, forks: bool, json_stream: bool, given: dict[str, Any]
+    ) -> None:
+        self.session_id = session_id
+        self.called: str | None = None  #: as a person writes it, once it was talked to
+        self._run = run
+        self._forks = forks
+        self._style = show_style(run, json_stream)
+        self._given = given
+
+    def turn(self, line: str) -> RunResult:
         try:
-            result = _turn(run, session_id, line, json_stream, given)
+            result = self._answered(line)
         except RunInterrupted as exc:
+            result = exc.result
+            self._settle(result)
             if not sys.stdin.isatty():
                 raise
-            result = exc.result
-        session_id = result.session_id
-        given["fresh"] = False  # that was for the first turn
-        if result.approval is not None:
-            break  # nothing else of it runs before someone has answered
-    if result is not None:
-        tell(f"paused; go on with: holdfast chat {result.called}")
-        finish(result)
+        except HoldfastError as exc:
+            made = exc.details.get("session_id")
+            if isinstance(made, str) and made != self.session_id and (self._forks or self.session_id is None):
+                self.called = made
+            raise
+        self._settle(result)
+        return result
+
+    def _settle(self, result: RunResult) -> None:
+        self.session_id, self.called, self._forks = result.session_id, result.called, False
+        self._given["fresh"] = False  # that was for the first turn
+
+    def _answered(self, line: str) -> RunResult:
+        holdfast, given = self._run.holdfast, self._given
+        with shown(Show.CHAT if self._style is Show.PEOPLE else self._style) as show:
+            asked, provider = keywords(given, show), given["provider"]
+            if self.session_id is None:
+                result = holdfast.run(line, agent=given["agent"], provider=provider, **asked)
+            elif self._forks:
+                result = holdfast.fork(self.session_id, line, provider=provider, **asked)
+            else:
+                result = holdfast.resume(self.session_id, line, provider=provider, **asked)
+            show.end(result)
+        return result
 
 
 def _require_open(run: Invocation, session_id: str) -> None:
     session = run.holdfast.session(session_id)
     if session.phase.is_final:
         raise SessionClosed(session.id, session.phase.value)
-
-
-def _turn(
-    run: Invocation, session_id: str | None, line: str, json_stream: bool, given: dict[str, Any]
-) -> RunResult:
-    style = show_style(run, json_stream)
-    with shown(Show.CHAT if style is Show.PEOPLE else style) as show:
-        asked = keywords(given, show)
-        if session_id is None:
-            result = run.holdfast.run(line, agent=given["agent"], provider=given["provider"], **asked)
-        else:
-            result = run.holdfast.resume(session_id, line, provider=given["provider"], **asked)
-        show.end(result)
-    return result
 
 
 def _lines() -> Iterator[str]:
@@ -91,7 +120,7 @@ def _lines() -> Iterator[str]:
             return
         except UnicodeDecodeError as exc:
             raise InvalidInput("input", f"contains invalid UTF-8 at position {exc.start}") from None
-        if line.strip() == _QUIT:
+        if line.strip().lower() in _LEAVE:
             return
         if line.strip():
             yield line

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import shlex
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack, overload
@@ -22,7 +23,7 @@ from holdfast.engine.conversations import Conversations, check_turn
 from holdfast.engine.explain import Explanation
 from holdfast.engine.keywords import RunKeywords
 from holdfast.engine.own_turns import newest_turn
-from holdfast.errors import Busy, HoldfastError, InvalidInput, MissingBinary, NotFound
+from holdfast.errors import Busy, HoldfastError, InvalidInput, MissingBinary, NotFound, StoreError
 from holdfast.store.contract import Store
 
 if TYPE_CHECKING:
@@ -89,7 +90,20 @@ class Holdfast(Conversations):
         placed: RunKeywords = {**self._with_task_id(keywords), "cwd": keywords.get("cwd") or "."}
         options = self._work.prepare(chosen, placed)
         session = self.begin(prompt, agent=agent, provider=chosen, name=name)
-        return self._work.run(session.id, chosen, prompt, options)
+        return self._first_turn(session, lambda: self._work.run(session.id, chosen, prompt, options))
+
+    def _first_turn(self, session: Session, run: Callable[[], RunResult]) -> RunResult:
+        """A session whose first turn could not be put in is not kept; of one that is, the error has the id."""
+        try:
+            return run()
+        except StoreError:
+            raise
+        except HoldfastError as exc:
+            if self.store.turns(session.id, limit=1):
+                exc.details.setdefault("session_id", session.id)
+            else:
+                self.store.remove_session(session.id)
+            raise
 
     def begin(
         self, prompt: str, *, agent: str | None = None, provider: str | None = None, name: str | None = None
@@ -146,7 +160,11 @@ class Holdfast(Conversations):
         self.take_over(session.id)
         stopped = self.stopped_turn(session.id)
         if stopped is None:
-            raise InvalidInput("prompt", f"no turn of {session.id} was stopped: say what to do next")
+            called = session.id if session.name is None else shlex.quote(session.name)
+            raise InvalidInput(
+                "prompt",
+                f'no turn of {session.id} was stopped; say what to do next: holdfast resume {called} "..."',
+            )
         if stopped.status not in (TurnStatus.QUEUED, TurnStatus.WAITING):
             chosen = provider or stopped.provider
             return self._work.run(session.id, chosen, CONTINUE, self._work.prepare(chosen, keywords))
@@ -183,6 +201,7 @@ class Holdfast(Conversations):
         *,
         at: int | None = None,
         name: str | None = None,
+        provider: str | None = None,
         **keywords: Unpack[RunKeywords],
     ) -> RunResult: ...
     def fork(
@@ -192,6 +211,7 @@ class Holdfast(Conversations):
         *,
         at: int | None = None,
         name: str | None = None,
+        provider: str | None = None,
         **keywords: Unpack[RunKeywords],
     ) -> Session | RunResult:
         """Branch off a session; with a prompt, also run the branch's first turn. The parent is not changed."""
@@ -201,10 +221,12 @@ class Holdfast(Conversations):
             check_whole("turn", at)
         if prompt is not None:
             _check_prompt(prompt)
-            self._work.prepare(self.provider_of(self.session(session_id), None), keywords)
+            self._work.prepare(self.provider_of(self.session(session_id), provider), keywords)
             self.adopt(session_id)
         child = self.store.fork(check_id("session", session_id), self.new_id(), at=at, name=name)
-        return child if prompt is None else self.resume(child.id, prompt, **keywords)
+        if prompt is None:
+            return child
+        return self._first_turn(child, lambda: self.resume(child.id, prompt, provider=provider, **keywords))
 
     def adopt(self, session_id: str) -> None:
         """Take what a person made in the agent's own program, on this machine, into the history."""
