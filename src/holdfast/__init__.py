@@ -20,9 +20,10 @@ if TYPE_CHECKING:
     from holdfast.domain.approvals import Approval
     from holdfast.domain.pointers import Rights
     from holdfast.domain.runtimes import Capabilities, Runtime
-    from holdfast.domain.sessions import Session, SessionFilter, SessionKind
+    from holdfast.domain.sessions import Session, SessionFilter, SessionKind, SessionStatus
     from holdfast.domain.turns import Launch, NewTurn, TurnEnd, TurnRequest, TurnStatus
     from holdfast.domain.usage import ContextUse, Usage, UsageReport
+    from holdfast.engine.agent_session import AgentSession
     from holdfast.engine.default import (
         cleanup_old_sessions,
         create_session,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
+    "AgentSession",
     "Approval",
     "Capabilities",
     "ContextUse",
@@ -56,6 +58,7 @@ __all__ = [
     "Session",
     "SessionFilter",
     "SessionKind",
+    "SessionStatus",
     "TurnEnd",
     "TurnRequest",
     "TurnStatus",
@@ -76,6 +79,7 @@ __all__ = [
 
 #: where the names are that are not in ``engine.default``
 _ELSEWHERE = {
+    "AgentSession": "engine.agent_session",
     "Approval": "domain.approvals",
     "Capabilities": "domain.runtimes",
     "ContextUse": "domain.usage",
@@ -90,6 +94,7 @@ _ELSEWHERE = {
     "Session": "domain.sessions",
     "SessionFilter": "domain.sessions",
     "SessionKind": "domain.sessions",
+    "SessionStatus": "domain.sessions",
     "TurnEnd": "domain.turns",
     "TurnRequest": "domain.turns",
     "TurnStatus": "domain.turns",
