@@ -42,12 +42,12 @@ class Environment:
 
 def build_wheel(to: Path) -> Path:
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", to, ROOT)
-    (built,) = to.glob("holdfast-*.whl")
+    (built,) = to.glob("holdfast_sessions-*.whl")
     return built
 
 
 def install_whole(wheel: Path, folder: Path, *extras: str, python: str = sys.executable) -> Environment:
-    """What `pip install holdfast[EXTRAS]` gives. pip refuses here if the wheel needs more than it declares."""
+    """What `pip install holdfast-sessions[EXTRAS]` gives. pip refuses here if the wheel needs more than it declares."""
     (declared,) = importlib.metadata.distributions(path=[str(wheel)])
     environment = Environment.create(folder, python)
     _copy_distributions(_wanted(declared.requires or [], extras), environment.site_packages)

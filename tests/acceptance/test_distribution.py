@@ -1,6 +1,8 @@
 """What a user installs: the wheel is complete, and the library on SQLite needs nothing but Python."""
 
 import importlib.metadata
+import re
+import subprocess
 import sys
 import zipfile
 from pathlib import Path
@@ -78,6 +80,24 @@ def test_only_its_extras_need_more_than_two_packages(metadata: importlib.metadat
     assert extra == {"psycopg", "fastapi", "uvicorn", "prometheus-client"}
 
 
+def test_the_distribution_has_a_name_of_its_own(metadata: importlib.metadata.Distribution) -> None:
+    assert metadata.name == "holdfast-sessions"
+
+
+def test_nobody_is_told_to_install_what_others_publish_as_holdfast() -> None:
+    """On PyPI ``holdfast`` is another project's package."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    told = re.compile(
+        r"(?:\binstall|\badd|\buvx|\bpipx run)\s+(?:-\S+\s+)*['\"]?holdfast(?![\w@-])|\bholdfast\[[a-z]"
+    )
+    for name in listed.decode().split("\0"):
+        if name and name != "tests/acceptance/test_distribution.py" and (ROOT / name).is_file():
+            text = (ROOT / name).read_bytes().decode("utf-8", "ignore")
+            assert [line for line in text.splitlines() if told.search(line)] == [], name
+    assert told.search("pip install --quiet 'holdfast[server]'")
+    assert told.search("pipx install holdfast")
+
+
 def test_installed_command_tells_its_version(
     installed: Environment, metadata: importlib.metadata.Distribution
 ) -> None:
@@ -104,7 +124,7 @@ def test_installed_library_creates_a_session_without_psycopg(installed: Environm
 
 def test_library_on_sqlite_needs_the_standard_library_only(bare: Environment, tmp_path: Path) -> None:
     present = {path.name.partition("-")[0] for path in bare.site_packages.glob("*.dist-info")}
-    assert present == {"holdfast"}
+    assert present == {"holdfast_sessions"}
 
     assert bare.run("python", "-I", "-c", CREATE_A_SESSION, f"sqlite:///{tmp_path / 'sessions.db'}").strip()
 

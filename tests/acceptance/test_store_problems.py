@@ -229,7 +229,7 @@ def test_postgresql_without_its_extra_says_what_to_install(tmp_path: Path) -> No
 
     assert (wrong.code, wrong.one_line_error()) == (
         2,
-        "url: PostgreSQL needs an extra: pip install 'holdfast[postgres]'",
+        "url: PostgreSQL needs an extra: pip install 'holdfast-sessions[postgres]'",
     )
 
 
