@@ -6,30 +6,39 @@ No message shows a URL, because a URL may hold a password.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from pathlib import Path
-from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from holdfast.config_files import project_file, read_toml, user_file, xdg
+from holdfast.config_files import (
+    is_trusted,
+    parse_toml,
+    project_file,
+    read_file,
+    trust,
+    user_file,
+    xdg,
+)
+from holdfast.config_values import accept, parse, required, shown
 from holdfast.domain.ids import check_workspace
 from holdfast.domain.policy import InvalidRule, Policy
 from holdfast.errors import ConfigError, InvalidInput
 
 DEFAULT = "default"
 FLAG = "flag"
+_USER, _PROJECT, _ENVIRONMENT = "user", "project", "environment"
+_HTTP = ("http://", "https://")
+_PORTS = {"http": 80, "https": 443}
 
 _PREFIX = "HOLDFAST_"
 TOKEN_VARIABLE = "HOLDFAST_TOKEN"  # noqa: S105 - its name, not a token
 #: other variables of ours, whatever follows
 _NOT_SETTINGS = ("HOLDFAST_TEST_", "HOLDFAST_LOG", "HOLDFAST_SESSION")
-#: what starts a program or sends something away is a person's own choice, never that of a checkout
-_PERSONAL = frozenset({"notify.command", "notify.webhook"})
-_MAX_SHOWN = 60
-_TRUE = ("true", "on", "yes", "1")
-_FALSE = ("false", "off", "no", "0")
+#: tables and keys that a project file may set although nobody has trusted it: how work that is there goes on, and
+#: what is told of it. Not where anything is stored, sent or deleted, what is started, nor what may be done
+_HARMLESS = ("context.", "continue.", "resume.", "run.timeout_seconds")
 
 _T = TypeVar("_T")
 
@@ -43,6 +52,8 @@ class Settings:
     workspace: str = "default"
     durability: Literal["full", "normal"] = "full"  #: SQLite: sync at each commit, or at checkpoints only
     policy: Policy = field(default_factory=Policy)
+    #: what a person should know of them, in one sentence each: what counts for nothing, and what to do about it
+    notices: tuple[str, ...] = field(default=(), compare=False)
     #: key -> file, variable, ``flag`` or ``default``; a table's entries one by one (``resume.agents.NAME``)
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
 
@@ -73,7 +84,7 @@ class Key:
     @property
     def expected(self) -> str:
         """Its type in words, for messages and for the reference page."""
-        kind, optional = _required(self.kind)
+        kind, optional = required(self.kind)
         if get_origin(kind) is Literal:
             return " or ".join(f'"{choice}"' for choice in get_args(kind))
         words = {bool: "true or false", int: "integer", float: "number", str: "string"}
@@ -90,7 +101,7 @@ def _is_token(text: str) -> bool:
 @cache
 def setting_keys() -> Mapping[str, Key]:
     """Every setting by its name, the order that of the dataclasses."""
-    keys = list(_keys_of(Settings, "", skip=("policy", "sources")))
+    keys = list(_keys_of(Settings, "", skip=("policy", "notices", "sources")))
     for table, rules in get_type_hints(Policy).items():
         keys += _keys_of(rules, f"{_table_name(table)}.")
     return {key.name: key for key in keys}
@@ -105,14 +116,65 @@ def load_settings(
     """
     values: dict[str, Any] = {}
     sources = dict.fromkeys((name for name, key in setting_keys().items() if not _is_table(key)), DEFAULT)
-    for given in (
-        *_from_file(user_file(environ, cwd)),
-        *_from_project(project_file(environ, cwd)),
-        *_from_environment(environ, cwd),
-        *_from_overrides(overrides or {}),
-    ):
-        _merge(given, values, sources)
-    return _build(values, sources)
+    project = read_project(environ, cwd)
+    layers = {
+        _USER: list(_from_file(user_file(environ, cwd))),
+        _PROJECT: [] if project is None else list(project.in_force),
+        _ENVIRONMENT: list(_from_environment(environ, cwd)),
+        FLAG: list(_from_overrides(overrides or {})),
+    }
+    for layer in layers.values():
+        for given in layer:
+            _merge(given, values, sources)
+    given_anyway = {given.key.name for name in (_ENVIRONMENT, FLAG) for given in layers[name]}
+    ignored = () if project is None else project.notices(given_anyway)
+    return _build(values, sources, (*ignored, *_withhold_token(layers, values, sources)))
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectFile:
+    """The project file that counts in a directory, and whether this person has trusted it as it is."""
+
+    path: Path
+    content: bytes = field(repr=False)
+    is_trusted: bool
+
+    @property
+    def given(self) -> Iterator[Given]:
+        return _from_content(self.path, self.content)
+
+    @property
+    def in_force(self) -> Iterator[Given]:
+        """What nobody has trusted is not even looked at."""
+        wanted = None if self.is_trusted else is_harmless
+        return _from_content(self.path, self.content, wanted)
+
+    @property
+    def ignored(self) -> tuple[str, ...]:
+        """The keys that count only with trust, and do not."""
+        named = () if self.is_trusted else _flat(parse_toml(self.path, self.content), str(self.path))
+        return tuple(sorted({name for name, _ in named if not is_harmless(name)}))
+
+    def notices(self, but: Collection[str] = ()) -> tuple[str, ...]:
+        keys = ", ".join(key for key in self.ignored if key not in but)
+        told = f"{self.path}: ignored {keys}: you have not trusted this file; read it, then: holdfast trust"
+        return (told,) if keys else ()
+
+
+def read_project(environ: Mapping[str, str], cwd: Path) -> ProjectFile | None:
+    path = project_file(environ, cwd)
+    if path is None:
+        return None
+    content = read_file(path)  # once: what was trusted and what counts are the same bytes
+    return ProjectFile(path, content, is_trusted(environ, path, content))
+
+
+def trust_project(environ: Mapping[str, str], project: ProjectFile) -> ProjectFile:
+    """From now on all of it counts, until it changes. ConfigError if something in it is wrong."""
+    for _ in project.given:
+        pass
+    trust(environ, project.path, project.content)
+    return ProjectFile(project.path, project.content, is_trusted=True)
 
 
 def data_dir(environ: Mapping[str, str]) -> Path:
@@ -161,15 +223,8 @@ def _is_table(key: Key) -> bool:
     return get_origin(key.kind) is Mapping
 
 
-def _required(kind: Any) -> tuple[Any, bool]:
-    """``(float, True)`` for ``float | None``."""
-    if get_origin(kind) is UnionType:
-        return next(arm for arm in get_args(kind) if arm is not type(None)), True
-    return kind, False
-
-
 @dataclass(frozen=True, slots=True)
-class _Given:
+class Given:
     """A checked value and where it was found."""
 
     key: Key
@@ -177,22 +232,22 @@ class _Given:
     where: str
 
 
-def _from_file(path: Path | None) -> Iterator[_Given]:
-    if path is None:
-        return
+def _from_file(path: Path | None) -> Iterator[Given]:
+    return iter(()) if path is None else _from_content(path, read_file(path))
+
+
+def _from_content(path: Path, content: bytes, wanted: Callable[[str], bool] | None = None) -> Iterator[Given]:
     where = str(path)
-    for name, value in _flat(read_toml(path), where):
+    for name, value in _flat(parse_toml(path, content), where):
         key = _known(name, where, setting_keys())
+        if wanted is not None and not wanted(name):
+            continue
         checked = _checked(key, value, where)
-        yield _Given(key, _from_there(path.parent, checked) if name == "url" else checked, where)
+        yield Given(key, _from_there(path.parent, checked) if name == "url" else checked, where)
 
 
-def _from_project(path: Path | None) -> Iterator[_Given]:
-    for given in _from_file(path):
-        if given.key.name in _PERSONAL:
-            problem = f"{given.key.name}: cannot be set by a project; set it in your own configuration"
-            raise ConfigError(given.where, problem, key=given.key.name)
-        yield given
+def is_harmless(name: str) -> bool:
+    return name.startswith(_HARMLESS)
 
 
 def _from_there(directory: Path, url: object) -> object:
@@ -203,7 +258,7 @@ def _from_there(directory: Path, url: object) -> object:
     return f"sqlite:///{directory.resolve() / path}"
 
 
-def _from_environment(environ: Mapping[str, str], cwd: Path) -> Iterator[_Given]:
+def _from_environment(environ: Mapping[str, str], cwd: Path) -> Iterator[Given]:
     by_variable = {key.variable: key for key in setting_keys().values()}
     for variable in sorted(environ):
         if not _is_setting(variable, by_variable):
@@ -211,7 +266,7 @@ def _from_environment(environ: Mapping[str, str], cwd: Path) -> Iterator[_Given]
         key = _known(variable, "environment", by_variable)
         if environ[variable].strip():  # an empty variable counts as not set
             checked = _checked(key, environ[variable], variable, text=True)
-            yield _Given(key, _from_there(cwd, checked) if key.name == "url" else checked, variable)
+            yield Given(key, _from_there(cwd, checked) if key.name == "url" else checked, variable)
 
 
 def _is_setting(variable: str, known: Mapping[str, Key]) -> bool:
@@ -220,14 +275,14 @@ def _is_setting(variable: str, known: Mapping[str, Key]) -> bool:
     return variable.startswith(_PREFIX) and "__" in variable and not variable.startswith(_NOT_SETTINGS)
 
 
-def _from_overrides(overrides: Mapping[str, object]) -> Iterator[_Given]:
+def _from_overrides(overrides: Mapping[str, object]) -> Iterator[Given]:
     for name, value in overrides.items():
         key = _known(name, FLAG, setting_keys())
         if value is not None:
-            yield _Given(key, _checked(key, value, FLAG, text=isinstance(value, str)), FLAG)
+            yield Given(key, _checked(key, value, FLAG, text=isinstance(value, str)), FLAG)
 
 
-def _merge(given: _Given, values: dict[str, Any], sources: dict[str, str]) -> None:
+def _merge(given: Given, values: dict[str, Any], sources: dict[str, str]) -> None:
     """The later one wins; in a table, entry by entry."""
     name = given.key.name
     if not _is_table(given.key):
@@ -238,13 +293,54 @@ def _merge(given: _Given, values: dict[str, Any], sources: dict[str, str]) -> No
     sources |= {f"{name}.{entry}": given.where for entry in given.value}
 
 
-def _build(values: Mapping[str, Any], sources: dict[str, str]) -> Settings:
+def _withhold_token(
+    layers: Mapping[str, Iterable[Given]], values: dict[str, Any], sources: dict[str, str]
+) -> Iterator[str]:
+    """Take the token out, and say so, unless the store is the server that the token was configured for.
+
+    That is the one whose address stands beside the token; if there is none, the one that the person names
+    elsewhere. A project's address is beside a project's token alone.
+    """
+    url = values.get("url", "")
+    if "token" not in values or not url.startswith(_HTTP):
+        return
+    giver = [name for name in layers if any(given.key.name == "token" for given in layers[name])][-1]
+    addresses = {name: g.value for name in layers for g in layers[name] if g.key.name == "url"}
+    places = (giver,) if giver == _PROJECT else (giver, _ENVIRONMENT, _USER, FLAG)
+    meant = next((addresses[p] for p in places if addresses.get(p, "").startswith(_HTTP)), None)
+    if meant is not None and origin(meant) == origin(url):
+        return
+    del values["token"]
+    where, sources["token"] = sources["token"], DEFAULT
+    named = "no server that you have named" if meant is None else origin(meant)
+    yield (
+        f"{where}: this token is for {named} and is not sent to {origin(url)}; "
+        "if that is the right one, set HOLDFAST_URL to it"
+    )
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port of an address; what may hold a secret is not in it."""
+    from urllib.parse import urlsplit  # only for those who have a server
+
+    try:
+        parts = urlsplit(url)
+        port = parts.port or _PORTS.get(parts.scheme)
+    except ValueError:
+        return "an address that cannot be understood"
+    shown = "" if port == _PORTS.get(parts.scheme) else f":{port}"
+    return f"{parts.scheme}://{parts.hostname}{shown}"
+
+
+def _build(values: Mapping[str, Any], sources: dict[str, str], notices: tuple[str, ...]) -> Settings:
     rules: dict[str, Any] = {}
     for policy_field, kind in get_type_hints(Policy).items():
         table = f"{_table_name(policy_field)}."
         rules[policy_field] = _construct(kind, table, values, sources)
     top = {name: value for name, value in values.items() if "." not in name}
-    return _construct(Settings, "", {**top, "policy": Policy(**rules), "sources": sources}, sources)
+    return _construct(
+        Settings, "", {**top, "policy": Policy(**rules), "notices": notices, "sources": sources}, sources
+    )
 
 
 def _construct(
@@ -268,7 +364,7 @@ def _flat(document: Mapping[str, object], where: str) -> Iterator[tuple[str, obj
         elif isinstance(value, dict):
             yield from ((f"{name}.{inner}", inner_value) for inner, inner_value in value.items())
         else:
-            raise ConfigError(where, f"{name}: expected table, found {_shown(value)}", key=name)
+            raise ConfigError(where, f"{name}: expected table, found {shown(value)}", key=name)
 
 
 def _known(name: str, where: str, known: Mapping[str, Key]) -> Key:
@@ -276,7 +372,7 @@ def _known(name: str, where: str, known: Mapping[str, Key]) -> Key:
         return known[name]
     guess = _guess(name, known)
     hint = f"; did you mean {guess}?" if guess else ""
-    raise ConfigError(where, f"unknown key {_shown(name)}{hint}")
+    raise ConfigError(where, f"unknown key {shown(name)}{hint}")
 
 
 def _guess(name: str, known: Iterable[str]) -> str | None:
@@ -289,70 +385,7 @@ def _guess(name: str, known: Iterable[str]) -> str | None:
 
 def _checked(key: Key, value: object, where: str, *, text: bool = False) -> object:
     try:
-        return _accept(key.kind, _parse(key.kind, str(value).strip()) if text else value)
+        return accept(key.kind, parse(key.kind, str(value).strip()) if text else value)
     except (ValueError, OverflowError):
-        problem = f"{key.name}: expected {key.expected}, found {_shown(value)}"
+        problem = f"{key.name}: expected {key.expected}, found {shown(value)}"
         raise ConfigError(where, problem, key=key.name) from None
-
-
-def _parse(kind: Any, text: str) -> object:
-    """What a file would have held in place of this text; ``ValueError`` if nothing fits."""
-    kind, _ = _required(kind)
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if kind is bool:
-        return _truth(text)
-    if kind in (int, float) and text != "off":
-        return kind(text)
-    if get_origin(kind) is frozenset:
-        return parts
-    if get_origin(kind) is Mapping:
-        pairs = (part.rpartition("=") for part in parts)
-        return {name.strip(): _truth(word.strip()) for name, _, word in pairs}
-    return text
-
-
-def _truth(word: str) -> bool:
-    if word.lower() not in _TRUE + _FALSE:
-        raise ValueError(word)
-    return word.lower() in _TRUE
-
-
-def _accept(kind: Any, value: object) -> object:
-    """The value as its field holds it; ``ValueError`` if it is of another type."""
-    kind, optional = _required(kind)
-    origin = get_origin(kind)
-    match value:
-        case "off" if optional and kind is float:
-            return None
-        case bool() if kind is bool:
-            return value
-        case int() | float() if kind is float and not isinstance(value, bool):
-            return float(value)
-        case int() if kind is int and not isinstance(value, bool):
-            return value
-        case str() if kind is str or (origin is Literal and value in get_args(kind)):
-            return value
-        case list() | tuple() | set() | frozenset() if origin is frozenset:
-            return frozenset(_accept(str, item) for item in value)
-        case Mapping() if origin is Mapping:
-            return {_entry_name(name): _accept(bool, item) for name, item in value.items()}
-        case _:
-            raise ValueError(value)
-
-
-def _entry_name(name: object) -> str:
-    if not isinstance(name, str) or not name:
-        raise ValueError(name)
-    return name
-
-
-def _shown(value: object) -> str:
-    """Enough to recognise it; a URL may hold a password, so never that."""
-    if isinstance(value, list | tuple | set | frozenset):
-        return "a list"
-    if isinstance(value, Mapping):
-        return "a table"
-    shown = repr(value)
-    if "://" in shown:
-        return "a URL"
-    return shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Mapping
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ConfigError
 
 PROJECT_FILE = ".holdfast.toml"
+TRUSTED = "trusted"  #: folder of the records of trust, in the user's own data
 _MAX_FILE_BYTES = 1_000_000
 
 
@@ -73,20 +75,70 @@ def xdg(environ: Mapping[str, str], variable: str, under_home: str) -> Path | No
     return home / under_home if home else None
 
 
-def read_toml(path: Path) -> dict[str, Any]:
+# --- trust: a project file comes with a checkout, and counts in full once this person has said so ---
+
+
+def is_trusted(environ: Mapping[str, str], path: Path, content: bytes) -> bool:
+    """This person has trusted this very content, in this very place."""
+    record = _trust_record(environ, path)
+    try:
+        if record is None or record.stat().st_uid != os.geteuid():
+            return False
+        return record.read_bytes() == _trust_line(path, content)
+    except OSError:
+        return False
+
+
+def trust(environ: Mapping[str, str], path: Path, content: bytes) -> None:
+    """Whole or not at all; the content that this place was trusted with before is not trusted any more."""
+    record = _trust_record(environ, path)
+    if record is None:
+        raise ConfigError("HOME", "is not set; set it or XDG_DATA_HOME")
+    record.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    partial = record.with_name(f"{record.name}.{os.getpid()}.new")
+    partial.unlink(missing_ok=True)
+    descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(_trust_line(path, content))
+    partial.replace(record)
+
+
+def revoke_trust(environ: Mapping[str, str], path: Path) -> bool:
+    """False if it was not trusted, with whatever content."""
+    record = _trust_record(environ, path)
+    if record is None or not record.exists():
+        return False
+    record.unlink()
+    return True
+
+
+def _trust_record(environ: Mapping[str, str], path: Path) -> Path | None:
+    """One file for each place, so that two processes never write to the same one about different places."""
+    base = xdg(environ, "XDG_DATA_HOME", ".local/share")
+    name = sha256(os.fsencode(path)).hexdigest()[:32]
+    return base / "holdfast" / TRUSTED / name if base else None
+
+
+def _trust_line(path: Path, content: bytes) -> bytes:
+    return b"%s  %s\n" % (sha256(content).hexdigest().encode(), os.fsencode(path))
+
+
+# --- reading ---
+
+
+def parse_toml(path: Path, content: bytes) -> dict[str, Any]:
     import tomllib  # only needed by those who have a file
 
-    data = _read_bytes(path)
     try:
-        return tomllib.loads(data.decode("utf-8-sig"))  # a byte order mark is no error
+        return tomllib.loads(content.decode("utf-8-sig"))  # a byte order mark is no error
     except UnicodeDecodeError as exc:
-        line = data.count(b"\n", 0, exc.start) + 1
+        line = content.count(b"\n", 0, exc.start) + 1
         raise ConfigError(str(path), f"is not valid UTF-8 (at line {line})") from None
     except (ValueError, RecursionError) as exc:  # besides its own, tomllib lets those of int() through
         raise ConfigError(str(path), f"is not valid TOML: {exc}") from None
 
 
-def _read_bytes(path: Path) -> bytes:
+def read_file(path: Path) -> bytes:
     """A project file comes with a checkout: it may be a link to something endless."""
     try:
         mode = path.stat().st_mode

@@ -15,6 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 import pytest
 
 from holdfast.config import Key, Settings, data_dir, default_url, load_settings, setting_keys
+from holdfast.config_files import is_trusted, project_file, revoke_trust, trust
 from holdfast.domain.policy import Policy
 from holdfast.domain.tokens import ENTROPY, Role, make_token
 from holdfast.errors import ConfigError
@@ -43,10 +44,24 @@ class Machine:
         return self.checkout / ".holdfast.toml"
 
     def load(
-        self, *, cwd: Path | None = None, flags: Mapping[str, object] | None = None, **env: str
+        self,
+        *,
+        cwd: Path | None = None,
+        flags: Mapping[str, object] | None = None,
+        trusted: bool = True,
+        **env: str,
     ) -> Settings:
+        """The person has trusted the project file as it is, unless a test says otherwise."""
         environ = {"HOME": str(self.home), **env}
+        if trusted:
+            self.trust(cwd)
         return load_settings(overrides=flags, environ=environ, cwd=cwd or self.checkout)
+
+    def trust(self, cwd: Path | None = None) -> None:
+        environ = {"HOME": str(self.home)}
+        path = project_file(environ, cwd or self.checkout)
+        if path is not None and path.is_file() and path.stat().st_size < 1_000_000:
+            trust(environ, path, path.read_bytes())
 
     def fail(self, **given: Any) -> ConfigError:
         with pytest.raises(ConfigError) as caught:
@@ -545,11 +560,133 @@ def test_settings_do_not_show_addresses_when_printed(machine: Machine) -> None:
 @pytest.mark.parametrize("rule", ['command = "rm -rf ~"', 'webhook = "https://elsewhere.example"'])
 def test_a_checkout_cannot_choose_what_is_run_or_who_is_told(machine: Machine, rule: str) -> None:
     machine.project_file.write_text(f"[notify]\n{rule}")
-    error = machine.fail()
-    assert error.where == str(machine.project_file)
-    assert "cannot be set by a project" in error.problem
-    machine.project_file.write_text('[notify]\nevents = ["session_done"]')
-    assert machine.load().policy.notify.events == {"session_done"}
+    settings = machine.load(trusted=False)
+    assert settings.policy.notify == Policy().notify
+    (notice,) = settings.notices
+    assert notice.startswith(f"{machine.project_file}: ignored notify.{rule.split(' ')[0]}: ")
+    assert machine.load().policy.notify != Policy().notify
+    assert machine.load().notices == ()
+
+
+# trust
+
+HARMLESS = ("continue", "resume", "context")
+
+
+def is_harmless(key: Key) -> bool:
+    return key.name.split(".")[0] in HARMLESS or key.name == "run.timeout_seconds"
+
+
+@each_key
+def test_a_file_that_nobody_trusted_sets_only_what_is_harmless(machine: Machine, key: Key) -> None:
+    machine.project_file.write_text(in_file(key, another_value(key)))
+    settings = machine.load(trusted=False)
+    if is_harmless(key):
+        assert value_of(settings, key) == another_value(key)
+        assert settings.notices == ()
+    else:
+        assert value_of(settings, key) == value_of(machine.load(cwd=machine.home), key)
+        (notice,) = settings.notices
+        assert f"{machine.project_file}: ignored {key.name}: " in notice
+        assert notice.endswith("holdfast trust")
+        assert "another" not in notice
+
+
+def test_what_is_ignored_is_not_an_error_and_not_told_where_it_would_not_count_anyway(
+    machine: Machine,
+) -> None:
+    machine.project_file.write_text("url = 5\nworkspace = 'clone'")
+    settings = machine.load(trusted=False, HOLDFAST_URL="sqlite:////a.db", flags={"workspace": "mine"})
+    assert (settings.url, settings.workspace, settings.notices) == ("sqlite:////a.db", "mine", ())
+
+
+def test_a_typing_error_is_told_in_a_file_that_nobody_trusted_too(machine: Machine) -> None:
+    machine.project_file.write_text("workspcae = 'x'")
+    assert "did you mean workspace?" in machine.fail(trusted=False).problem
+
+
+@pytest.mark.parametrize("change", ["workspace = 'b'", "workspace = 'a' ", ""])
+def test_trust_ends_when_the_content_changes(machine: Machine, change: str) -> None:
+    machine.project_file.write_text("workspace = 'a'")
+    assert machine.load().workspace == "a"
+    machine.project_file.write_text(change)
+    assert machine.load(trusted=False).workspace == "default"
+    machine.project_file.write_text("workspace = 'a'")
+    assert machine.load(trusted=False).workspace == "a"
+
+
+def test_trust_is_for_one_directory(machine: Machine) -> None:
+    machine.project_file.write_text("workspace = 'a'")
+    machine.trust()
+    other = machine.home / "other"
+    other.mkdir()
+    (other / ".holdfast.toml").write_text("workspace = 'a'")
+    assert machine.load(cwd=other, trusted=False).workspace == "default"
+    (machine.home / "link").symlink_to(machine.checkout)
+    assert machine.load(cwd=machine.home / "link", trusted=False).workspace == "a"
+
+
+def test_trust_is_kept_for_this_person_alone_and_can_be_taken_back(machine: Machine) -> None:
+    environ = {"HOME": str(machine.home)}
+    machine.project_file.write_text("workspace = 'a'")
+    content = machine.project_file.read_bytes()
+    machine.trust()
+    (record,) = (machine.home / ".local/share/holdfast/trusted").iterdir()
+    assert (record.stat().st_mode & 0o777, record.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert is_trusted(environ, machine.project_file, content)
+    assert not is_trusted({}, machine.project_file, content)
+    assert not is_trusted({"HOME": str(machine.home / "else")}, machine.project_file, content)
+    assert revoke_trust(environ, machine.project_file)
+    assert not revoke_trust(environ, machine.project_file)
+    assert not is_trusted(environ, machine.project_file, content)
+
+
+# tokens go where they belong
+
+TOKEN = make_token(Role.READER, "a", None, bytes(ENTROPY))[1]
+OURS, THEIRS = "https://ours.example/holdfast", "https://theirs.example"
+
+
+@pytest.mark.parametrize(
+    ("user", "project", "environment", "flag", "goes"),
+    [
+        # the token is in the environment, and so is the address, or in the user's file, or typed
+        ("", "", {"HOLDFAST_TOKEN": TOKEN, "HOLDFAST_URL": OURS}, None, True),
+        (f"url = '{OURS}'", "", {"HOLDFAST_TOKEN": TOKEN}, None, True),
+        ("", "", {"HOLDFAST_TOKEN": TOKEN}, OURS, True),
+        # another path at the same origin is the same server, another port or scheme is not
+        ("", "", {"HOLDFAST_TOKEN": TOKEN, "HOLDFAST_URL": OURS}, "https://OURS.example:443/x", True),
+        ("", "", {"HOLDFAST_TOKEN": TOKEN, "HOLDFAST_URL": OURS}, "https://ours.example:444", False),
+        ("", "", {"HOLDFAST_TOKEN": TOKEN, "HOLDFAST_URL": OURS}, "http://ours.example", False),
+        (
+            "",
+            "",
+            {"HOLDFAST_TOKEN": TOKEN, "HOLDFAST_URL": OURS},
+            f"https://ours.example@{THEIRS[8:]}",
+            False,
+        ),
+        ("", "", {"HOLDFAST_TOKEN": TOKEN, "HOLDFAST_URL": OURS}, THEIRS, False),
+        # a trusted project names the store
+        ("", f"url = '{THEIRS}'", {"HOLDFAST_TOKEN": TOKEN}, None, False),
+        (f"url = '{OURS}'", f"url = '{THEIRS}'", {"HOLDFAST_TOKEN": TOKEN}, None, False),
+        (f"url = '{OURS}'", f"url = '{OURS}'", {"HOLDFAST_TOKEN": TOKEN}, None, True),
+        (f"url = '{OURS}'\ntoken = '{TOKEN}'", f"url = '{THEIRS}'", {}, None, False),
+        ("", f"url = '{THEIRS}'\ntoken = '{TOKEN}'", {}, None, True),
+        # a token in the user's file belongs to the address in it, else to the one in the environment
+        (f"url = '{OURS}'\ntoken = '{TOKEN}'", "", {}, None, True),
+        (f"url = '{OURS}'\ntoken = '{TOKEN}'", "", {"HOLDFAST_URL": THEIRS}, None, False),
+        (f"token = '{TOKEN}'", "", {"HOLDFAST_URL": OURS}, None, True),
+    ],
+)
+def test_a_token_goes_only_to_the_server_that_it_was_configured_for(
+    machine: Machine, user: str, project: str, environment: dict[str, str], flag: str | None, goes: bool
+) -> None:
+    machine.user_file.write_text(user)
+    machine.project_file.write_text(project)
+    settings = machine.load(flags={"url": flag}, **environment)  # type: ignore[arg-type] # names of variables
+    assert settings.token == (TOKEN if goes else None)
+    assert (settings.notices == ()) is goes
+    assert TOKEN not in "".join(settings.notices)
 
 
 def test_no_message_shows_a_password_that_stands_in_the_place_of_something_else(machine: Machine) -> None:

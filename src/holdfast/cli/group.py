@@ -64,6 +64,7 @@ SECTIONS: Final = {
         "relocate": "manage:relocate",
         "recover": "machines:recover",
         "rm": "manage:remove",
+        "trust": "trust:trust",
         "hooks": "hooks:hooks",
         "hook": "hook:hook",
         "completion": "completion:completion",

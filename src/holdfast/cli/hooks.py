@@ -17,7 +17,7 @@ from holdfast.cli.invocation import Invocation
 from holdfast.cli.moments import age
 from holdfast.cli.report import Block, Cell, Column, Fields, Table, Tone, cell
 from holdfast.clock import Instant, system_clock, to_iso
-from holdfast.config import TOKEN_VARIABLE, state_dir
+from holdfast.config import TOKEN_VARIABLE, origin, state_dir
 from holdfast.config_files import current_directory
 from holdfast.engine.hook_entries import command_entries, http_entries, with_entries, without_entries
 from holdfast.engine.hook_servers import HookServer, ask_server
@@ -126,8 +126,7 @@ def _tell(run: Invocation, done: Changed, changed: str, unchanged: str) -> None:
 
 def _status(run: Invocation) -> int:
     found = hook_status(os.environ, current_directory(os.environ))
-    token = os.environ.get(TOKEN_VARIABLE)
-    servers = [ask_server(address, token) for address in found.addresses]
+    servers = [ask_server(address, _token_for(run, found, address)) for address in found.addresses]
     problem, last = _store_problem(run), _last_call()
     if run.json:
         output.document(
@@ -136,6 +135,17 @@ def _status(run: Invocation) -> int:
     else:
         output.blocks(_blocks(found, servers, problem, last))
     return 0 if found.installed and not any(server.problem for server in servers) else 1
+
+
+def _token_for(run: Invocation, found: HookStatus, address: str) -> str | None:
+    """The token that hooks are sent with, if a person has named that server: a project's settings may be a stranger's."""
+    own = {one for scope in found.scopes if scope.scope == "user" for one in scope.addresses}
+    try:
+        settings = run.settings()
+        is_configured = settings.token is not None and origin(settings.url or "") == origin(address)
+    except HoldfastError:
+        is_configured = False
+    return os.environ.get(TOKEN_VARIABLE) if address in own or is_configured else None
 
 
 def _store_problem(run: Invocation) -> str | None:

@@ -46,7 +46,9 @@ def serve(run: Invocation, host: str, port: int, rate: float, log_json: bool) ->
     try:
         from holdfast.web.server import Listening, serve_until_stopped
     except ImportError as exc:
-        raise ConfigError("serve", "the server needs an extra: pip install 'holdfast-sessions[server]'") from exc
+        raise ConfigError(
+            "serve", "the server needs an extra: pip install 'holdfast-sessions[server]'"
+        ) from exc
     as_json = run.json or log_json
     with logged_as_json(run) if log_json else nullcontext():
         serve_until_stopped(

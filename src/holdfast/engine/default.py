@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,6 +18,9 @@ from holdfast.errors import InvalidInput
 from holdfast.hooks.places import find_project
 from holdfast.store.open import open_store
 
+log = logging.getLogger("holdfast")
+
+_told: set[str] = set()
 _open: dict[tuple[str, str, Settings], Holdfast] = {}
 
 
@@ -31,6 +35,7 @@ def open(url: str | None = None, clock: Clock | None = None, *, workspace: str |
 def open_with(settings: Settings, clock: Clock | None = None) -> Holdfast:
     if clock is not None and type(clock()) is not int:
         raise InvalidInput("clock", "must return whole microseconds since 1970, UTC")
+    _tell(settings.notices)
     url = settings.url or default_url(os.environ)
     store = open_store(
         url,
@@ -44,6 +49,14 @@ def open_with(settings: Settings, clock: Clock | None = None) -> Holdfast:
     opened = Holdfast(store, settings.policy, clock or system_clock)
     opened.project = _project()
     return opened
+
+
+def _tell(notices: tuple[str, ...]) -> None:
+    """Once in a process: the settings are read with every call of the plain verbs."""
+    for notice in notices:
+        if notice not in _told:
+            _told.add(notice)
+            log.warning("%s", notice)
 
 
 def carry_spool(directory: str) -> None:

@@ -37,6 +37,7 @@ def read_configuration(environ: Mapping[str, str], cwd: str) -> dict[str, Any]:
         "context_warn": shares.context_warn,
         "context_refresh": shares.context_refresh,
         "context_critical": shares.context_critical,
+        "notices": list(settings.notices),
         "tells_when_done": settings.policy.notify.wants(Occasion.SESSION_DONE),
     }
 

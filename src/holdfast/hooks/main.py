@@ -75,6 +75,8 @@ def _answer(
 
     cwd = _directory(payload)
     settings = load_hook_settings(environ, cwd)
+    for notice in settings.notices:
+        log.say("not trusted", why=notice)
     done: list[str] = []
     store = open_hook_store(settings, cwd)
     try:

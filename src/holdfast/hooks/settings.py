@@ -40,6 +40,7 @@ class HookSettings(PlainRecord):
     context_warn: float
     context_refresh: float
     context_critical: float
+    notices: list[str]  #: what in the configuration counts for nothing, for the log
     tells_when_done: bool  #: somebody wants to be told of finalized sessions
 
 
@@ -76,7 +77,11 @@ def _signature(environ: Mapping[str, str], cwd: str) -> str:
     here = os.path.realpath(cwd)
     config = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME')}/.config"
     user_file = os.path.join(here, environ.get("HOLDFAST_CONFIG") or f"{config}/holdfast/config.toml")
-    seen = [_version_of(file) for file in (user_file, __file__, _MIGRATIONS, _SYSTEM_ID)]
+    data = environ.get("XDG_DATA_HOME") or f"{environ.get('HOME')}/.local/share"
+    trusted = (
+        f"{data}/holdfast/trusted"  # a folder: it changes with each file that is trusted, or not any more
+    )
+    seen = [_version_of(file) for file in (user_file, trusted, __file__, _MIGRATIONS, _SYSTEM_ID)]
     at = here
     while True:
         seen += [_version_of(f"{at}/.holdfast.toml"), os.path.lexists(f"{at}/.git")]

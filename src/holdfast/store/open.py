@@ -83,7 +83,9 @@ def _open_postgres(url: str, workspace: str, clock: Clock | None, policy: Policy
     try:
         from holdfast.store.postgres import PostgresDriver
     except ImportError as exc:
-        raise ConfigError("url", "PostgreSQL needs an extra: pip install 'holdfast-sessions[postgres]'") from exc
+        raise ConfigError(
+            "url", "PostgreSQL needs an extra: pip install 'holdfast-sessions[postgres]'"
+        ) from exc
     from holdfast.store.migrate import migrate_postgres
     from holdfast.store.sql_store import SqlStore
 
