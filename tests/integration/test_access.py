@@ -96,6 +96,8 @@ MATRIX = {
     "new_generation": "-o-a",
     "newest_attempt": "rowa",
     "newest_events": "rowa",
+    "newest_turns": "rowa",
+    "head_turn": "rowa",
     "now": "rowa",
     "observe_session": "-owa",
     "observed_session": "rowa",
