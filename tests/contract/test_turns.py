@@ -1,12 +1,22 @@
 import pytest
 
 from holdfast.testing.retry_contract import TryAgainContract
-from holdfast.testing.turn_contract import CancelContract, OwnTurnsContract, RecordContract, StartContract
+from holdfast.testing.turn_contract import (
+    CancelContract,
+    OwnTurnsContract,
+    RecordContract,
+    SentContract,
+    StartContract,
+)
 
 pytestmark = pytest.mark.usefixtures("watched")
 
 
 class TestOwnTurns(OwnTurnsContract):
+    pass
+
+
+class TestSent(SentContract):
     pass
 
 

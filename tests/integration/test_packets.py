@@ -11,6 +11,7 @@ from holdfast.domain.failures import FailureClass
 from holdfast.domain.policy import ContextPolicy
 from holdfast.domain.redaction import Json
 from holdfast.domain.telling.packet import packet_document
+from holdfast.domain.telling.reasons import Because
 from holdfast.domain.telling.tool_calls import CallOutcome
 from holdfast.domain.turns import Event, EventKind, Lease
 from holdfast.engine.packets import gather_packet
@@ -64,7 +65,11 @@ def recover(library: Holdfast, clock: ManualClock) -> None:
 
 def test_a_session_that_never_ran_has_an_empty_packet(library: Holdfast, session: Session) -> None:
     packet = library.packet(session.id)
-    assert (packet.goal, packet.next_turn, packet.why_fresh) == ("Move the cluster", 1, Reason.NO_POINTER)
+    assert (packet.goal, packet.next_turn, packet.why_fresh.reason) == (
+        "Move the cluster",
+        1,
+        Reason.NO_POINTER,
+    )
     assert (packet.turns, packet.tool_calls, packet.starts, packet.failures) == ((), (), (), ())
     assert not packet.is_unfinished
 
@@ -122,7 +127,7 @@ def test_the_turn_that_is_about_to_start_is_not_part_of_its_own_past(
 ) -> None:
     steps.run(library.store, session, "Plan it.")
     begin_turn(library, session, "Apply it.")
-    packet = gather_packet(library.store, session, ContextPolicy(), Reason.FORCE_FRESH, seq=2)
+    packet = gather_packet(library.store, session, ContextPolicy(), Because(Reason.FORCE_FRESH), seq=2)
     assert [turn.seq for turn in packet.turns] == [1]
     assert [start.turn for start in packet.starts] == [1]
     assert not packet.interrupted

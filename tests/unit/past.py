@@ -10,6 +10,7 @@ from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.decisions import Reason
 from holdfast.domain.telling.answers import ToldAnswer
 from holdfast.domain.telling.packet import GroundTruth, Packet, Start, TurnFailure
+from holdfast.domain.telling.reasons import Because
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
 
 #: what a hostile text would try, besides anything at all
@@ -60,7 +61,7 @@ def a_packet(**changes: Any) -> Packet:
         "phase": "executing",
         "next_turn": 9,
         "interrupted": False,
-        "why_fresh": Reason.RUNTIME_CHANGED,
+        "why_fresh": Because(Reason.RUNTIME_CHANGED),
         "ground_truth": GroundTruth("/project", "main", "abc123 Add tests", " M a.py", " a.py | 2 +-"),
         "turns": (a_turn(8),),
         "tool_calls": (ToolCall(8, "Bash", "make test", CallOutcome.OK, "42 passed"),),

@@ -93,6 +93,8 @@ def another_value(key: Key) -> object:
     """A valid value that is not the default; near it, so that rules between keys still hold."""
     if get_origin(key.kind) is Literal:
         return next(choice for choice in get_args(key.kind) if choice != key.default)
+    if key.kind == int | None:
+        return 40_000
     match key.default:
         case bool():
             return not key.default

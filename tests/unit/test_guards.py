@@ -1,5 +1,6 @@
 """The matrix of the guards: each one seen to pass, seen to fail, missing, and not to be seen yet."""
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,6 +23,7 @@ from holdfast.domain.decisions import (
 from holdfast.domain.guards import GUARDS
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, ProviderSession
 from holdfast.domain.policy import ResumePolicy
+from holdfast.domain.telling.reasons import WORDS, Because
 from holdfast.domain.usage import ContextUse
 from tests.unit.builders import (
     OTHER_ID,
@@ -278,6 +280,23 @@ def test_each_guard_says_what_it_sees(reason: Reason, example: Example) -> None:
 
     assert (verdict.standing, verdict.outcome) == (example.standing, example.outcome)
     assert verdict.evidence or verdict.standing is Standing.PASSED
+
+
+@examples(lambda example: example.stops)
+def test_agents_and_people_are_told_what_the_guard_has_seen_and_no_more(
+    reason: Reason, example: Example
+) -> None:
+    verdict = example.situation.verdict(reason)
+    why = Because(reason, verdict.standing, verdict.evidence)
+    words = WORDS[reason]
+
+    assert verdict.evidence in why.note
+    if verdict.standing is Standing.MISSING:
+        assert re.search(r"\b(can)?not\b", verdict.evidence)
+        assert why.sentence == f"it is not known {words.doubt} ({verdict.evidence})"
+    else:
+        assert why.sentence.startswith(words.claim)
+        assert verdict.evidence in why.sentence or words.says_all
 
 
 @examples(lambda example: True)

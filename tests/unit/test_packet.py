@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 
 from holdfast.domain.policy import ContextPolicy
 from holdfast.domain.telling.packet import GroundTruth, Packet, TurnFailure, packet_document
-from holdfast.domain.telling.packet_text import packet_markdown
+from holdfast.domain.telling.packet_text import frame_markdown, packet_markdown
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
-from holdfast.domain.usage import estimate_tokens
+from holdfast.domain.text import utf8_size
+from holdfast.domain.usage import BYTES_PER_TOKEN, estimate_tokens
 from tests.unit.past import a_packet, a_turn, packets
 
 POLICY = ContextPolicy()
@@ -81,11 +82,20 @@ def test_of_a_huge_diff_something_stays() -> None:
     assert "characters left out" in text
 
 
-@given(packets, st.integers(500, 4000), st.booleans(), st.integers(0, 600))
-def test_a_packet_never_exceeds_its_budget(packet: Packet, tokens: int, with_turns: bool, spent: int) -> None:
+@given(packets, st.integers(500, 4000), st.integers(600, 12_000))
+def test_a_packet_never_exceeds_its_budget(packet: Packet, tokens: int, size: int) -> None:
     policy = ContextPolicy(packet_tokens=tokens)
-    text = packet_markdown(packet, policy, with_turns=with_turns, spent=spent)
-    assert estimate_tokens(text + "x" * spent) <= tokens
+    assert estimate_tokens(packet_markdown(packet, policy)) <= tokens
+    frame = frame_markdown(packet, policy, size)
+    assert utf8_size(frame) <= min(size, tokens * BYTES_PER_TOKEN)
+
+
+def test_the_frame_leaves_out_what_stands_beside_it() -> None:
+    frame = frame_markdown(a_packet(in_flight=(APPLY,)), POLICY, 100_000)
+    for title in ("Why this is a fresh session", "Last turns", "Tool calls"):
+        assert f"## {title}" not in frame
+    assert "## Ground truth" in frame
+    assert "terraform apply" in frame
 
 
 @given(packets)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from holdfast.cli.moments import age
 from holdfast.cli.report import Block, Cell, Column, Fields, Line, Table, Tone, cell
 from holdfast.clock import Instant, to_iso
-from holdfast.domain.decisions import Decided, Outcome, Standing, Verdict
+from holdfast.domain.decisions import Outcome, Standing, Verdict
 from holdfast.domain.failures import Failure
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.runtimes import Runtime
+from holdfast.domain.telling.reasons import because
 from holdfast.domain.turns import Attempt, AttemptCause, AttemptStatus
 from holdfast.engine.explain import Explanation
 
@@ -64,18 +65,12 @@ def _guard_row(verdict: Verdict) -> tuple[Cell, ...]:
     )
 
 
-def _evidence(decided: Decided) -> str:
-    """What the deciding guard had seen."""
-    texts = (verdict.evidence for verdict in decided.verdicts if verdict.reason is decided.reason)
-    return next((f" ({text})" for text in texts if text), "")
-
-
 def _last(explanation: Explanation, attempt: Attempt, now: Instant) -> Fields:
     decision = attempt.decision
     rows = [
         ("the last time", cell(f"{to_iso(attempt.started_at)} ({age(attempt.started_at, now)} ago)")),
         ("turn", cell(_lineage(explanation, attempt))),
-        ("decided", cell(f"{decision.kind}: {decision.reason}{_evidence(decision)}")),
+        ("decided", cell(f"{decision.kind}: {because(decision).note}")),
         ("came to", cell(_came_to(attempt.status))),
     ]
     if attempt.failure is not None:

@@ -1,4 +1,4 @@
-"""Owns the command packet: what a fresh start would be told."""
+"""Owns the command packet: the hand-over sheet of a session."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from holdfast.domain.telling.packet_text import packet_markdown
 @click.option("--provider", metavar="NAME", help="For this provider; by default the session's own.")
 @pass_invocation
 def packet(run: Invocation, session: str, cwd: str | None, provider: str | None) -> None:
-    """Print what a fresh start would be told.
+    """Print where the work of a session stands, to hand it over.
 
-    This is the short form, for a history that is too long to be sent whole: the goal, what git says
-    about the directory, the last turns, tool calls and those still in flight, what failed, and the next step.
-    It is Markdown. Nothing is changed.
+    The goal, what git says about the directory, the last turns, tool calls and those still in flight, what
+    failed, and the next step, in a few pages of Markdown. A fresh start gets it beside the turns when
+    something was cut or left unfinished. Nothing is changed.
     """
     gathered = run.holdfast.packet(run.find(session), provider, cwd)
     if run.json:

@@ -12,6 +12,8 @@ from holdfast.domain.phases import MayContinue
 from holdfast.domain.policy import ContinuePolicy
 from holdfast.domain.runtimes import KnownRuntime
 from holdfast.domain.sessions import Session
+from holdfast.domain.telling.reasons import because
+from holdfast.domain.telling.transcript import ranges_text
 from holdfast.domain.turns import Turn
 from holdfast.engine.explain import Explanation, WaitingTurn
 
@@ -103,11 +105,11 @@ def next_turn(decision: Decision, provider: str) -> str:
             return f"The next turn forks the {provider} session {provider_session_id}{_provided(decision)}."
         case Fresh():
             start = f"The next turn starts a fresh {provider} session with the whole context"
-            return f"{start}: {_because(decision)}."
+            return f"{start}: {because(decision).note}."
         case Wait():
-            return f"The next turn waits: {_because(decision)}."
+            return f"The next turn waits: {because(decision).note}."
         case Refuse():
-            return f"The next turn would be refused: {_because(decision)}."
+            return f"The next turn would be refused: {because(decision).note}."
         case _:
             assert_never(decision)
 
@@ -122,24 +124,19 @@ def this_turn(decision: Decision) -> str:
         case Fresh():
             if decision.reason is Reason.NO_POINTER:
                 return "starting a new session (no_pointer)"
-            return f"starting fresh: {_because(decision)}"
+            return f"starting fresh: {because(decision).note}"
         case Wait():
-            return f"waiting: {_because(decision)}"
+            return f"waiting: {because(decision).note}"
         case Refuse():
-            return f"refused: {_because(decision)}"
+            return f"refused: {because(decision).note}"
         case _:
             assert_never(decision)
 
 
 def _catching_up(decision: Resume | Fork) -> str:
-    ranges = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in decision.catch_up)
-    word = "turn" if ranges.isdecimal() else "turns"
-    return f", telling it of {word} {ranges}" if ranges else ""
-
-
-def _because(decision: Decision) -> str:
-    evidence = next((v.evidence for v in decision.verdicts if v.reason is decision.reason), "")
-    return f"{decision.reason} ({evidence})" if evidence else decision.reason.value
+    told = ranges_text(decision.catch_up)
+    word = "turn" if told.isdecimal() else "turns"
+    return f", telling it of {word} {told}" if told else ""
 
 
 def _provided(decision: Decision) -> str:

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from holdfast.domain.turns import TurnStatus
 
 from holdfast.clock import Instant
+from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ConversationId
 from holdfast.domain.records import record
 
@@ -143,3 +144,4 @@ class HistoryTurn:
     retry_of: int | None = None  #: the turn that this one repeats
     attempts: int = 0  #: how often it was begun
     not_before: Instant | None = None
+    failure: Failure | None = None

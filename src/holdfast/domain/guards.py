@@ -36,6 +36,9 @@ class Case:
     explicit: bool  #: the caller named the pointer's own id
 
 
+_NOT_TOLD = "cannot be told on this machine"
+
+
 def _passed(reason: Reason, evidence: str = "") -> Verdict:
     return Verdict(reason, Standing.PASSED, Outcome.RESUME, evidence)
 
@@ -48,11 +51,18 @@ def _failed(case: Case, reason: Reason, evidence: str, outcome: Outcome = Outcom
     return Verdict(reason, Standing.FAILED, _no_other_id(case, outcome), evidence)
 
 
-def _unseen(case: Case, reason: Reason, fact: object, name: str, outcome: Outcome = Outcome.FRESH) -> Verdict:
+def _unseen(
+    case: Case,
+    reason: Reason,
+    fact: object,
+    name: str,
+    outcome: Outcome = Outcome.FRESH,
+    missing: str = "is not recorded",
+) -> Verdict:
     """The verdict on a fact that is missing or cannot be seen yet."""
     if fact is NOT_OBSERVABLE:
         return Verdict(reason, Standing.NOT_OBSERVABLE, Outcome.RESUME, f"{name} cannot be seen yet")
-    return Verdict(reason, Standing.MISSING, _no_other_id(case, outcome), f"{name} is not recorded")
+    return Verdict(reason, Standing.MISSING, _no_other_id(case, outcome), f"{name} {missing}")
 
 
 def _either(*facts: object) -> object:
@@ -200,7 +210,7 @@ def _fork_source_grown(case: Case) -> Verdict:
         return _failed(case, Reason.FORK_POINT_MOVED, f"{session.held_by} is writing to the session")
     grown = transcript.grown if isinstance(transcript, TranscriptFacts) else transcript
     if grown is None or grown is NOT_OBSERVABLE:
-        return _unseen(case, Reason.FORK_POINT_MOVED, grown, "the length of the session")
+        return _unseen(case, Reason.FORK_POINT_MOVED, grown, "the length of the session", missing=_NOT_TOLD)
     if grown:
         return _failed(case, Reason.FORK_POINT_MOVED, "the session has grown past the fork point")
     return _passed(Reason.FORK_POINT_MOVED)
@@ -280,7 +290,8 @@ def _transcript_altered(case: Case) -> Verdict:
     intact = transcript.prefix_intact if isinstance(transcript, TranscriptFacts) else transcript
     if case.pointer.transcript is None or intact is None or intact is NOT_OBSERVABLE:
         fact = _either(case.pointer.transcript, intact)
-        return _unseen(case, Reason.TRANSCRIPT_ALTERED, fact, "the recorded beginning of the session")
+        missing = "is not recorded" if case.pointer.transcript is None else "cannot be compared"
+        return _unseen(case, Reason.TRANSCRIPT_ALTERED, fact, "how the session had begun", missing=missing)
     if not intact:
         return _failed(case, Reason.TRANSCRIPT_ALTERED, "its recorded beginning is not what it was")
     return _passed(Reason.TRANSCRIPT_ALTERED)
@@ -292,7 +303,9 @@ def _transcript_ahead(case: Case) -> Verdict:
     transcript = case.facts.transcript
     foreign = transcript.foreign_turns if isinstance(transcript, TranscriptFacts) else transcript
     if foreign is None or foreign is NOT_OBSERVABLE:
-        return _unseen(case, Reason.TRANSCRIPT_AHEAD, foreign, "turns made by hand")
+        return _unseen(
+            case, Reason.TRANSCRIPT_AHEAD, foreign, "how many turns were made by hand", missing=_NOT_TOLD
+        )
     if not foreign:
         return _passed(Reason.TRANSCRIPT_AHEAD)
     evidence = f"{foreign} turns were made outside Holdfast"

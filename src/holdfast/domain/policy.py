@@ -25,6 +25,7 @@ MAX_SECONDS = 100 * 365 * 24 * 3600.0
 MAX_LOCK_TRIES = 100
 MAX_LOCK_BACKOFF = 10.0
 MIN_CONTEXT_TOKENS = 500  #: below this not even the headings fit
+MIN_WINDOW_SHARE, MAX_WINDOW_SHARE = 0.01, 0.8
 MAX_PACKET_ITEMS = 1000
 
 
@@ -201,11 +202,15 @@ class RetentionPolicy:
 class ContextPolicy:
     """How much of the past a turn is sent when the provider's own session does not hold it."""
 
-    #: up to this size the whole history is sent, and so are the turns of others that an agent catches up on
-    transcript_tokens: int = 24_000
-    #: size of the packet that takes its place when it is longer
+    #: of the model's context window, this part may be the past
+    window_share: float = 0.4
+    #: the window of a model that has not told its own yet
+    window_tokens: int = 200_000
+    #: at most so much of the past, whatever the window; None: the share of the window alone says
+    transcript_tokens: int | None = None
+    #: size of a packet
     packet_tokens: int = 8_000
-    #: a longer request or answer is cut in the middle
+    #: a longer request or answer is cut in the middle where the past does not fit whole
     message_characters: int = 12_000
     #: newest turns in a packet
     packet_turns: int = 10
@@ -213,11 +218,19 @@ class ContextPolicy:
     packet_tool_calls: int = 20
 
     def __post_init__(self) -> None:
-        _between("transcript_tokens", self.transcript_tokens, MIN_CONTEXT_TOKENS, MAX_COUNT)
+        _between("window_share", self.window_share, MIN_WINDOW_SHARE, MAX_WINDOW_SHARE)
+        _between("window_tokens", self.window_tokens, MIN_CONTEXT_TOKENS, MAX_COUNT)
+        if self.transcript_tokens is not None:
+            _between("transcript_tokens", self.transcript_tokens, MIN_CONTEXT_TOKENS, MAX_COUNT)
         _between("packet_tokens", self.packet_tokens, MIN_CONTEXT_TOKENS, MAX_COUNT)
         _between("message_characters", self.message_characters, 1, MAX_COUNT)
         _between("packet_turns", self.packet_turns, 1, MAX_PACKET_ITEMS)
         _between("packet_tool_calls", self.packet_tool_calls, 1, MAX_PACKET_ITEMS)
+
+    def past_tokens(self, window: int | None) -> int:
+        """How much of the past may be told to a model with this context window; None: it is not known."""
+        share = max(MIN_CONTEXT_TOKENS, int((window or self.window_tokens) * self.window_share))
+        return share if self.transcript_tokens is None else min(share, self.transcript_tokens)
 
 
 @dataclass(frozen=True, slots=True)

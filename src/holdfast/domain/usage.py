@@ -131,7 +131,7 @@ class ContextShares(Protocol):
 class ContextState(StrEnum):
     OK = "ok"
     WARN = "warn"  #: 70 % by default
-    REFRESH = "refresh"  #: 80 %: the next turn starts fresh with a packet
+    REFRESH = "refresh"  #: 80 %: the next turn starts fresh, with the context
     CRITICAL = "critical"  #: 95 %: nothing may be sent any more
 
 

@@ -302,12 +302,13 @@ class Holdfast(Conversations):
         return replace(told, decision=self._work.judge_here(told.decision, pointer, seq))
 
     def packet(self, session_id: str, provider: str | None = None, work_dir: str | None = None) -> Packet:
-        """What the next turn would be told if it started fresh now. Changes nothing."""
+        """Where the work stands now, to hand it over. Changes nothing."""
+        from holdfast.domain.telling.reasons import because
         from holdfast.engine.packets import gather_packet  # it brings the modules that run processes
 
         told = self.why(session_id, provider)
-        reason, policy = told.decision.reason, self.policy.context
-        return gather_packet(self.store, told.session, policy, reason, work_dir=work_dir)
+        why, policy = because(told.decision), self.policy.context
+        return gather_packet(self.store, told.session, policy, why, work_dir=work_dir)
 
     def stopped_turn(self, session_id: str) -> Turn | None:
         """The newest turn of a session, if it waits to be run, or was stopped before it ended."""

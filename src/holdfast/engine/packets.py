@@ -6,21 +6,20 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from holdfast.domain.conversations import HistoryTurn
-from holdfast.domain.decisions import Reason
 from holdfast.domain.policy import ContextPolicy
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.sessions import Session
 from holdfast.domain.telling.continuation import request_to_continue
 from holdfast.domain.telling.packet import Packet, Start, TurnFailure
 from holdfast.domain.telling.quoting import shortened
-from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall, tool_calls
+from holdfast.domain.telling.reasons import Because
+from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
 from holdfast.domain.turns import Attempt, AttemptStatus, TurnStatus
 from holdfast.engine.ground_truth import ground_truth
+from holdfast.engine.past import PastReader
 from holdfast.engine.told_answers import untold_answers
-from holdfast.errors import NotFound, UnreadableSession
 from holdfast.store.contract import Store
 
-MOST_EVENTS = 500  #: of each turn, the newest
 _LONGEST_MESSAGE = 2000
 
 
@@ -28,7 +27,7 @@ def gather_packet(
     store: Store,
     session: Session,
     policy: ContextPolicy,
-    reason: Reason,
+    why: Because,
     *,
     seq: int | None = None,
     work_dir: str | None = None,
@@ -39,10 +38,12 @@ def gather_packet(
     """
     newest = store.newest_attempt(session.id)
     next_turn = _next_turn(store, session) if seq is None else seq
-    turns = store.history(session.conversation_id, last=next_turn - 1, limit=policy.packet_turns)
-    record = _Record(store, session, turns, next_turn)
-    calls = record.calls()
-    attempts = record.attempts()
+    reader = PastReader(store, session)
+    turns = reader.history(last=next_turn - 1, limit=policy.packet_turns)
+    settled = max((turn.seq for turn in turns if turn.status == TurnStatus.DONE), default=0)
+    ran = [*((turn.session_id, turn.seq) for turn in turns), (session.id, next_turn)]
+    calls = [call for who, at in ran for call in reader.calls_of(who, at, settled=at <= settled)]
+    attempts = [attempt for who, at in ran for attempt in reader.attempts(who, at)]
     goal = session.purpose or _asked(turns)
     return Packet(
         session_id=session.id,
@@ -51,7 +52,7 @@ def gather_packet(
         phase=session.phase.value,
         next_turn=next_turn,
         interrupted=_interrupted(next_turn, attempts, calls),
-        why_fresh=reason,
+        why_fresh=why,
         ground_truth=ground_truth(work_dir or (newest.work_dir if newest else None)),
         turns=tuple(_shown(turn, policy.message_characters) for turn in turns),
         tool_calls=_newest(calls, policy, in_flight=False),
@@ -67,42 +68,6 @@ def gather_packet(
 def _asked_of_people(store: Store, session: Session) -> str | None:
     asked = store.approvals(session_id=session.id, limit=1)
     return f"{asked[0].what} ({asked[0].id})" if asked else None
-
-
-class _Record:
-    """What ran in the newest turns and in the next one, oldest first."""
-
-    def __init__(self, store: Store, session: Session, turns: Sequence[HistoryTurn], next_turn: int) -> None:
-        self._store = store
-        self._conversations: dict[str, str] = {session.id: session.conversation_id}
-        self._settled = max((turn.seq for turn in turns if turn.status == TurnStatus.DONE), default=0)
-        found = [(self._conversation(turn.session_id), turn.seq) for turn in turns]
-        found.append((session.conversation_id, next_turn))
-        self._turns = [(conversation, seq) for conversation, seq in found if conversation is not None]
-
-    def calls(self) -> list[ToolCall]:
-        calls: list[ToolCall] = []
-        for conversation, seq in self._turns:
-            events = self._store.newest_events(conversation, seq, MOST_EVENTS)
-            calls += tool_calls(seq, events, settled=seq <= self._settled)
-        return calls
-
-    def attempts(self) -> list[Attempt]:
-        return [
-            attempt
-            for conversation, seq in self._turns
-            for attempt in self._store.attempts(conversation, seq)
-        ]
-
-    def _conversation(self, session_id: str) -> str | None:
-        """A turn that a fork inherited has its record where it ran."""
-        if session_id not in self._conversations:
-            try:
-                found = self._store.get_session(session_id)
-            except (NotFound, UnreadableSession):
-                return None
-            self._conversations[session_id] = found.conversation_id
-        return self._conversations[session_id]
 
 
 def _next_turn(store: Store, session: Session) -> int:
@@ -132,7 +97,7 @@ def _shown(turn: HistoryTurn, limit: int) -> HistoryTurn:
 
 def _newest(calls: Iterable[ToolCall], policy: ContextPolicy, *, in_flight: bool) -> tuple[ToolCall, ...]:
     wanted = [call for call in calls if (call.outcome is CallOutcome.IN_FLIGHT) is in_flight]
-    return tuple(wanted[-policy.packet_tool_calls :])
+    return tuple(call.within(_LONGEST_MESSAGE) for call in wanted[-policy.packet_tool_calls :])
 
 
 def _start(attempt: Attempt) -> Start:

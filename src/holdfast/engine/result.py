@@ -10,6 +10,7 @@ from holdfast.domain.decisions import Decision, decision_document
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId, SessionId
 from holdfast.domain.records import record
+from holdfast.domain.telling.transcript import NOTHING_TOLD, PastTold, past_document
 from holdfast.domain.turns import TurnStatus
 from holdfast.domain.usage import Usage
 
@@ -31,6 +32,7 @@ class RunResult:
     session_name: str | None = None
     notices: tuple[str, ...] = ()  #: worth a person's attention: not saved, context nearly full …
     approval: Approval | None = None  #: what a turn that waits is waiting for
+    past: PastTold = NOTHING_TOLD  #: what of the past was sent along with the request
 
     @property
     def ok(self) -> bool:
@@ -98,6 +100,7 @@ def result_document(result: RunResult) -> dict[str, object]:
         else {"class": failure.failure_class.value, "message": failure.message},
         "notices": list(result.notices),
         "approval": None if result.approval is None else _approval(result.approval),
+        "past": past_document(result.past),
         "continue_with": result.continue_with,
     }
 

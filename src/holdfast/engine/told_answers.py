@@ -17,12 +17,12 @@ from holdfast.store.contract import Store
 
 
 def untold_answers(store: Store, session: Session, seq: int) -> tuple[ToldAnswer, ...]:
-    """Oldest first, for turn ``seq``. A turn's own tool call has its answer in another way."""
+    """Oldest first, for turn ``seq``."""
     now = store.now()
     found = [
         (at, approval)
         for approval in _approvals(store, session.id)
-        if approval.seq is None and (at := settled_at(approval, now)) is not None
+        if (at := settled_at(approval, now)) is not None
     ]
     if not found:
         return ()

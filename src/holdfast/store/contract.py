@@ -174,9 +174,19 @@ class Store(Protocol):
     def get_conversation(self, conversation_id: str) -> Conversation: ...
 
     def history(
-        self, conversation_id: str, *, first: int = 1, last: int | None = None, limit: int | None = None
+        self,
+        conversation_id: str,
+        *,
+        first: int = 1,
+        last: int | None = None,
+        limit: int | None = None,
+        unsent: bool = True,
     ) -> tuple[HistoryTurn, ...]:
-        """The current history, oldest first; with ``limit``, its newest turns. Reads through forks."""
+        """The current history, oldest first; with ``limit``, its newest turns. Reads through forks.
+
+        Without ``unsent``, what agents are told of: not the turns that wait to be begun, nor those that were
+        refused or cancelled before any agent was started for them.
+        """
         ...
 
     def edit_turn(

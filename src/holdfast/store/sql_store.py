@@ -206,7 +206,13 @@ class SqlStore(HookVerbs):
             return history.get(s, conversation_id)
 
     def history(
-        self, conversation_id: str, *, first: int = 1, last: int | None = None, limit: int | None = None
+        self,
+        conversation_id: str,
+        *,
+        first: int = 1,
+        last: int | None = None,
+        limit: int | None = None,
+        unsent: bool = True,
     ) -> tuple[HistoryTurn, ...]:
         check_whole("first", first)
         for field, given in (("last", last), ("limit", limit)):
@@ -216,7 +222,7 @@ class SqlStore(HookVerbs):
             conversation = history.get(s, conversation_id)
             past = history.LAST_SEQ
             up_to, at_most = (past if given is None else given for given in (last, limit))
-            return tuple(history.read(s, conversation, first=first, last=up_to, limit=at_most))
+            return tuple(history.read(s, conversation, first=first, last=up_to, limit=at_most, unsent=unsent))
 
     def edit_turn(
         self, session_id: str, seq: int, *, prompt: str | None = None, response: str | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import pytest
 
@@ -270,7 +271,7 @@ class ForkedHistoryContract:
         ids=str,
     )
     def test_a_part_of_it_is_read_across_the_fork_points(
-        self, store: Store, wanted: dict[str, int], expected: list[int]
+        self, store: Store, wanted: dict[str, Any], expected: list[int]
     ) -> None:
         grandparent = talked(store, "one", "two", "unseen")
         parent = fork(store, grandparent, 2)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -93,7 +94,7 @@ class HistoryContract:
         ids=str,
     )
     def test_a_part_of_it_and_with_a_limit_its_newest_turns(
-        self, store: Store, wanted: dict[str, int], expected: list[int]
+        self, store: Store, wanted: dict[str, Any], expected: list[int]
     ) -> None:
         session = talked(store, *"abcde")
         found = store.history(session.conversation_id, **wanted)

@@ -24,10 +24,17 @@ class ToldAnswer:
     verdict: str
     by: str | None  #: None: nobody, it has expired
     note: str | None
+    why_void: str | None = None  #: it was about a tool call, which was never made
 
 
 def settled_at(approval: Approval, now: Instant) -> Instant | None:
-    """When its answer came, or could no longer come; None for one that is open or was given up."""
+    """When its answer came, or could no longer come; None for one that is open or was given up.
+
+    The answer to a tool call is told by the call itself, unless it is void: then at the earliest it came.
+    """
+    if approval.seq is not None:
+        voided = approval.status is ApprovalStatus.VOIDED and approval.used_at is None
+        return (approval.answered_at or approval.requested_at) if voided else None
     if approval.status in (ApprovalStatus.APPROVED, ApprovalStatus.DENIED):
         return approval.answered_at
     return approval.expires_at if _has_expired(approval, now) else None
@@ -44,6 +51,7 @@ def told_answer(approval: Approval, now: Instant) -> ToldAnswer:
         "expired" if _has_expired(approval, now) else approval.status.value,
         approval.answered_by,
         None if note is None else shortened(redact_text(note), _MOST_CHARACTERS),
+        None if approval.seq is None else approval.void_reason or "no reason is recorded",
     )
 
 
@@ -63,6 +71,7 @@ def answer_document(answer: ToldAnswer) -> dict[str, object]:
         "verdict": answer.verdict,
         "by": answer.by,
         "note": answer.note,
+        "why_void": answer.why_void,
     }
 
 
@@ -74,7 +83,11 @@ def _rendered(answers: Sequence[ToldAnswer], first: int, limit: int) -> str:
     lines = [f"[... {first} earlier left out ...]"] if first else []
     for answer in answers[first:]:
         by = "" if answer.by is None else f" by {on_one_line(answer.by, _LONGEST_NAME)}"
-        lines += [f"Approval {answer.approval_id} is {answer.verdict}{by}. You had asked:"]
+        if answer.why_void is None:
+            lines += [f"Approval {answer.approval_id} is {answer.verdict}{by}. You had asked:"]
+        else:
+            why = on_one_line(answer.why_void, _LONGEST_NAME)
+            lines += [f"Approval {answer.approval_id} is void ({why}). This call did NOT run:"]
         lines += [quoted(answer.what, limit)]
         if answer.note is not None:
             lines += ["The answer says:", quoted(answer.note, limit)]

@@ -11,17 +11,23 @@ import re
 from collections.abc import Sequence
 
 from holdfast.domain.conversations import HistoryTurn
-from holdfast.domain.decisions import Reason
 from holdfast.domain.policy import ContextPolicy
 from holdfast.domain.records import record
 from holdfast.domain.telling.answers import ToldAnswer, answers_text
 from holdfast.domain.telling.continuation import request_to_continue, says_continue
-from holdfast.domain.telling.fresh_reasons import FRESH_REASONS
 from holdfast.domain.telling.packet import Packet
-from holdfast.domain.telling.packet_text import call_line, newest_lines, packet_markdown
+from holdfast.domain.telling.packet_text import call_line, frame_markdown, newest_lines
 from holdfast.domain.telling.quoting import fitted, quoted
+from holdfast.domain.telling.reasons import Because
 from holdfast.domain.telling.tool_calls import ToolCall
-from holdfast.domain.telling.transcript import LEAST_TURN_BYTES, transcript, whole_transcript
+from holdfast.domain.telling.transcript import (
+    LEAST_TURN_BYTES,
+    NOTHING_TOLD,
+    PastTold,
+    PastTurn,
+    Told,
+    transcript,
+)
 from holdfast.domain.text import clean_text, utf8_size
 from holdfast.domain.usage import BYTES_PER_TOKEN
 
@@ -58,6 +64,16 @@ class NewRequest:
     prompt: str
     seq: int
     answers: tuple[ToldAnswer, ...] = ()  #: to what its agent had asked people, and was not told yet
+    session_id: str = ""  #: for the commands that have what is cut
+    window: int | None = None  #: the context window of the model that is asked; None: it is not known
+
+
+@record
+class Composed:
+    """What a turn is sent, and how much of the past is in it."""
+
+    text: str
+    past: PastTold = NOTHING_TOLD
 
 
 @record
@@ -77,13 +93,13 @@ class Interruption:
 
 def compose_resumed(
     request: NewRequest,
-    catch_up: Sequence[HistoryTurn],
+    catch_up: Sequence[PastTurn],
     policy: ContextPolicy,
     *,
     stopped: Sequence[HistoryTurn] = (),
     interrupted: bool = False,
     interruption: Interruption | None = None,
-) -> str:
+) -> Composed:
     """For a provider session that goes on: the request, after the turns it has not seen.
 
     ``stopped`` are turns of its own among them that were never answered: to continue means them.
@@ -92,47 +108,45 @@ def compose_resumed(
     """
     prompt, answered = request.prompt, _answered(request.answers, policy)
     if not interrupted and not catch_up and not answered and prompt.startswith("/"):
-        return clean_text(prompt)
+        return Composed(clean_text(prompt))
     continued = request_to_continue(stopped) if says_continue(prompt) else None
-    untold = [turn for turn in catch_up if turn is not continued]
-    parts: list[str] = []
-    if untold:
-        size = policy.transcript_tokens * BYTES_PER_TOKEN
-        parts = [_CATCH_UP, transcript(untold, size, policy.message_characters)]
+    untold = [past for past in catch_up if past.turn is not continued]
+    told = transcript(untold, past_size(policy, request.window), policy.message_characters, _where(request))
+    parts = [_CATCH_UP, told.text] if untold else []
     parts += answered
-    if interruption is not None and (told := interruption.text(_half_a_packet(policy))):
-        parts.append(told)
+    if interruption is not None and (stopped_words := interruption.text(_half_a_packet(policy))):
+        parts.append(stopped_words)
     if interrupted:
-        return _composed(parts, _marker(request.seq, _INTERRUPTED), _GO_ON)
+        return _composed(parts, _marker(request.seq, _INTERRUPTED), _GO_ON, told)
     if continued is not None:
         parts.append(_to_be_continued(continued, policy))
     is_more_of_it = says_continue(prompt) and interruption is not None and interruption.turns
-    return _composed(parts, _marker(request.seq, _GOES_ON if is_more_of_it else _NEW), prompt)
+    return _composed(parts, _marker(request.seq, _GOES_ON if is_more_of_it else _NEW), prompt, told)
 
 
 def compose_fresh(
     request: NewRequest,
-    history: Sequence[HistoryTurn],
+    past: Sequence[PastTurn],
     packet: Packet | None,
-    reason: Reason,
+    why: Because,
     policy: ContextPolicy,
-) -> str:
-    """For a new provider session: the request, after the whole history or, where that is too long, the packet.
+) -> Composed:
+    """For a new provider session: the request, after the past; where that does not fit whole, with the packet.
 
     A first request is sent as it is.
     """
     prompt, answered = request.prompt, _answered(request.answers, policy)
-    continued = request_to_continue(history) if says_continue(prompt) else None
-    meant = "" if continued is None else _to_be_continued(continued, policy)
-    past = _past(history, packet, policy, utf8_size(meant) + sum(map(utf8_size, answered)))
-    if past:
-        why = f"{_OURS}fresh session: {reason}, {FRESH_REASONS[reason]}.\n{_UNKNOWN}"
-        return _composed(
-            [why, *past, *answered, *([meant] if meant else [])], _marker(request.seq, _NEW), prompt
-        )
+    asked = [each.turn for each in past if not each.begun_before]
+    continued = request_to_continue(asked) if says_continue(prompt) else None
+    meant = [] if continued is None else [_to_be_continued(continued, policy)]
+    size = past_size(policy, request.window) - sum(map(utf8_size, (*answered, *meant)))
+    parts, told = _past(past, packet, policy, size, _where(request))
+    if parts:
+        lead = f"{_OURS}fresh session: {why.reason}, {why.sentence}.\n{_UNKNOWN}"
+        return _composed([lead, *parts, *answered, *meant], _marker(request.seq, _NEW), prompt, told)
     if answered or prompt.startswith(_OURS):
-        return _composed(answered, _marker(request.seq, _NEW), prompt)
-    return clean_text(prompt)
+        return _composed(answered, _marker(request.seq, _NEW), prompt, told)
+    return Composed(clean_text(prompt))
 
 
 def current_request(text: str) -> str:
@@ -147,24 +161,35 @@ def says_interrupted(text: str) -> bool:
     return found is not None and found[0].endswith(f"{_INTERRUPTED}\n")
 
 
-def most_turns(policy: ContextPolicy) -> int:
+def past_size(policy: ContextPolicy, window: int | None = None) -> int:
+    """How many bytes of the past a model with this context window may be told; None: it is not known."""
+    return policy.past_tokens(window) * BYTES_PER_TOKEN
+
+
+def most_turns(policy: ContextPolicy, window: int | None = None) -> int:
     """With more turns than this no history fits; nobody needs to read further back."""
-    return policy.transcript_tokens * BYTES_PER_TOKEN // LEAST_TURN_BYTES + 1
+    return past_size(policy, window) // LEAST_TURN_BYTES + 1
 
 
 def _past(
-    history: Sequence[HistoryTurn], packet: Packet | None, policy: ContextPolicy, spent: int
-) -> list[str]:
-    """The parts that tell it; ``spent`` bytes of either budget are gone already."""
-    # Neither the history nor an answer tells what a turn did that never ended.
-    untold = packet_markdown(packet, policy, with_turns=False) if packet and packet.is_unfinished else ""
-    size = policy.transcript_tokens * BYTES_PER_TOKEN - spent - utf8_size(untold)
-    whole = whole_transcript(history, size, policy.message_characters)
-    if whole is not None:
-        return [part for part in (whole, untold) if part]
-    if packet is None:
-        return [transcript(history, size, policy.message_characters)]
-    return [packet_markdown(packet, policy, spent=spent)]
+    past: Sequence[PastTurn], packet: Packet | None, policy: ContextPolicy, size: int, where: str
+) -> tuple[list[str], Told]:
+    """The parts that tell it, in ``size`` bytes together."""
+    told = transcript(past, size, policy.message_characters, where)
+    # no turn tells of what is left of one that never ended, and none what is not told in full
+    if packet is None or not (packet.is_unfinished or told.past.cuts):
+        return [told.text] if told.text else [], told
+    frame = frame_markdown(packet, policy, size // 2)
+    told = transcript(past, size - utf8_size(frame), policy.message_characters, where)
+    return [part for part in (told.text, frame) if part], told
+
+
+def _where(request: NewRequest) -> str:
+    """Where everything is that was cut; "" where nobody can look."""
+    if not request.session_id:
+        return ""
+    session = request.session_id
+    return f"`holdfast log {session} --json` has the calls, `holdfast show {session} --turns {request.seq} --json` the texts"
 
 
 def _answered(answers: Sequence[ToldAnswer], policy: ContextPolicy) -> list[str]:
@@ -193,5 +218,5 @@ def _marker(seq: int, words: str) -> str:
     return f"{_OURS}turn {seq}: {words}"
 
 
-def _composed(parts: Sequence[str], marker: str, request: str) -> str:
-    return clean_text("\n\n".join([*parts, f"{marker}\n{request}"]))
+def _composed(parts: Sequence[str], marker: str, request: str, told: Told) -> Composed:
+    return Composed(clean_text("\n\n".join([*parts, f"{marker}\n{request}"])), told.past)

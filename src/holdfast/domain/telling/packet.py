@@ -1,13 +1,12 @@
-"""Owns the packet: what a fresh provider session must know of the work so far, as a record and as JSON."""
+"""Owns the packet: where the work of a session stands, to hand it over, as a record and as JSON."""
 
 from __future__ import annotations
 
 from holdfast.clock import to_iso
 from holdfast.domain.conversations import HistoryTurn
-from holdfast.domain.decisions import Reason
 from holdfast.domain.records import record
 from holdfast.domain.telling.answers import ToldAnswer, answer_document
-from holdfast.domain.telling.fresh_reasons import FRESH_REASONS
+from holdfast.domain.telling.reasons import Because
 from holdfast.domain.telling.tool_calls import ToolCall
 
 PACKET_SCHEMA_VERSION = 1
@@ -51,7 +50,7 @@ class Packet:
     phase: str
     next_turn: int
     interrupted: bool  #: the next turn was begun before and did not end
-    why_fresh: Reason
+    why_fresh: Because
     ground_truth: GroundTruth
     turns: tuple[HistoryTurn, ...]  #: the newest before the next one, oldest first
     tool_calls: tuple[ToolCall, ...]  #: the newest that have ended, oldest first
@@ -85,7 +84,7 @@ def packet_document(packet: Packet) -> dict[str, object]:
         "schema_version": PACKET_SCHEMA_VERSION,
         "session_id": packet.session_id,
         "agent": packet.agent,
-        "why_fresh": {"reason": packet.why_fresh.value, "words": FRESH_REASONS[packet.why_fresh]},
+        "why_fresh": {"reason": packet.why_fresh.reason.value, "words": packet.why_fresh.sentence},
         "goal": packet.goal,
         "phase": packet.phase,
         "step": {"turn": packet.next_turn, "interrupted": packet.interrupted},

@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable
 from holdfast.domain.policy import ContextPolicy
 from holdfast.domain.records import record
 from holdfast.domain.telling.answers import answers_text
-from holdfast.domain.telling.fresh_reasons import FRESH_REASONS
 from holdfast.domain.telling.packet import GroundTruth, Packet, Start, TurnFailure
 from holdfast.domain.telling.quoting import fitted, on_one_line, quoted
 from holdfast.domain.telling.tool_calls import ToolCall
-from holdfast.domain.telling.transcript import transcript
+from holdfast.domain.telling.transcript import PastTurn, transcript
 from holdfast.domain.text import utf8_size
 from holdfast.domain.usage import BYTES_PER_TOKEN
 
@@ -26,15 +25,25 @@ class _Section:
     body: Callable[[int], str]  #: its text in so many bytes; "" for nothing to tell
 
 
-def packet_markdown(packet: Packet, policy: ContextPolicy, *, with_turns: bool = True, spent: int = 0) -> str:
-    """At most ``policy.packet_tokens``, as ``estimate_tokens`` counts them, less ``spent`` bytes.
+def packet_markdown(packet: Packet, policy: ContextPolicy) -> str:
+    """At most ``policy.packet_tokens``, as ``estimate_tokens`` counts them.
 
     The ground truth and the calls in flight get room first; the turns get what the others leave.
     """
+    return _markdown(packet, _sections(packet, policy), policy.packet_tokens * BYTES_PER_TOKEN)
+
+
+def frame_markdown(packet: Packet, policy: ContextPolicy, size: int) -> str:
+    """The packet without what stands beside it already: why it is fresh, the turns, and what they called."""
+    beside = ("Why this is a fresh session", "Answers", "Last turns", "Tool calls")
+    sections = tuple(section for section in _sections(packet, policy) if section.title not in beside)
+    return _markdown(packet, sections, min(size, policy.packet_tokens * BYTES_PER_TOKEN))
+
+
+def _markdown(packet: Packet, sections: tuple[_Section, ...], size: int) -> str:
     lead = f"# Where the work of session {packet.session_id} stands"
-    sections = _sections(packet, policy, with_turns=with_turns)
     texts: dict[str, str] = {}
-    room = policy.packet_tokens * BYTES_PER_TOKEN - utf8_size(lead) - spent
+    room = size - utf8_size(lead)
     for section in sorted(sections, key=lambda s: s.rank):
         heading = f"\n\n## {section.title}\n\n"
         body = section.body(max(0, room - utf8_size(heading)) // section.share)
@@ -43,10 +52,10 @@ def packet_markdown(packet: Packet, policy: ContextPolicy, *, with_turns: bool =
     return lead + "".join(texts[section.title] for section in sections)
 
 
-def _sections(packet: Packet, policy: ContextPolicy, *, with_turns: bool) -> tuple[_Section, ...]:
+def _sections(packet: Packet, policy: ContextPolicy) -> tuple[_Section, ...]:
     """In the order in which they are read."""
-    why = f"{packet.why_fresh}: {FRESH_REASONS[packet.why_fresh]}."
-    turns = packet.turns if with_turns else ()
+    why = f"{packet.why_fresh.reason}: {packet.why_fresh.sentence}."
+    turns = tuple(PastTurn(turn) for turn in packet.turns)
     in_flight = "In flight when it stopped: check before repeating"
     return (
         _Section("Why this is a fresh session", 0, 1, lambda _: why),
@@ -57,12 +66,16 @@ def _sections(packet: Packet, policy: ContextPolicy, *, with_turns: bool) -> tup
         _Section("Open approval", 5, 4, lambda room: _quote(packet.open_approval or "", room)),
         _Section("Answers", 5, 4, lambda room: answers_text(packet.answers, room)),
         _Section("What failed", 7, 8, lambda room: newest_lines(map(_failure_line, packet.failures), room)),
-        _Section("Last turns", 11, 1, lambda room: transcript(turns, room, policy.message_characters)),
+        _Section("Last turns", 11, 1, lambda room: _last_turns(turns, room, policy)),
         _Section("Tool calls", 8, 4, lambda room: newest_lines(map(call_line, packet.tool_calls), room)),
         _Section("Files written", 9, 8, lambda room: newest_lines(map(_line, packet.artifacts), room)),
         _Section("How turns were started", 10, 8, lambda room: newest_lines(map(_start_line, packet.starts), room)),
         _Section("Next step", 2, 1, lambda _: packet.next_step),
     )  # fmt: skip
+
+
+def _last_turns(turns: tuple[PastTurn, ...], room: int, policy: ContextPolicy) -> str:
+    return transcript(turns, room, policy.message_characters).text
 
 
 def _step(packet: Packet) -> str:
@@ -86,7 +99,7 @@ def _ground_truth(truth: GroundTruth, room: int) -> str:
 
 def call_line(call: ToolCall) -> str:
     said = f": {_line(call.output)}" if call.output else ""
-    return f"turn {call.turn}, {call.outcome}: {_line(call.tool)} {_line(call.arguments)}{said}"
+    return f"turn {call.turn}, {call.outcome.words}: {_line(call.tool)} {_line(call.arguments)}{said}"
 
 
 def _failure_line(failure: TurnFailure) -> str:

@@ -1,68 +1,301 @@
-"""Owns a history as text: oldest turn first, the newest kept, within a budget, every cut visible."""
+"""Owns the past as text: oldest turn first, within a budget; older turns are shortened before any is left out."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from holdfast.domain.conversations import HistoryTurn
+from holdfast.domain.records import record
 from holdfast.domain.telling.quoting import fitted, on_one_line, quoted
+from holdfast.domain.telling.tool_calls import ToolCall
 from holdfast.domain.text import utf8_size
 
 #: no turn is shorter than this in a transcript: more turns than fit in that way need not be read
 LEAST_TURN_BYTES = 40
+#: of a request and of an answer that is told by its first line
+FIRST_LINE_CHARACTERS = 200
+_FIRST_LINES = (FIRST_LINE_CHARACTERS, 80)
+#: of a tool's result that is shortened
+RESULT_CHARACTERS = 500
 
 _GAP = "\n\n"
 _AGENT = 60
+_ON_A_LINE = 300
+_NOTE_BYTES = 500  #: is kept free for the words about what was cut
 
 
-def transcript(history: Sequence[HistoryTurn], size: int, message_characters: int) -> str:
-    """At most ``size`` bytes. Turns that do not fit are left out from the oldest on, and counted.
+@record
+class PastTurn:
+    """One turn as an agent is told of it: what was asked, which tools were called, what was answered."""
 
-    The newest one is there if anything is: its messages are shortened until it fits.
+    turn: HistoryTurn
+    calls: tuple[ToolCall, ...] = ()
+    is_outline: bool = False  #: only the beginnings of its texts were read, and none of its calls
+    calls_unread: bool = False  #: its texts are whole, and its calls were not read
+    begun_before: bool = False  #: the turn that is about to run: its request follows by itself
+
+
+@record
+class Cuts:
+    """What of the past is told in less than its own words."""
+
+    left_out: tuple[int, ...] = ()  #: turns
+    first_lines: tuple[int, ...] = ()  #: turns
+    without_calls: tuple[int, ...] = ()  #: turns that are told, but not what tools they called
+    messages: int = 0  #: requests and answers whose middle is left out
+    results: int = 0  #: results of tools, and their arguments, that are cut
+
+    def __bool__(self) -> bool:
+        return any((self.left_out, self.first_lines, self.without_calls, self.messages, self.results))
+
+    @property
+    def words(self) -> str:
+        """All of it in one line; "" for nothing."""
+        parts = []
+        if self.left_out:
+            parts.append(f"{_turns(self.left_out)} left out")
+        if self.first_lines:
+            parts.append(f"{_turns(self.first_lines)} summarised to {_their(self.first_lines)} first lines")
+        if self.without_calls:
+            parts.append(f"the tool calls of {_numbers(self.without_calls)} not listed")
+        counted = [(self.messages, "message"), (self.results, "tool result")]
+        shortened = [f"{n:,} {what}{'' if n == 1 else 's'}" for n, what in counted if n]
+        if shortened:
+            parts.append(f"{' and '.join(shortened)} shortened")
+        return "; ".join(parts)
+
+
+@record
+class PastTold:
+    """How much of the past a text tells."""
+
+    turns: tuple[int, ...] = ()  #: told of, in full or in part
+    cuts: Cuts = Cuts()
+
+
+NOTHING_TOLD = PastTold()
+
+
+@record
+class Told:
+    text: str
+    past: PastTold = NOTHING_TOLD
+
+
+def past_document(past: PastTold) -> dict[str, object]:
+    """As plain JSON; turns are ranges."""
+    cuts = past.cuts
+    return {
+        "turns": ranges_text(ranges(past.turns)),
+        "left_out": ranges_text(ranges(cuts.left_out)),
+        "first_lines": ranges_text(ranges(cuts.first_lines)),
+        "without_tool_calls": ranges_text(ranges(cuts.without_calls)),
+        "messages_shortened": cuts.messages,
+        "tool_results_shortened": cuts.results,
+    }
+
+
+@record
+class _Rendered:
+    text: str
+    messages: int = 0  #: that were shortened
+    results: int = 0
+    in_short: bool = False  #: by its first lines
+
+
+_LEFT_OUT = _Rendered("")
+
+
+def transcript(past: Sequence[PastTurn], size: int, message_characters: int, where: str = "") -> Told:
+    """At most ``size`` bytes. The newest turns are whole; what does not fit is shortened before it is left out.
+
+    A cut is said in the first line, with ``where`` the whole text is found. The newest turn is there if
+    anything is: its messages are shortened until it fits.
     """
-    whole = whole_transcript(history, size, message_characters)
+    whole = _whole(past, size)
     if whole is not None:
         return whole
-    note = _left_out(history)
-    room = size - utf8_size(note) - len(_GAP)
-    newest = fitted(lambda limit: _turn(history[-1], limit), message_characters, room)
-    if not newest:
-        return note if utf8_size(note) <= size else ""
-    kept = [newest]
-    room -= utf8_size(newest)
-    for turn in reversed(history[:-1]):
-        text = _turn(turn, message_characters)
-        room -= utf8_size(text) + len(_GAP)
-        if room < 0:
-            break
-        kept.append(text)
-    omitted = history[: len(history) - len(kept)]
-    return _GAP.join([*([_left_out(omitted)] if omitted else []), *reversed(kept)])
+    room = size - _NOTE_BYTES if size > 2 * _NOTE_BYTES else size // 2
+    newest = _newest(past[-1], room, message_characters)
+    room -= utf8_size(newest.text)
+    outlines = _outlines(past[:-1], room)
+    spare = room - sum(utf8_size(each.text) + len(_GAP) for each in outlines)
+    rendered = [newest]
+    for each, outline in zip(reversed(past[:-1]), outlines, strict=False):
+        chosen = _most_that_fits(each, spare + utf8_size(outline.text), message_characters) or outline
+        spare -= utf8_size(chosen.text) - utf8_size(outline.text)
+        rendered.append(chosen)
+    rendered += [_LEFT_OUT] * (len(past) - len(rendered))
+    return _assembled(past, rendered[::-1], where, size)
 
 
-def whole_transcript(history: Sequence[HistoryTurn], size: int, message_characters: int) -> str | None:
-    """Every turn, or None if that is more than ``size`` bytes. A message that is too long is still cut."""
-    if len(history) * LEAST_TURN_BYTES > size:
+def _whole(past: Sequence[PastTurn], size: int) -> Told | None:
+    """Every turn in its own words, or None if that is more than ``size`` bytes."""
+    if len(past) * LEAST_TURN_BYTES > size or any(each.is_outline or each.calls_unread for each in past):
         return None
     texts: list[str] = []
     room = size + len(_GAP)
-    for turn in reversed(history):
-        texts.append(_turn(turn, message_characters))
+    for each in reversed(past):
+        texts.append(_render(each, None, None).text)
         room -= utf8_size(texts[-1]) + len(_GAP)
         if room < 0:
             return None
-    return _GAP.join(reversed(texts))
+    return Told(_GAP.join(reversed(texts)), PastTold(tuple(each.turn.seq for each in past)))
 
 
-def _turn(turn: HistoryTurn, message_characters: int) -> str:
-    heading = f"Turn {turn.seq}, agent {on_one_line(turn.agent, _AGENT)}, {turn.status}."
-    lines = [heading, "Request:", quoted(turn.prompt, message_characters)]
-    if turn.response is None:
-        return "\n".join([*lines, "No answer."])
-    return "\n".join([*lines, "Answer:", quoted(turn.response, message_characters)])
+def _newest(newest: PastTurn, room: int, message_characters: int) -> _Rendered:
+    best = _most_that_fits(newest, room, message_characters)
+    if best is not None:
+        return best
+    rendered = _render(newest, 0, 0)
+
+    def at(limit: int) -> str:
+        nonlocal rendered
+        rendered = _render(newest, limit, min(limit, RESULT_CHARACTERS))
+        return rendered.text
+
+    text = "" if newest.is_outline else fitted(at, message_characters, room)
+    return (
+        replace(rendered, text=text)
+        if text
+        else _Rendered(fitted(lambda _: _outline(newest), 0, room), in_short=True)
+    )
 
 
-def _left_out(omitted: Sequence[HistoryTurn]) -> str:
-    characters = sum(len(turn.prompt) + len(turn.response or "") for turn in omitted)
-    turns = "1 earlier turn" if len(omitted) == 1 else f"{len(omitted):,} earlier turns"
-    return f"[... {turns} left out, {characters:,} characters ...]"
+def _outlines(older: Sequence[PastTurn], room: int) -> list[_Rendered]:
+    """The first lines of those that fit, the newest first: of all in half of the room, else of most in more."""
+    found: list[_Rendered] = []
+    for characters in _FIRST_LINES:
+        found = [_Rendered(_outline(each, characters), in_short=True) for each in reversed(older)]
+        if sum(utf8_size(each.text) + len(_GAP) for each in found) <= room // 2:
+            return found
+    room = room * 3 // 4
+    for number, each in enumerate(found):
+        room -= utf8_size(each.text) + len(_GAP)
+        if room < 0:
+            return found[:number]
+    return found
+
+
+def _most_that_fits(each: PastTurn, room: int, message_characters: int) -> _Rendered | None:
+    if each.is_outline:
+        return None
+    for limits in ((None, None), (message_characters, RESULT_CHARACTERS)):
+        rendered = _render(each, *limits)
+        if utf8_size(rendered.text) <= room:
+            return rendered
+    return None
+
+
+def _assembled(past: Sequence[PastTurn], rendered: Sequence[_Rendered], where: str, size: int) -> Told:
+    told = [(each.turn.seq, each, how) for each, how in zip(past, rendered, strict=True)]
+    cuts = Cuts(
+        left_out=tuple(seq for seq, _, how in told if not how.text),
+        first_lines=tuple(seq for seq, _, how in told if how.text and how.in_short),
+        without_calls=tuple(
+            seq for seq, each, how in told if how.text and not how.in_short and each.calls_unread
+        ),
+        messages=sum(how.messages for how in rendered),
+        results=sum(how.results for how in rendered),
+    )
+    note = f"[... {cuts.words}{f'; {where}' if where else ''} ...]" if cuts else ""
+    texts = [text for text in (note, *(how.text for how in rendered)) if text]
+    while texts and utf8_size(_GAP.join(texts)) > size:
+        texts.pop()
+    return Told(_GAP.join(texts), PastTold(tuple(seq for seq, _, how in told if how.text), cuts))
+
+
+def _render(each: PastTurn, message_characters: int | None, result_characters: int | None) -> _Rendered:
+    """None: as much as there is."""
+    turn = each.turn
+    lines, cut = [_heading(each)], 0
+    if not each.begun_before:
+        lines += ["Request:", quoted(turn.prompt, _limit(turn.prompt, message_characters))]
+        cut += _is_longer(turn.prompt, message_characters)
+    results = 0
+    if each.calls:
+        lines.append("Tool calls:")
+        for call in each.calls:
+            lines.append(_call(call, _limit(call.arguments, result_characters)))
+            results += _is_longer(call.arguments, result_characters)
+            if call.output:
+                lines.append(quoted(call.output, _limit(call.output, result_characters)))
+                results += _is_longer(call.output, result_characters)
+    if turn.response is not None:
+        lines += ["Answer:", quoted(turn.response, _limit(turn.response, message_characters))]
+        cut += _is_longer(turn.response, message_characters)
+    elif not each.begun_before:
+        lines.append(_no_answer(turn))
+    return _Rendered("\n".join(lines), cut, results)
+
+
+def _outline(each: PastTurn, characters: int = FIRST_LINE_CHARACTERS) -> str:
+    """The turn by the first lines of its texts."""
+    turn = each.turn
+    lines = [_heading(each)]
+    if not each.begun_before:
+        lines.append(f"Request: {on_one_line(turn.prompt, characters)}")
+    if each.calls:
+        count = len(each.calls)
+        lines.append(f"{count:,} tool call{'' if count == 1 else 's'}, not listed.")
+    if turn.response is not None:
+        lines.append(f"Answer: {on_one_line(turn.response, characters)}")
+    elif not each.begun_before:
+        lines.append(_no_answer(turn))
+    return "\n".join(lines)
+
+
+def _heading(each: PastTurn) -> str:
+    turn = each.turn
+    agent = f"agent {on_one_line(turn.agent, _AGENT)}"
+    if each.begun_before:
+        return f"Turn {turn.seq}, {agent}, was begun before and did not end; its request follows below."
+    return f"Turn {turn.seq}, {agent}, {turn.status}."
+
+
+def _no_answer(turn: HistoryTurn) -> str:
+    if turn.failure is None:
+        return "No answer."
+    why = f"{turn.failure.failure_class}: {turn.failure.message}"
+    return f"No answer ({on_one_line(why, _ON_A_LINE)})."
+
+
+def _call(call: ToolCall, limit: int) -> str:
+    tool, arguments = on_one_line(call.tool, _ON_A_LINE), on_one_line(call.arguments, limit)
+    return f"- {call.outcome.words}: {tool} {arguments}"
+
+
+def _limit(text: str, characters: int | None) -> int:
+    return len(text) if characters is None else characters
+
+
+def _is_longer(text: str, characters: int | None) -> bool:
+    return characters is not None and len(text) > characters
+
+
+def _turns(seqs: Sequence[int]) -> str:
+    return f"{_numbers(seqs)} {'is' if len(seqs) == 1 else 'are'}"
+
+
+def _their(seqs: Sequence[int]) -> str:
+    return "its" if len(seqs) == 1 else "their"
+
+
+def _numbers(seqs: Sequence[int]) -> str:
+    return f"turn{'' if len(seqs) == 1 else 's'} {ranges_text(ranges(seqs))}"
+
+
+def ranges(seqs: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Sorted numbers as ranges without gaps."""
+    found: list[tuple[int, int]] = []
+    for seq in seqs:
+        if found and seq == found[-1][1] + 1:
+            found[-1] = (found[-1][0], seq)
+        else:
+            found.append((seq, seq))
+    return tuple(found)
+
+
+def ranges_text(found: Iterable[tuple[int, int]]) -> str:
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)

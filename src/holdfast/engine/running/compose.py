@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from itertools import islice, takewhile
 
 from holdfast.domain.conversations import HistoryTurn
-from holdfast.domain.decisions import Decision, Fork, Resume
+from holdfast.domain.decisions import Decision, DecisionKind, Fork, Resume
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.policy import Policy
+from holdfast.domain.sessions import Session
 from holdfast.domain.telling.context import (
+    Composed,
     Interruption,
     NewRequest,
     compose_fresh,
     compose_resumed,
     current_request,
     most_turns,
+    past_size,
     says_interrupted,
 )
-from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall, tool_calls
-from holdfast.domain.turns import AttemptCause, Claim, Event, Turn, TurnStatus
+from holdfast.domain.telling.reasons import because
+from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
+from holdfast.domain.telling.transcript import PastTurn
+from holdfast.domain.turns import AttemptCause, AttemptStatus, Claim, Turn, TurnStatus
 from holdfast.engine.own_turns import newest_first
-from holdfast.engine.packets import MOST_EVENTS, gather_packet
+from holdfast.engine.packets import gather_packet
+from holdfast.engine.past import PastReader
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.told_answers import untold_answers
 from holdfast.store.contract import Store
 
+#: of the window, after a fresh start that was too long for it
+_LESS = 4
+_MOST_OVERFLOWS = 4
 #: turns without an answer, one after the other, beyond which nobody looks back for what they did
 _MOST_UNFINISHED = 50
 
@@ -38,50 +46,65 @@ class Composer:
         self._agent = agent
         self._policy = policy.context
 
-    def compose(self, claim: Claim, decision: Decision, work_dir: str) -> str:
+    def compose(self, claim: Claim, decision: Decision, work_dir: str) -> Composed:
         if isinstance(decision, Resume | Fork):
             return self._resumed(claim, decision)
         return self._fresh(claim, decision, work_dir)
 
-    def _resumed(self, claim: Claim, decision: Resume | Fork) -> str:
+    def _resumed(self, claim: Claim, decision: Resume | Fork) -> Composed:
         turn = claim.turn
+        session = self._store.get_session(turn.session_id)
+        reader = PastReader(self._store, session)
         missed = [
-            known
-            for first, last in decision.catch_up
-            for known in self._store.history(turn.conversation_id, first=first, last=last)
-            if not self._was_refused(known)
+            known for first, last in decision.catch_up for known in reader.history(first=first, last=last)
         ]
-        answers = untold_answers(self._store, self._store.get_session(turn.session_id), turn.seq)
         own = [known for known in missed if known.session_id == turn.session_id and known.response is None]
         return compose_resumed(
-            NewRequest(turn.prompt, turn.seq, answers),
-            missed,
+            self._request(claim, session, _window(claim)),
+            reader.with_calls(missed),
             self._policy,
             stopped=own,
             interrupted=self._was_sent(claim, decision),
-            interruption=self._interruption(claim, decision),
+            interruption=self._interruption(reader, claim, decision),
         )
 
-    def _fresh(self, claim: Claim, decision: Decision, work_dir: str) -> str:
-        turn = claim.turn
-        limit = most_turns(self._policy)
-        history = [
-            known
-            for known in self._store.history(turn.conversation_id, last=turn.seq - 1, limit=limit)
-            if not self._was_refused(known)
-        ]
+    def _fresh(self, claim: Claim, decision: Decision, work_dir: str) -> Composed:
+        turn, why = claim.turn, because(decision)
         session = self._store.get_session(turn.session_id)
-        answers = untold_answers(self._store, session, turn.seq)
+        reader, window = PastReader(self._store, session), self._fresh_window(claim)
+        size, most = past_size(self._policy, window), most_turns(self._policy, window)
+        past = (*reader.past(turn.seq, size, most), *_begun_before(reader, claim, session))
         packet = None
-        if history or turn.attempts > 1:
-            packet = gather_packet(
-                self._store, session, self._policy, decision.reason, seq=turn.seq, work_dir=work_dir
-            )
-            packet = replace(packet, answers=())  # they are told with the request
-        request = NewRequest(turn.prompt, turn.seq, answers)
-        return compose_fresh(request, history, packet, decision.reason, self._policy)
+        if past or turn.attempts > 1:
+            packet = gather_packet(self._store, session, self._policy, why, seq=turn.seq, work_dir=work_dir)
+        request = self._request(claim, session, window)
+        return compose_fresh(request, past, packet, why, self._policy)
 
-    def _interruption(self, claim: Claim, decision: Resume | Fork) -> Interruption:
+    def _request(self, claim: Claim, session: Session, window: int | None) -> NewRequest:
+        turn = claim.turn
+        answers = untold_answers(self._store, session, turn.seq)
+        return NewRequest(turn.prompt, turn.seq, answers, session.id, window)
+
+    def _fresh_window(self, claim: Claim) -> int | None:
+        """The window of the model; less of it for each fresh start, just before, that was too long for it."""
+        window, too_long = _window(claim), self._overflows(claim.turn)
+        return (window or self._policy.window_tokens) // _LESS**too_long if too_long else window
+
+    def _overflows(self, turn: Turn) -> int:
+        count = 0
+        for known in islice(newest_first(self._store, turn.session_id, turn.seq + 1), _MOST_OVERFLOWS):
+            for attempt in reversed(self._store.attempts(known.conversation_id, known.seq)):
+                failed = (
+                    attempt.failure is not None and attempt.failure.failure_class is FailureClass.OVERFLOW
+                )
+                if attempt.status is AttemptStatus.OPEN:
+                    continue
+                if not failed or attempt.decision.kind is not DecisionKind.FRESH:
+                    return count
+                count += 1
+        return count
+
+    def _interruption(self, reader: PastReader, claim: Claim, decision: Resume | Fork) -> Interruption:
         """What was begun since the last answer and never ended, and what of it only our record knows."""
         turn = claim.turn
         earlier = islice(newest_first(self._store, turn.session_id, turn.seq), _MOST_UNFINISHED)
@@ -90,13 +113,12 @@ class Composer:
         if turn.attempts > 1:
             unfinished.append(turn)
         calls = [
-            call for known in unfinished for call in tool_calls(known.seq, self._events(known), settled=False)
+            call
+            for known in unfinished
+            for call in reader.calls_of(known.session_id, known.seq, settled=False)
         ]
         stopped = tuple(known.seq for known in unfinished if known is not turn and _was_stopped(known))
         return Interruption(stopped, self._unsaved(calls, claim, decision) if calls else ())
-
-    def _events(self, turn: Turn) -> Sequence[tuple[int, Event]]:
-        return self._store.newest_events(turn.conversation_id, turn.seq, MOST_EVENTS)
 
     def _unsaved(
         self, calls: Sequence[ToolCall], claim: Claim, decision: Resume | Fork
@@ -116,14 +138,6 @@ class Composer:
             or (not held[call.call_id] and call.outcome is not CallOutcome.IN_FLIGHT)
         )
 
-    def _was_refused(self, known: HistoryTurn) -> bool:
-        """What a guard refused was asked by someone who then thought better of it; no agent is told."""
-        if known.status is not TurnStatus.FAILED or known.response is not None:
-            return False
-        conversation = self._store.get_session(known.session_id).conversation_id
-        failure = self._store.get_turn(conversation, known.seq).failure
-        return failure is not None and failure.failure_class is FailureClass.REFUSED
-
     def _was_sent(self, claim: Claim, decision: Resume | Fork) -> bool:
         """A turn that runs again, and whose request the provider's session holds already, is not sent twice."""
         if claim.cause not in (AttemptCause.RECOVERY, AttemptCause.RETRY) or isinstance(decision, Fork):
@@ -141,3 +155,22 @@ def _was_stopped(turn: Turn) -> bool:
     """Somebody or something ended it, and not the agent itself."""
     failure = turn.failure
     return failure is not None and failure.failure_class in (FailureClass.INTERRUPTED, FailureClass.CANCELLED)
+
+
+def _window(claim: Claim) -> int | None:
+    """The context window that the provider has told of, if this turn is for the same model."""
+    pointer, model = claim.pointer, claim.turn.request.model
+    if pointer is None or pointer.context is None or pointer.context.window <= 0:
+        return None
+    return pointer.context.window if model in (None, pointer.model) else None
+
+
+def _begun_before(reader: PastReader, claim: Claim, session: Session) -> Iterator[PastTurn]:
+    """What earlier attempts of this very turn have called."""
+    turn = claim.turn
+    calls = tuple(reader.calls_of(session.id, turn.seq, settled=False)) if turn.attempts > 1 else ()
+    if calls:
+        known = HistoryTurn(
+            turn.seq, session.agent, session.id, turn.status, 0, turn.prompt, None, turn.created_at
+        )
+        yield PastTurn(known, calls, begun_before=True)

@@ -24,6 +24,9 @@ from holdfast.domain.pointers import NO_RIGHTS, Rights
 from holdfast.domain.policy import QueuePolicy
 from holdfast.domain.resume import only_natively
 from holdfast.domain.sessions import Session
+from holdfast.domain.telling.context import Composed
+from holdfast.domain.telling.reasons import because
+from holdfast.domain.telling.transcript import NOTHING_TOLD, ranges
 from holdfast.domain.turns import Claim, Turn, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE, ContextState, context_state, estimate_tokens
 from holdfast.engine.result import RunInterrupted, RunResult
@@ -73,6 +76,7 @@ class TurnPath:
         self._alive = KeepAlive(setting.store, claim.lease, setting.policy.queue)
         self._composer = Composer(setting.store, setting.agent, setting.policy)
         self._stops = Stops()
+        self._told = NOTHING_TOLD  #: with the last launch
 
     def walk(self) -> RunResult:
         """LeaseLost if the turn is somebody else's by now; RunInterrupted if this process was stopped."""
@@ -154,7 +158,7 @@ class TurnPath:
             turn = self._claim.turn
             ours = unsettled_prompts(self._store, turn.session_id)
             asked = Asked(
-                turn.seq, ours, estimate_tokens(composed or ""), work_dir, turn.request.provider_session_id,
+                turn.seq, ours, estimate_tokens(composed.text if composed else ""), work_dir, turn.request.provider_session_id,
                 holds_call=self._claim.approval is not None,
             )  # fmt: skip
             decision = decide_here(
@@ -170,6 +174,7 @@ class TurnPath:
                     if type(decision) is not type(self._claim.decision):
                         composed = self._compose(decision, work_dir)
                         lock = None
+                    self._told = composed.past if composed else NOTHING_TOLD
                     gate = held.enter_context(self._gate())
                     return launcher.launch(self._order(decision, composed, work_dir, gate), lock)
 
@@ -182,7 +187,7 @@ class TurnPath:
         self._setting.observer(decision)
         return Ran(decision, Ending(_why_not(decision)), work_dir)
 
-    def _compose(self, decision: Decision, work_dir: str) -> str | None:
+    def _compose(self, decision: Decision, work_dir: str) -> Composed | None:
         """None: the call that waits is answered, and nothing is said to the agent."""
         if self._claim.approval is not None:
             return None
@@ -200,9 +205,11 @@ class TurnPath:
         return None if named is None else held.enter_context(self._agent.lock(named))
 
     def _order(
-        self, decision: Resume | Fork | Fresh, prompt: str | None, work_dir: str, gate: ToolGate | None
+        self, decision: Resume | Fork | Fresh, composed: Composed | None, work_dir: str, gate: ToolGate | None
     ) -> Order:
         new_id = None
+        if isinstance(decision, Resume | Fork):  # what it has missed is what it is told of
+            decision = replace(decision, catch_up=ranges(self._told.turns))
         if not isinstance(decision, Resume):
             asked = decision.provider_session_id if isinstance(decision, Fresh) else None
             chooses = self._agent.runtime.capabilities.chooses_id
@@ -211,7 +218,8 @@ class TurnPath:
         if model is None and self._before is not None:
             model = self._before.model
         return Order(
-            self._agent.binary, self._agent.runtime.home, work_dir, prompt, decision, new_id, model,
+            self._agent.binary, self._agent.runtime.home, work_dir, composed.text if composed else None,
+            decision, new_id, model,
             self._rights(), gate,
         )  # fmt: skip
 
@@ -350,7 +358,7 @@ class TurnPath:
             turn.session_id, turn.seq, turn.status, turn.response, ran.decision, turn.provider,
             attempts[-1].provider_session_id, ran.work_dir,
             sum((attempt.usage for attempt in attempts), NO_USAGE), self._failure(ran, turn), self._name(), self._notices(ran),
-            awaited(self._store, turn),
+            awaited(self._store, turn), self._told,
         )  # fmt: skip
 
     def _tell(self, result: RunResult) -> None:
@@ -384,6 +392,8 @@ class TurnPath:
         answered = self._claim.approval
         if answered is not None and is_void(self._store, answered):
             notices.append(f"approval {answered.id} is void, and the call was not made")
+        if self._told.cuts:
+            notices.append(f"the past was too long to be told whole: {self._told.cuts.words}")
         if ran.ending.is_answered and ran.mark is None:
             notices.append("the agent did not save its session: the next turn starts fresh, with the context")
         if ran.left_behind:
@@ -432,9 +442,8 @@ def _is_for_others(failure: Failure | None) -> bool:
 
 
 def _why_not(decision: Wait | Refuse) -> Failure:
-    evidence = next((v.evidence for v in decision.verdicts if v.reason is decision.reason), "")
     kind = FailureClass.LOCKED if isinstance(decision, Wait) else FailureClass.REFUSED
-    return Failure(kind, f"{decision.reason}: {evidence}")
+    return Failure(kind, because(decision).message)
 
 
 def _status(failure: Failure | None) -> TurnStatus:

@@ -27,6 +27,7 @@ from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, choose_pointer
 from holdfast.domain.resume import decide_resume, only_natively
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session
+from holdfast.domain.telling.reasons import because
 from holdfast.domain.turns import (
     AttemptCause,
     Claim,
@@ -288,8 +289,7 @@ def _take(
 
 
 def _refuse(s: Scope, turn: Turn, decision: Refuse) -> Refusal:
-    evidence = next((v.evidence for v in decision.verdicts if v.reason is decision.reason), "")
-    failure = Failure(FailureClass.REFUSED, f"{decision.reason}: {evidence}")
+    failure = Failure(FailureClass.REFUSED, because(decision).message)
     if turn.has_unused_answer:
         approval_rows.void_of_turn(s, turn, decision.reason)
     turns.end(s, turn, TurnStatus.FAILED, failure)

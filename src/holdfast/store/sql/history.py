@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from operator import itemgetter
 
 from holdfast.domain.conversations import ChangeKind, Conversation, ForkPoint, HistoryChange, HistoryTurn
+from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ConversationId
 from holdfast.domain.secret_tokens import redact_own_tokens
 from holdfast.domain.text import clean_text
@@ -56,10 +57,15 @@ INHERITED_CUT = """
 SELECT MIN(first_seq) FROM history_changes
 WHERE workspace = :ws AND conversation_id = :id AND kind = 'truncate' AND revision <= :revision"""
 TURNS = """
-SELECT t.seq, s.agent, t.session_id, t.status, t.created_at, t.retry_of, t.attempts, t.not_before
+SELECT t.seq, s.agent, t.session_id, t.status, t.created_at, t.retry_of, t.attempts, t.not_before,
+    t.failure_class, t.error
 FROM turns t JOIN sessions s ON s.workspace = t.workspace AND s.id = t.session_id
 WHERE t.workspace = :ws AND t.conversation_id = :id AND t.seq >= :first AND t.seq <= :last
     AND (t.dropped IS NULL OR t.dropped > :revision)
+    AND (:unsent OR NOT (t.status IN ('queued', 'claimed') OR COALESCE(t.failure_class, '') IN ('refused', 'cancelled'))
+        OR EXISTS (SELECT 1 FROM attempts a
+            WHERE a.workspace = t.workspace AND a.conversation_id = t.conversation_id AND a.seq = t.seq
+                AND (a.process IS NOT NULL OR a.status IN ('done', 'deferred', 'fell_back'))))
 ORDER BY t.seq DESC LIMIT :limit"""
 LEASED_FROM = """
 SELECT seq FROM turns INDEXED BY open_turns
@@ -99,8 +105,8 @@ _SHAPE = Shape("conversations", COLUMNS, "parent_id fork_seq fork_revision")
 _REVISION = Shape("conversations", "revision")
 _TURN = Shape(
     "turns",
-    "seq, agent, session_id, status, created_at, retry_of, attempts, not_before",
-    "retry_of not_before",
+    "seq, agent, session_id, status, created_at, retry_of, attempts, not_before, failure_class, error",
+    "retry_of not_before failure_class error",
 )
 _TEXT = Shape("messages", "seq, role, revision, text")
 _CHANGE = Shape("history_changes", "revision, kind, first_seq, last_seq")
@@ -203,7 +209,13 @@ def _inherited_last(s: Scope, conversation: Conversation, revision: int) -> int:
 
 
 def read(
-    s: Scope, conversation: Conversation, *, first: int = 1, last: int = LAST_SEQ, limit: int = LAST_SEQ
+    s: Scope,
+    conversation: Conversation,
+    *,
+    first: int = 1,
+    last: int = LAST_SEQ,
+    limit: int = LAST_SEQ,
+    unsent: bool = True,
 ) -> list[HistoryTurn]:
     """The newest ``limit`` turns of the current history between two sequence numbers, oldest first."""
     chain = list(segments(s, conversation))
@@ -215,7 +227,7 @@ def read(
         if len(rows) < limit and own_first <= top:
             rows += s.all(
                 TURNS, id=segment.id, first=own_first, last=top, revision=segment.revision,
-                limit=limit - len(rows),
+                limit=limit - len(rows), unsent=unsent,
             )  # fmt: skip
         below = min(below, own_first - 1)
     if not rows:
@@ -240,13 +252,14 @@ def _texts(s: Scope, chain: list[Segment], first: int, last: int) -> dict[tuple[
 
 
 def _turn(row: Row, texts: Mapping[tuple[int, str], tuple[int, str]]) -> HistoryTurn:
-    seq, agent, session_id, status, at, retry_of, attempts, not_before = row
+    seq, agent, session_id, status, at, retry_of, attempts, not_before, failure_class, error = row
     asked_at, prompt = texts.get((seq, "prompt"), (0, ""))
     answered_at, response = texts.get((seq, "response"), (0, None))
     revision = max(asked_at, answered_at)
     return HistoryTurn(
         seq, agent, session_id, TurnStatus(status), revision, prompt, response, read_instant(at), retry_of,
         attempts, read_optional_instant(not_before),
+        None if failure_class is None else Failure(FailureClass(failure_class), error or ""),
     )  # fmt: skip
 
 

@@ -1,0 +1,125 @@
+"""Owns reading what an agent is told of: turns that were sent to one, with the tools that they called."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from holdfast.domain.approvals import Approval, ApprovalStatus
+from holdfast.domain.conversations import HistoryTurn
+from holdfast.domain.sessions import Session
+from holdfast.domain.telling.tool_calls import ToolCall, tool_calls
+from holdfast.domain.telling.transcript import FIRST_LINE_CHARACTERS, PastTurn
+from holdfast.domain.turns import Attempt, EventKind, TurnStatus
+from holdfast.errors import NotFound, UnreadableSession
+from holdfast.store.contract import Store
+
+_PAGE = 100  #: turns that are read at a time
+_EVENTS = 1000  #: of each turn, the newest
+_TURNS_WITH_CALLS = 300  #: of older ones the texts are read, and not what they called
+_APPROVALS = 10_000
+
+
+class PastReader:
+    """Reads the past of one session: the turns of its conversation, and what ran in them."""
+
+    def __init__(self, store: Store, session: Session) -> None:
+        self._store = store
+        self._session = session
+        self._conversations: dict[str, str | None] = {session.id: session.conversation_id}
+        self._approvals: dict[str, tuple[Approval, ...]] = {}
+
+    def history(
+        self, *, first: int = 1, last: int | None = None, limit: int | None = None
+    ) -> tuple[HistoryTurn, ...]:
+        """The turns that an agent was sent; every text for an agent about the past begins here."""
+        return self._store.history(
+            self._session.conversation_id, first=first, last=last, limit=limit, unsent=False
+        )
+
+    def past(self, before: int, size: int, most: int) -> tuple[PastTurn, ...]:
+        """At most the ``most`` newest turns before one, oldest first, with their calls.
+
+        Once ``size`` bytes are read, nothing older can be told whole: of that, only the first lines are kept.
+        """
+        found: list[PastTurn] = []
+        settled = False
+        for turn in self._newest_first(before, most):
+            settled = settled or turn.status is TurnStatus.DONE
+            if size < 0:
+                found.append(_outline(turn))
+                continue
+            unread = len(found) >= _TURNS_WITH_CALLS and turn.attempts > 0
+            calls = () if unread else tuple(self.calls(turn, settled=settled))
+            found.append(PastTurn(turn, calls, calls_unread=unread))
+            size -= _characters(turn, calls)
+        return tuple(reversed(found))
+
+    def with_calls(self, turns: Sequence[HistoryTurn]) -> tuple[PastTurn, ...]:
+        """For turns of others that a session has missed: nothing of them is in flight for it."""
+        return tuple(
+            PastTurn(turn, tuple(self.calls(turn, settled=turn.status is TurnStatus.DONE))) for turn in turns
+        )
+
+    def calls(self, turn: HistoryTurn, *, settled: bool) -> list[ToolCall]:
+        return self.calls_of(turn.session_id, turn.seq, settled=settled) if turn.attempts else []
+
+    def calls_of(self, session_id: str, seq: int, *, settled: bool) -> list[ToolCall]:
+        conversation = self._conversation(session_id)
+        if conversation is None:
+            return []
+        events = self._store.newest_events(conversation, seq, _EVENTS)
+        if not any(event.kind is EventKind.TOOL_CALL for _, event in events):
+            return []
+        return tool_calls(seq, events, settled=settled, waited=self._waited(session_id, seq))
+
+    def attempts(self, session_id: str, seq: int) -> tuple[Attempt, ...]:
+        conversation = self._conversation(session_id)
+        return () if conversation is None else self._store.attempts(conversation, seq)
+
+    def _newest_first(self, before: int, most: int) -> Iterator[HistoryTurn]:
+        while most > 0 and before > 1:
+            page = self.history(last=before - 1, limit=min(_PAGE, most))
+            if not page:
+                return
+            yield from reversed(page)
+            most -= len(page)
+            before = page[0].seq
+
+    def _conversation(self, session_id: str) -> str | None:
+        """A turn that a fork inherited has its record where it ran."""
+        if session_id not in self._conversations:
+            try:
+                found: str | None = self._store.get_session(session_id).conversation_id
+            except (NotFound, UnreadableSession):
+                found = None
+            self._conversations[session_id] = found
+        return self._conversations[session_id]
+
+    def _waited(self, session_id: str, seq: int) -> dict[str, str | None]:
+        """The calls of a turn that waited for a person: why one was never made, or None."""
+        if session_id not in self._approvals:
+            self._approvals[session_id] = self._store.approvals(
+                session_id=session_id, open_only=False, limit=_APPROVALS
+            )
+        mine = (approval for approval in self._approvals[session_id] if approval.seq == seq)
+        return {approval.call_id: _why_not_made(approval) for approval in mine if approval.call_id}
+
+
+def _why_not_made(approval: Approval) -> str | None:
+    if approval.used_at is not None:
+        return None
+    if approval.status is ApprovalStatus.VOIDED:
+        return f"it waited for approval {approval.id}, which became void ({approval.void_reason})"
+    return f"it waits for approval {approval.id}, which is {approval.status}"
+
+
+def _outline(turn: HistoryTurn) -> PastTurn:
+    limit = 2 * FIRST_LINE_CHARACTERS + 1  # one more than is shown: that there is more shows
+    response = None if turn.response is None else turn.response[:limit]
+    return PastTurn(replace(turn, prompt=turn.prompt[:limit], response=response), is_outline=True)
+
+
+def _characters(turn: HistoryTurn, calls: Sequence[ToolCall]) -> int:
+    texts = len(turn.prompt) + len(turn.response or "")
+    return texts + sum(len(call.arguments) + len(call.output) for call in calls)

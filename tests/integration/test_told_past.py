@@ -1,0 +1,235 @@
+"""What an agent is sent of the past, from real runs: whole if it fits, cut visibly if not, and nothing false."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from holdfast import Holdfast
+from holdfast.domain.decisions import Reason, Resume
+from holdfast.domain.ids import ConversationId
+from holdfast.domain.pointers import Rights
+from holdfast.domain.policy import ContextPolicy, Policy
+from holdfast.domain.sessions import NewSession
+from holdfast.domain.turns import NewTurn
+from holdfast.domain.usage import NO_USAGE
+from holdfast.engine.result import RunResult
+from holdfast.errors import Refused
+from tests.integration.workshop import Workshop, ended
+
+GATED = Rights(approve_tools=frozenset({"shell(echo applied*)"}))
+RAN = 'TOOL shell {"command": "echo this ran"}'
+APPLY = 'TOOL shell {"command": "echo applied >> applied"}'
+SMALL = Policy(context=ContextPolicy(transcript_tokens=4_000))
+
+
+def talk(hf: Holdfast, session_id: str, count: int, length: int = 940) -> None:
+    """Turns that were answered, as fast as they can be written down."""
+    for n in range(1, count + 1):
+        new = NewTurn(f"request {n} " + "p" * length, "scripted")
+        hf.store.record_turn(session_id, new, f"answer {n} " + "r" * length, NO_USAGE)
+
+
+def sent(shop: Workshop, result: RunResult) -> str:
+    """The last prompt that the agent got."""
+    return shop.prompts(result.provider_session_id)[-1]
+
+
+# --- a long history ---
+
+
+def test_sixty_turns_are_sent_whole(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin("SAY hello")
+    talk(hf, first.session_id, 60)
+    fresh = hf.resume(first.session_id, "SAY on", fresh=True)
+    prompt = sent(shop, fresh)
+    assert len(prompt) > 115_000
+    assert all(f"request {n} {'p' * 940}" in prompt for n in range(1, 61))
+    assert all(f"answer {n} {'r' * 940}" in prompt for n in range(1, 61))
+    assert fresh.notices == ()
+    assert fresh.past.turns == tuple(range(1, 62))
+    assert not fresh.past.cuts
+
+
+def test_ten_turns_after_a_long_fresh_start_are_resumed(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin("SAY hello\nCONTEXT 1000 200000")
+    talk(hf, first.session_id, 110)
+    fresh = hf.resume(first.session_id, "SAY on\nCONTEXT 60000 200000", fresh=True)
+    assert len(sent(shop, fresh)) > 200_000
+    for n in range(10):
+        on = hf.resume(first.session_id, f"SAY {n}\nCONTEXT {60_000 + 500 * n} 200000")
+        assert isinstance(on.decision, Resume)
+        assert on.provider_session_id == fresh.provider_session_id
+
+
+def test_what_does_not_fit_is_cut_and_said_to_the_agent_and_to_the_person(shop: Workshop) -> None:
+    hf, first = shop.open(SMALL), shop.begin("SAY hello")
+    talk(hf, first.session_id, 30)
+    fresh = hf.resume(first.session_id, "SAY on", fresh=True)
+    prompt, cuts = sent(shop, fresh), fresh.past.cuts
+    assert f"answer 30 {'r' * 940}" in prompt
+    assert cuts.first_lines[0] == 1
+    assert not cuts.left_out
+    said = f"turns 1-{cuts.first_lines[-1]} are summarised to their first lines"
+    assert f"[... {said}; `holdfast log {first.session_id} --json` has the calls" in prompt
+    assert fresh.notices == (f"the past was too long to be told whole: {said}",)
+
+
+def test_the_command_says_it_on_standard_error_and_in_json(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin("SAY hello")
+    talk(hf, first.session_id, 30)
+    small = {"HOLDFAST_CONTEXT__TRANSCRIPT_TOKENS": "4000"}
+    arguments = ("resume", first.session_id, "SAY on", "--fresh")
+    _, _, err = ended(shop.start(*arguments, environ=small))
+    assert "holdfast: the past was too long to be told whole: turns 1-" in err
+    code, out, _ = ended(shop.start("--json", *arguments, environ=small))
+    document = json.loads(out)
+    assert (code, document["past"]["turns"]) == (0, "1-32")
+    assert document["past"]["first_lines"].startswith("1-")
+    assert document["past"]["left_out"] == ""
+    assert any("summarised to their first lines" in notice for notice in document["notices"])
+
+
+def test_the_commands_that_the_cut_names_have_it_whole(shop: Workshop) -> None:
+    hf, first = shop.open(SMALL), shop.begin(f"{RAN}\nSAY hello")
+    talk(hf, first.session_id, 30)
+    prompt = sent(shop, hf.resume(first.session_id, "SAY on", fresh=True))
+    note = next(line for line in prompt.splitlines() if line.startswith("[... "))
+    log, show = (part.removeprefix("holdfast ").split() for part in note.split("`")[1::2])
+    assert "echo this ran" in ended(shop.start(*log))[1]
+    assert f"request 1 {'p' * 940}" in ended(shop.start(*show))[1]
+
+
+def test_a_known_window_sets_the_budget(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin("SAY hello\nCONTEXT 100 20000")
+    talk(hf, first.session_id, 30)
+    prompt = sent(shop, hf.resume(first.session_id, "SAY on", fresh=True))
+    assert 15_000 < len(prompt) < 0.4 * 20_000 * 3 + 1000
+    assert "are summarised to their first lines" in prompt
+
+
+def test_after_a_fresh_start_that_was_too_long_the_next_is_shorter(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin("SAY hello")
+    talk(hf, first.session_id, 100)
+    long = hf.resume(first.session_id, "FAIL 400 prompt is too long: 1 tokens > 2 maximum", fresh=True)
+    assert long.failure is not None
+    assert long.failure.failure_class == "overflow"
+    prompt = sent(shop, hf.resume(first.session_id, "SAY on"))
+    assert 40_000 < len(prompt) < 80_000 * 3 // 4 + 1000
+
+
+def test_calls_and_results_of_earlier_turns_are_told(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin(f"{RAN}\nSAY hello")
+    prompt = sent(shop, hf.resume(first.session_id, "SAY on", fresh=True))
+    assert '- ok: shell {"command": "echo this ran"}\n> this ran' in prompt
+
+
+def test_a_resumed_session_is_told_what_others_called(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin("SAY hello")
+    conversation = ConversationId(hf.session(first.session_id).conversation_id)
+    other = hf.store.create_session(NewSession(hf.new_id(), "reviewer", conversation_id=conversation))
+    hf.resume(other.id, RAN, provider="scripted", cwd=str(shop.work_dir))
+    on = hf.resume(first.session_id, "SAY on")
+    assert isinstance(on.decision, Resume)
+    assert '- ok: shell {"command": "echo this ran"}\n> this ran' in sent(shop, on)
+
+
+# --- what was never sent ---
+
+
+def test_a_refused_prompt_is_no_part_of_the_past(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin("SAY hello")
+    wide = Rights(extra_dirs=frozenset({str(shop.folder("more"))}))
+    refused = hf.resume(first.session_id, "delete everything", rights=wide)
+    assert refused.decision.reason is Reason.RIGHTS_WIDER
+    cancelled = hf.enqueue(first.session_id, "a slip of the pen")
+    hf.cancel(first.session_id, cancelled.seq)
+
+    _, _, err = ended(shop.start("resume", first.session_id, "SAY on"))
+    assert "telling it of" not in err
+    assert "resuming session" in err
+    packet = hf.packet(first.session_id)
+    assert [turn.prompt for turn in packet.turns] == ["SAY hello", "SAY on"]
+    prompt = sent(shop, hf.resume(first.session_id, "SAY more", fresh=True))
+    assert "delete everything" not in prompt
+    assert "slip of the pen" not in prompt
+
+
+# --- an approval that became void ---
+
+
+def _edit(shop: Workshop, waiting: RunResult) -> None:
+    shop.open().edit(waiting.session_id, 1, prompt="SAY deploy the new release, edited")
+
+
+def _delete_session(shop: Workshop, waiting: RunResult) -> None:
+    shop.transcript(waiting.provider_session_id).unlink()
+
+
+def _relocate(shop: Workshop, waiting: RunResult) -> None:
+    shop.open().relocate(waiting.session_id, str(shop.folder("elsewhere")))
+
+
+CHANGES = {"history": _edit, "session file": _delete_session, "directory": _relocate}
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+def test_after_a_void_approval_the_next_turn_knows_what_ran_and_what_did_not(
+    shop: Workshop, turn: int, change: Callable[[Workshop, RunResult], None]
+) -> None:
+    request = f"SAY deploy the new release\n{RAN}\n{APPLY}"
+    if turn == 1:
+        waiting = shop.begin(request, rights=GATED)
+    else:
+        first = shop.begin("SAY hello", rights=GATED)
+        waiting = shop.open().resume(first.session_id, request)
+    assert waiting.approval is not None
+    hf = shop.open()
+    hf.approve(waiting.approval.id)
+    change(shop, waiting)
+    with suppress(Refused):  # which step finds out depends on what has changed
+        assert not hf.resume(waiting.session_id).ok
+    void = hf.store.get_approval(waiting.approval.id)
+    assert void.void_reason is not None
+
+    after = hf.resume(waiting.session_id, "SAY what now")
+    prompt = sent(shop, after)
+
+    if not isinstance(after.decision, Resume):  # else the session itself holds it
+        assert "> SAY deploy the new release" in prompt
+        assert '- ok: shell {"command": "echo this ran"}\n> this ran' in prompt
+        assert '- did NOT run: shell {"command": "echo applied >> applied"}' in prompt
+    assert f"Approval {void.id} is void ({void.void_reason}). This call did NOT run:" in prompt
+    assert "> shell: echo applied >> applied" in prompt
+    assert "in flight" not in prompt.casefold()
+    assert not list(shop.root.glob("**/applied"))
+
+
+def test_a_void_approval_is_told_once(shop: Workshop) -> None:
+    waiting = shop.begin(f"{RAN}\n{APPLY}", rights=GATED)
+    assert waiting.approval is not None
+    hf = shop.open()
+    hf.cancel(waiting.session_id, waiting.turn)
+    told = sent(shop, hf.resume(waiting.session_id, "SAY what now"))
+    assert f"Approval {waiting.approval.id} is void (turn_cancelled). This call did NOT run:" in told
+    assert "is void" not in sent(shop, hf.resume(waiting.session_id, "SAY more"))
+
+
+def test_the_calls_around_a_void_approval_are_told_apart_in_a_packet(shop: Workshop) -> None:
+    waiting = shop.begin(f"{RAN}\n{APPLY}", rights=GATED)
+    hf = shop.open()
+    hf.cancel(waiting.session_id, waiting.turn)
+    packet = hf.packet(waiting.session_id)
+    assert [call.outcome.value for call in packet.tool_calls] == ["ok", "not_run"]
+    assert packet.in_flight == ()
+
+
+def test_an_approved_call_has_the_result_of_the_attempt_that_made_it(shop: Workshop) -> None:
+    waiting = shop.begin(f"{APPLY}\nSAY done", rights=GATED)
+    assert waiting.approval is not None
+    hf = shop.open()
+    hf.approve(waiting.approval.id)
+    assert hf.resume(waiting.session_id).ok
+    assert [call.outcome.value for call in hf.packet(waiting.session_id).tool_calls] == ["ok"]
