@@ -2,11 +2,14 @@
 
 VENV       := .venv
 STAMP      := $(VENV)/.complete
+NEWEST_VENV := .venv-newest
 BENCH_VENV := .venv-bench
 BENCH_STAMP := $(BENCH_VENV)/.complete
 
-# PYTHON=/path/to/python chooses the interpreter for a new environment; ARGS="..." is handed to chaos, demo, test and bench.
+# PYTHON=/path/to/python chooses the interpreter for a new environment, NEWEST=/path/to/python that of test-newest;
+# ARGS="..." is handed to chaos, demo, test, test-newest and bench.
 PYTHON ?=
+NEWEST ?=
 ARGS   ?=
 
 # Prints the first Python that is new enough and can make environments; says what to do when there is none.
@@ -21,17 +24,45 @@ echo '      Install one (Debian, Ubuntu: python3-venv), install uv, or say: make
 exit 1
 endef
 
-# $(call make_venv,DIR): an empty environment with a pip that knows dependency groups; kept when it already works.
+# Prints the newest released Python of this machine, of those that are supported. What pyenv has counts even where its
+# shims do not run; an interpreter that was built without a module that the tests need does not count.
+define FIND_NEWEST
+for minor in 14 13 12 11; do \
+  for candidate in $(or $(NEWEST),$(VENV)/bin/python python3.$$minor python3 python \
+      "$${PYENV_ROOT:-$$HOME/.pyenv}"/versions/3.$$minor.*/bin/python3.$$minor); do \
+    if "$$candidate" -c 'import ensurepip, sqlite3, ssl, sys, venv; \
+        sys.exit(sys.version_info[:2] != (3, int(sys.argv[1])) or sys.version_info[3] != "final")' \
+        $$minor >/dev/null 2>&1; then \
+      echo "$$candidate"; exit 0; \
+    fi; \
+  done; \
+done; \
+echo 'make: found no Python from 3.11 to 3.14 that runs and has the modules venv, sqlite3 and ssl.' >&2; \
+exit 1
+endef
+
+# $(call make_venv,DIR,PYTHON): an empty environment with a pip that knows dependency groups; kept when it already works.
 define make_venv
 if ! $(1)/bin/python -m pip --version >/dev/null 2>&1; then \
-  python="$$($(FIND_PYTHON))" || exit 1; \
-  "$$python" -m venv --clear $(1); \
+  "$(2)" -m venv --clear $(1); \
 fi; \
 $(1)/bin/python -m pip install --quiet --disable-pip-version-check --upgrade 'pip>=25.1'
 endef
 
+# $(call make_dev_env,DIR,PYTHON): everything that developing needs; with uv exactly what uv.lock says.
+define make_dev_env
+if command -v uv >/dev/null 2>&1; then \
+  env -u VIRTUAL_ENV UV_PROJECT_ENVIRONMENT=$(1) \
+    uv sync --quiet --frozen --all-extras --group dev --python "$(2)"; \
+else \
+  $(call make_venv,$(1),$(2)); \
+  $(1)/bin/python -m pip install --quiet --disable-pip-version-check \
+    --editable '.[postgres,server]' --group dev; \
+fi
+endef
+
 .DEFAULT_GOAL := help
-.PHONY: chaos docs help demo test test-agents test-services check format bench dist lock clean .venv
+.PHONY: chaos docs help demo test test-agents test-newest test-services check format bench dist lock clean .venv
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z.-]+):.*## (.*)/  make \1|\2/' | \
@@ -47,6 +78,25 @@ chaos: $(STAMP) ## run turns while everything breaks, on either database, for mi
 test: $(STAMP) ## run the tests (ARGS="-k lease" selects some)
 	@[ "$$HOLDFAST_REQUIRE" != all ] || $(VENV)/bin/python -m tests.agents.lab.install
 	@$(VENV)/bin/python -m pytest -n logical --dist worksteal $(ARGS)
+
+# where the development environment has the newest Python already, there is nothing more to run
+test-newest: $(STAMP) ## run the unit, contract (SQLite) and acceptance tests on the newest Python of this machine
+	@set -e; \
+	version() { "$$1" -c 'import platform; print(platform.python_version())'; }; \
+	python="$$($(FIND_NEWEST))"; \
+	if [ "$$python" = $(VENV)/bin/python ]; then \
+	  echo "make: Python $$(version "$$python"), which make test uses, is the newest one here"; exit 0; \
+	fi; \
+	echo "make: testing on Python $$(version "$$python")"; \
+	if [ "$$(version $(NEWEST_VENV)/bin/python 2>/dev/null)" != "$$(version "$$python")" ]; then \
+	  rm -rf $(NEWEST_VENV); \
+	fi; \
+	if [ ! $(NEWEST_VENV)/.complete -nt $(STAMP) ]; then \
+	  $(call make_dev_env,$(NEWEST_VENV),$$python); \
+	  touch $(NEWEST_VENV)/.complete; \
+	fi; \
+	$(NEWEST_VENV)/bin/python -m pytest -n logical --dist worksteal tests/unit tests/acceptance $(ARGS); \
+	$(NEWEST_VENV)/bin/python -m pytest -n logical --dist worksteal tests/contract -k 'not postgres and not http' $(ARGS)
 
 test-agents: $(STAMP) ## install the real agents into .cache and run the tests that drive them
 	@$(VENV)/bin/python -m tests.agents.lab.install
@@ -80,7 +130,7 @@ lock: ## resolve the development dependencies anew into uv.lock (needs uv)
 	uv lock --upgrade
 
 clean: ## remove the environments, caches and built files
-	rm -rf $(VENV) $(BENCH_VENV) .cache dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	rm -rf $(VENV) $(NEWEST_VENV) $(BENCH_VENV) .cache dist build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests bench examples -name __pycache__ -type d -prune -exec rm -rf {} + 2>/dev/null || true
 
 .venv: $(STAMP) ## make the development environment (done by the others when it is missing or old)
@@ -90,18 +140,15 @@ $(STAMP): pyproject.toml uv.lock
 	@set -e; \
 	if command -v uv >/dev/null 2>&1; then \
 	  python="$$( { $(FIND_PYTHON); } 2>/dev/null )" || python='>=3.11'; \
-	  env -u VIRTUAL_ENV UV_PROJECT_ENVIRONMENT=$(VENV) \
-	    uv sync --quiet --frozen --all-extras --group dev --python "$$python"; \
 	else \
-	  $(call make_venv,$(VENV)); \
-	  $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	    --editable '.[postgres,server]' --group dev; \
-	fi
+	  python="$$($(FIND_PYTHON))"; \
+	fi; \
+	$(call make_dev_env,$(VENV),$$python)
 	@touch $@
 
 $(BENCH_STAMP): pyproject.toml bench/requirements.txt
 	@echo 'make: preparing $(BENCH_VENV)'
-	@set -e; $(call make_venv,$(BENCH_VENV))
+	@set -e; python="$$($(FIND_PYTHON))"; $(call make_venv,$(BENCH_VENV),$$python)
 	@$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
 	  --editable '.[postgres,server]' --requirement bench/requirements.txt
 	@touch $@

@@ -23,8 +23,9 @@ NOT_PROMISED = [checks.positive_data_acceptance]
 
 
 def described() -> list[Any]:
-    workspaces = Workspaces("default", Holdfast(open_store("sqlite:///:memory:")).within)
-    document = create_app(workspaces, Callers(NoTokens()), Rates(1)).openapi()
+    with Holdfast(open_store("sqlite:///:memory:")) as behind:
+        app = create_app(Workspaces("default", behind.within), Callers(NoTokens()), Rates(1))
+        document = app.openapi()
     del document["security"]  # without tokens nobody is asked for one
     found: list[Any] = list(schemathesis.openapi.from_dict(document).get_all_operations())
     return [operation.ok() for operation in found]

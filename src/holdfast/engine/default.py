@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
 from collections.abc import Mapping
@@ -45,9 +46,13 @@ def open_with(settings: Settings, clock: Clock | None = None) -> Holdfast:
         policy=settings.policy,
         token=settings.token,
     )
-    empty_spool(store, settings, os.environ)
-    opened = Holdfast(store, settings.policy, clock or system_clock)
-    opened.project = _project()
+    try:
+        empty_spool(store, settings, os.environ)
+        opened = Holdfast(store, settings.policy, clock or system_clock)
+        opened.project = _project()
+    except BaseException:
+        store.close()
+        raise
     return opened
 
 
@@ -65,7 +70,7 @@ def carry_spool(directory: str) -> None:
 
 
 def default() -> Holdfast:
-    """The default store of this process and these settings; opened once, kept open."""
+    """The default store of this process and these settings; opened once, closed when the process ends."""
     settings = load_settings(environ=os.environ, cwd=current_directory(os.environ))
     key = (settings.url or default_url(os.environ), _project(), settings)
     if key not in _open:
@@ -74,6 +79,12 @@ def default() -> Holdfast:
         if _open.setdefault(key, opened) is not opened:
             opened.close()
     return _open[key]
+
+
+@atexit.register
+def _close_all() -> None:
+    while _open:
+        _open.popitem()[1].close()
 
 
 def _project() -> str:

@@ -127,22 +127,27 @@ class LightStore(HookVerbs):
             raise StoreUnavailable("the store", "it is no SQLite file")
         if not os.path.exists(path):
             self._bring_up_to_date(path)
-        connection = self._open(path)
-        version = _schema_of(connection)
-        if version > self._settings.schema:
-            raise SchemaTooNew(path, f"its schema is version {version}, made by a newer Holdfast")
+        connection, version = self._open(path)
         if version < self._settings.schema:
             connection.close()
             self._bring_up_to_date(path)
-            connection = self._open(path)
+            connection, _ = self._open(path)
         return connection
 
-    def _open(self, path: str) -> sqlite3.Connection:
+    def _open(self, path: str) -> tuple[sqlite3.Connection, int]:
+        """A connection that is ready, and the version of the schema it leads to."""
         connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
-        connection.execute(f"PRAGMA synchronous = {self._settings.synchronous}")
-        connection.execute("PRAGMA fullfsync = ON")
-        connection.execute("PRAGMA foreign_keys = ON")
-        return connection
+        try:
+            connection.execute(f"PRAGMA synchronous = {self._settings.synchronous}")
+            connection.execute("PRAGMA fullfsync = ON")
+            connection.execute("PRAGMA foreign_keys = ON")
+            version = _schema_of(connection)
+            if version > self._settings.schema:
+                raise SchemaTooNew(path, f"its schema is version {version}, made by a newer Holdfast")
+        except BaseException:
+            connection.close()
+            raise
+        return connection, version
 
     def _bring_up_to_date(self, path: str) -> None:
         from holdfast.store.open import open_store  # seldom: the first hook on a machine, or after an upgrade

@@ -42,8 +42,12 @@ class Bell(QueueWatch):
         self._closed = False
         self._get_ready()
         _bells.add(self)
-        with errors():
-            connection.execute(_LISTEN)
+        try:
+            with errors():
+                connection.execute(_LISTEN)
+        except BaseException:
+            self.close()
+            raise
 
     def _get_ready(self) -> None:
         self._waiting = threading.Lock()

@@ -137,14 +137,18 @@ class FileConnector:
 
 
 class MemoryConnector:
-    """A database in memory is one connection: what is lent is the right to use it."""
+    """A database in memory is one connection: what is lent is the right to use it.
+
+    The connection is closed by whoever is last: the connector, or the user who has it when the connector closes.
+    """
 
     where = ":memory:"
 
     def __init__(self) -> None:
         self._sql: sqlite3.Connection | None = None
         self._process = os.getpid()
-        self.closed = False
+        self._users = 0
+        self._closed = False
 
     def connect(self) -> Connection:
         if os.getpid() != self._process:
@@ -152,7 +156,15 @@ class MemoryConnector:
         if self._sql is None:
             self._sql = _connect(self.where, 0.0)
             self._sql.execute("PRAGMA foreign_keys = ON")
+        self._users += 1
         return _InMemory(self._sql, self)
+
+    def take_back(self, sql: sqlite3.Connection) -> None:
+        self._users -= 1
+        if self._closed:
+            self._close_unused()
+        elif sql.in_transaction:
+            sql.rollback()
 
     def check_file(self) -> None:
         """There is none."""
@@ -162,7 +174,15 @@ class MemoryConnector:
             connection.abandon()
 
     def close(self) -> None:
-        self.closed = True
+        self._closed = True
+        self._close_unused()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def _close_unused(self) -> None:
+        if self._sql is not None and self._users == 0:
+            self._sql.close()
 
 
 class _InMemory(Connection):
@@ -173,10 +193,7 @@ class _InMemory(Connection):
         self._connector = connector
 
     def _end(self) -> None:
-        if self._connector.closed:
-            self.sql.close()
-        elif self.sql.in_transaction:
-            self.sql.rollback()
+        self._connector.take_back(self.sql)
 
 
 def prepare_files(path: Path) -> None:
