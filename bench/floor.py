@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from bench import workload as w
-from bench.floor_sessions import Connection, wall_clock
+from bench.floor_sessions import USER, Connection, wall_clock
 from bench.floor_turns import FloorTurns
 from holdfast.clock import system_clock
 from holdfast.store.migrate import migrate_sqlite, migrations
@@ -145,11 +145,11 @@ class Floor(FloorTurns):
                 " AND lease_expires_at IS NULL AND head_seq IS NULL"
             )
             c.execute(
-                "INSERT INTO phase_changes (workspace, session_id, number, from_phase, to_phase, at)"
+                "INSERT INTO phase_changes (workspace, session_id, number, from_phase, to_phase, at, made_by)"
                 " SELECT workspace, id, (SELECT COALESCE(MAX(number), 0) + 1 FROM phase_changes p"
                 " WHERE p.workspace = sessions.workspace AND p.session_id = sessions.id),"
-                f" phase, 'abandoned', ? FROM sessions WHERE {idle}",
-                (now, w.WORKSPACE, cutoff, cutoff),
+                f" phase, 'abandoned', ?, ? FROM sessions WHERE {idle}",
+                (now, USER, w.WORKSPACE, cutoff, cutoff),
             )
             abandoned = c.execute(
                 "UPDATE sessions SET phase = 'abandoned', resume_ready = FALSE, finalized_at = ?, updated_at = ?"

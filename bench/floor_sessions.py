@@ -9,7 +9,11 @@ from contextlib import contextmanager
 from typing import Any, Protocol
 
 from bench import workload as w
+from holdfast.processes.owners import this_user
 
+#: who is put down for a change, and for which keys of the metadata
+USER = this_user()
+PATCHED = json.dumps({"metadata": sorted(w.PATCH)}, separators=(",", ":"))
 FINAL = ("completed", "failed", "abandoned")
 
 Row = tuple[Any, ...]
@@ -89,7 +93,7 @@ class FloorSessions:
                 (merged, now, w.WORKSPACE, session_id),
             )
             if phase != "planning":
-                self._record_phase(c, session_id, phase, "planning", now)
+                self._record_phase(c, session_id, phase, "planning", now, PATCHED)
 
     def finalize(self, session_id: str) -> None:
         now = self._clock()
@@ -118,12 +122,14 @@ class FloorSessions:
             raise RuntimeError("the session is closed")
         return phase, metadata
 
-    def _record_phase(self, c: Connection, session_id: str, before: str, after: str, now: int) -> None:
+    def _record_phase(
+        self, c: Connection, session_id: str, before: str, after: str, now: int, change: str | None = None
+    ) -> None:
         c.execute(
-            "INSERT INTO phase_changes (workspace, session_id, number, from_phase, to_phase, at)"
-            " SELECT ?, ?, COALESCE(MAX(number), 0) + 1, ?, ?, ?"
+            "INSERT INTO phase_changes (workspace, session_id, number, from_phase, to_phase, at, made_by, change)"
+            " SELECT ?, ?, COALESCE(MAX(number), 0) + 1, ?, ?, ?, ?, ?"
             " FROM phase_changes WHERE workspace = ? AND session_id = ?",
-            (w.WORKSPACE, session_id, before, after, now, w.WORKSPACE, session_id),
+            (w.WORKSPACE, session_id, before, after, now, USER, change, w.WORKSPACE, session_id),
         )
 
     def _cancel_turns(self, c: Connection, session_id: str, conversation_id: str, now: int) -> None:

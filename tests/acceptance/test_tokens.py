@@ -1,5 +1,6 @@
 """Tokens, from the command that makes them to the server that asks for them."""
 
+import json
 import re
 import time
 from collections.abc import Iterator
@@ -188,3 +189,19 @@ def test_an_operator_enqueues_and_a_worker_runs(store: str) -> None:
         assert (shown.code, '"turn": 2' in shown.out) == (0, True)
         assert on_server(worker, "enqueue", "infra", "more").code == 4
         assert on_server(reader, "cancel", "infra").code == 4
+
+
+def test_the_trail_names_the_token_that_changed_a_session(store: str) -> None:
+    operator = make(store, "operator", "--name", "ada")
+    with server("--url", store) as (url, _):
+        env = {"HOLDFAST_URL": url, "HOLDFAST_TOKEN": operator}
+        session = holdfast("create", "--agent", "a", env=env).out.strip()
+        assert holdfast("update", session, "--phase", "planning", env=env).code == 0
+        headers = {"Authorization": f"Bearer {operator}", "Content-Type": "application/json"}
+        changed, _ = ask(url, "PATCH", f"/v1/sessions/{session}", '{"error": "no"}', headers)
+        assert changed.status == 200
+        lines = holdfast("log", session, "--json", env=env).lines
+
+    _, phase, error = (json.loads(line) for line in lines)
+    _, token_id, _ = operator.split("_")
+    assert phase["by"] == error["by"] == f"ada ({token_id})"

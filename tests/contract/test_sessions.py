@@ -1,9 +1,10 @@
 import pytest
 
 from holdfast.domain.phases import MayContinue, Phase
-from holdfast.domain.sessions import SessionFilter, SessionUpdate
+from holdfast.domain.sessions import SessionChange, SessionFilter, SessionStatus, SessionUpdate
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import UnreadableSession
+from holdfast.processes.owners import this_user
 from holdfast.store.contract import Store
 from holdfast.testing import (
     cleanup_contract,
@@ -15,9 +16,9 @@ from holdfast.testing import (
     token_contract,
     workspace_contract,
 )
-from holdfast.testing.builders import a_claim, a_turn
+from holdfast.testing.builders import a_claim, a_turn, an_answer, an_approval
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.steps import begin, run
+from holdfast.testing.steps import begin, defer, run
 from tests.contract.conftest import Damage, driver_of
 
 
@@ -157,3 +158,47 @@ def test_a_summary_may_come_before_the_end_and_stays_unless_the_end_has_its_own(
 
     assert str(store.get_session(kept.id).summary).startswith("half of it")
     assert store.get_session(replaced.id).summary == "all of it"
+
+
+def test_the_trail_tells_what_was_changed_and_by_whom(store: Store, clock: ManualClock) -> None:
+    session = begin(store)
+    first = clock.advance(1)
+    store.update_session(session.id, SessionUpdate(metadata={"b": 1, "a": 2}, error="no"))
+    second = clock.advance(1)
+    store.update_session(session.id, SessionUpdate(phase=Phase.PLANNING, clear_errors=True, summary="half"))
+    store.update_session(session.id, SessionUpdate())
+    store.request_approval(session.id, an_approval(call_id=None))
+    store.finalize_session(session.id, Phase.FAILED, "all")
+
+    changes = store.trail(session.id)
+
+    me = this_user()
+    assert changes[:2] == (
+        SessionChange(1, first, me, "initializing", "initializing", ("a", "b"), "no"),
+        SessionChange(2, second, me, "initializing", "planning", cleared_errors=True, summary=True),
+    )
+    assert [(one.from_phase, one.to_phase, one.by) for one in changes[2:]] == [
+        ("planning", "approval", me),
+        ("approval", "failed", me),
+    ]
+    assert store.trail(session.id, after=2, limit=1) == changes[2:3]
+    assert [change.to_phase for change in store.phase_history(session.id)] == [
+        "planning",
+        "approval",
+        "failed",
+    ]
+    (void,) = store.approvals(session_id=session.id, open_only=False)
+    assert void.voided_at == second
+
+
+def test_a_change_that_leaves_the_phase_is_not_on_the_way_back_from_an_approval(
+    store: Store, clock: ManualClock
+) -> None:
+    session = begin(store)
+    store.update_session(session.id, SessionUpdate(phase=Phase.PLANNING))
+    approval = defer(store, session)
+    clock.advance(1)
+    store.update_session(session.id, SessionUpdate(metadata={"while": "it waits"}))
+    assert store.session_state(session.id).status is SessionStatus.WAITING
+    store.answer_approval(approval.id, an_answer(approval))
+    assert store.get_session(session.id).phase is Phase.PLANNING

@@ -127,6 +127,7 @@ MATRIX = {
     "start_turn": "--wa",
     "statistics": "rowa",
     "tokens": "---a",
+    "trail": "rowa",
     "truncate": "-o-a",
     "turns": "rowa",
     "update_session": "-owa",

@@ -1,9 +1,11 @@
-"""Owns the command log: what happened in a session, event by event."""
+"""Owns the command log: what happened in a session, event by event, and who did what to it."""
 
 from __future__ import annotations
 
+import heapq
 import json
 import time
+from collections.abc import Iterator
 
 import click
 
@@ -13,39 +15,113 @@ from holdfast.cli.command import command, pass_invocation
 from holdfast.cli.invocation import Invocation
 from holdfast.clock import to_iso
 from holdfast.domain.turns import Event, EventKind
+from holdfast.engine.audit import AuditEntry, audit_trail
 from holdfast.engine.following import BEGINNING, Place, events_behind, is_over
+from holdfast.store.contract import Store
 
 _LOOK_EVERY = 0.5
 _LONGEST = 500
 
 
-@command("log", "holdfast log deploy", "holdfast log deploy --turn 1 --json")
+@command(
+    "log", "holdfast log deploy", "holdfast log deploy --turn 1 --json", "holdfast log deploy --audit --json"
+)
 @session_argument
 @click.option("--turn", type=TURN, metavar="TURN", help="Of this turn only.")
+@click.option("--audit", is_flag=True, help="Only the audit trail: who did what to the session.")
 @click.option(
     "-f", "--follow", is_flag=True, help="Go on until the session is closed, or the turn has ended."
 )
 @pass_invocation
-def log(run: Invocation, session: str, turn: int | None, follow: bool) -> None:
-    """Print what happened in a session, event by event.
+def log(run: Invocation, session: str, turn: int | None, audit: bool, follow: bool) -> None:
+    """Print what happened in a session, in order.
 
-    Texts, tool calls and their results, notices; one line for each: turn, attempt, time, kind and what it was. With --json one object for each.
+    Of its turns: texts, tool calls and their results, notices. Of a delegated session also the audit trail,
+    which --audit shows of any: every change of its phase and of its metadata (the keys), errors, approvals,
+    its end, each with who did it.
+
+    One line for each, with tabs between: turn, attempt, time, kind, and what it was; "-" where there is none.
+    With --json one object for each.
     """
     session_id = run.find(session)
     if turn is not None:
         run.holdfast.store.get_turn(run.holdfast.session(session_id).conversation_id, turn)
-    store, place = run.holdfast.store, BEGINNING
+    read = _Reading(run.holdfast.store, session_id, turn, audit)
     while True:
-        for at, event in events_behind(store, session_id, place, turn):
-            place = at
-            _print(run, at, event)
-        if not follow or is_over(store, session_id, turn):
+        over = not follow or is_over(run.holdfast.store, session_id, turn)
+        for found in read.new():
+            _print(run, found)
+        if over:
             return
         output.flush()
         time.sleep(_LOOK_EVERY)
 
 
-def _print(run: Invocation, place: Place, event: Event) -> None:
+_Found = tuple[Place, Event] | AuditEntry
+
+
+class _Reading:
+    """Of one session, so far."""
+
+    def __init__(self, store: Store, session_id: str, turn: int | None, audit: bool) -> None:
+        self._store = store
+        self._session_id = session_id
+        self._turn = turn
+        self._audit = audit
+        self._place = BEGINNING
+        self._told: set[tuple[object, ...]] = set()
+
+    def new(self) -> Iterator[_Found]:
+        """What was not there the time before, in order of time."""
+        return heapq.merge(self._entries(), self._events(), key=_at)
+
+    def _entries(self) -> Iterator[_Found]:
+        if not self._audit and not self._store.get_session(self._session_id).is_delegated:
+            return
+        for entry in audit_trail(self._store, self._session_id):
+            if entry.key not in self._told and self._turn in (None, entry.turn):
+                self._told.add(entry.key)
+                yield entry
+
+    def _events(self) -> Iterator[_Found]:
+        if self._audit:
+            return
+        for place, event in events_behind(self._store, self._session_id, self._place, self._turn):
+            self._place = place
+            yield place, event
+
+
+def _at(found: _Found) -> int:
+    return found.at if isinstance(found, AuditEntry) else found[1].at
+
+
+def _print(run: Invocation, found: _Found) -> None:
+    match found:
+        case AuditEntry():
+            _print_entry(run, found)
+        case (place, event):
+            _print_event(run, place, event)
+
+
+def _print_entry(run: Invocation, entry: AuditEntry) -> None:
+    if run.json:
+        document: dict[str, object] = {
+            "turn": entry.turn,
+            "attempt": None,
+            "number": None,
+            "at": to_iso(entry.at),
+            "kind": entry.kind.value,
+            "by": entry.by,
+            "data": entry.data,
+        }
+        output.record(document)
+    else:
+        by = "" if entry.by is None else f" (by {entry.by})"
+        words = f"{entry.words[:_LONGEST]}{by}".strip()
+        output.line("" if entry.turn is None else entry.turn, "", to_iso(entry.at), entry.kind.value, words)
+
+
+def _print_event(run: Invocation, place: Place, event: Event) -> None:
     seq, attempt, number = place
     if run.json:
         output.record(

@@ -73,6 +73,7 @@ class Approval:
     note: str | None
     used_at: Instant | None  #: when the answer was acted on, which happens once
     void_reason: str | None
+    voided_at: Instant | None = None  #: None: it is not, or was before that was recorded
 
     def is_expired(self, now: Instant) -> bool:
         """At ``expires_at`` itself it is too late."""

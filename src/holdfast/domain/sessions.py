@@ -52,6 +52,21 @@ class PhaseChange:
 
 
 @record
+class SessionChange:
+    """One entry of the trail: a change of the phase, or of something else about the session, or of both."""
+
+    number: int
+    at: Instant
+    by: str | None  #: the user, or the name and the id of the token; None: not recorded then
+    from_phase: str
+    to_phase: str  #: the same if the phase stayed
+    metadata: tuple[str, ...] = ()  #: the keys that were set
+    error: str | None = None
+    cleared_errors: bool = False
+    summary: bool = False  #: whether it was given one
+
+
+@record
 class Session:
     id: SessionId
     conversation_id: ConversationId

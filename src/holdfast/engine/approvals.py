@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pwd
 from collections.abc import Collection, Mapping
 
 from holdfast.domain.approvals import MAX_WORDS, Answer, Approval, NewApproval, check_note, expiry
@@ -15,6 +14,7 @@ from holdfast.engine.sessions import Sessions
 from holdfast.errors import InvalidInput
 from holdfast.notifying.occasions import approval_notice
 from holdfast.notifying.sending import notify
+from holdfast.processes.owners import this_user
 
 _MOST_SECONDS = 100 * 365 * 24 * 3600
 
@@ -113,10 +113,3 @@ class Approvals(Sessions):
             note,
         )
         return self.store.answer_approval(asked.id, answer)
-
-
-def this_user() -> str:
-    try:
-        return pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:  # a container whose user nobody named
-        return f"uid-{os.getuid()}"

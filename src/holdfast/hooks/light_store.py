@@ -49,6 +49,7 @@ class LightScope(Scope):
         self.ws: Any = settings.workspace
         self.policy: Any = _Policy(settings)
         self.where = settings.path
+        self.by = "hook"  # a name would cost a module
         self._gate = open_gate(f"{self.where}-gate")
 
     def __enter__(self) -> Self:

@@ -10,6 +10,7 @@ import os
 import re
 import sys
 from enum import StrEnum, auto
+from functools import cache
 
 ON_LINUX = sys.platform == "linux"
 
@@ -28,6 +29,17 @@ class Place(StrEnum):
     HERE = auto()  #: among the processes that we see, if it lives
     PAST = auto()  #: of this machine before it was booted: gone
     ELSEWHERE = auto()  #: on another machine, or not to be seen from here
+
+
+@cache
+def this_user() -> str:
+    """Who runs this process, by name."""
+    import pwd  # only when something is signed
+
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:  # a container whose user nobody named
+        return f"uid-{os.getuid()}"
 
 
 def make_owner(pid: int, started_at: int | None, machine: str, boot: str) -> str:

@@ -38,6 +38,7 @@ from holdfast.domain.sessions import (
     NewSession,
     PhaseChange,
     Session,
+    SessionChange,
     SessionFilter,
     SessionPage,
     SessionState,
@@ -115,6 +116,13 @@ class Store(Protocol):
 
     def phase_history(self, session_id: str) -> tuple[PhaseChange, ...]:
         """Oldest first; empty for an unknown session."""
+        ...
+
+    def trail(self, session_id: str, *, after: int = 0, limit: int = 1000) -> tuple[SessionChange, ...]:
+        """Who changed what about a session, oldest first, those with a number behind ``after``.
+
+        Of metadata only the keys. What a change before version 11 was made by is not known.
+        """
         ...
 
     def update_session(self, session_id: str, change: SessionUpdate) -> Session:

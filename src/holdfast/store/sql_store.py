@@ -22,6 +22,7 @@ from holdfast.domain.sessions import (
     NewSession,
     PhaseChange,
     Session,
+    SessionChange,
     SessionFilter,
     SessionPage,
     SessionState,
@@ -56,6 +57,7 @@ from holdfast.domain.usage import (
     check_usage,
 )
 from holdfast.errors import InvalidInput
+from holdfast.processes.owners import this_user
 from holdfast.store import tallies
 from holdfast.store.contract import QueueWatch
 from holdfast.store.driver import Driver, Undone
@@ -102,10 +104,19 @@ class SqlStore(HookVerbs):
     """See ``contract.Store`` for what each verb promises."""
 
     def __init__(
-        self, driver: Driver, workspace: Workspace, policy: Policy, call: Call | None = None
+        self,
+        driver: Driver,
+        workspace: Workspace,
+        policy: Policy,
+        call: Call | None = None,
+        by: str | None = None,
     ) -> None:
-        """With a ``call``, the verb that is called on it happens once, however often it is called."""
+        """With a ``call``, the verb that is called on it happens once, however often it is called.
+
+        ``by`` is put down for what is changed; None: whoever runs this process.
+        """
         self._call = call
+        self._by = by or this_user()
         self._driver = driver
         self.workspace = workspace
         self._policy = policy
@@ -113,17 +124,21 @@ class SqlStore(HookVerbs):
 
     def within(self, workspace: Workspace) -> SqlStore:
         """The same store for another workspace; it is closed with this one."""
-        return SqlStore(self._driver, workspace, self._policy)
+        return SqlStore(self._driver, workspace, self._policy, by=self._by)
+
+    def signed(self, by: str) -> SqlStore:
+        """The same store, used by somebody else than who runs this process."""
+        return SqlStore(self._driver, self.workspace, self._policy, self._call, by)
 
     def once(self, call: Call) -> SqlStore:
         """The same store, for this one call of a verb that writes and is not idempotent by itself."""
-        return SqlStore(self._driver, self.workspace, self._policy, call)
+        return SqlStore(self._driver, self.workspace, self._policy, call, self._by)
 
     def _read(self) -> Scope:
-        return Scope(self._driver.read(), self.workspace, self._policy, self.where)
+        return Scope(self._driver.read(), self.workspace, self._policy, self.where, self._by)
 
     def _writing(self) -> Scope:
-        return Scope(self._driver.write(), self.workspace, self._policy, self.where)
+        return Scope(self._driver.write(), self.workspace, self._policy, self.where, self._by)
 
     def _write(self, work: Callable[Concatenate[Scope, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """A whole transaction; what the engine undoes, to end a deadlock, is done again from the beginning."""
@@ -160,6 +175,12 @@ class SqlStore(HookVerbs):
     def phase_history(self, session_id: str) -> tuple[PhaseChange, ...]:
         with self._read() as s:
             return phase_changes.of_session(s, session_id)
+
+    def trail(self, session_id: str, *, after: int = 0, limit: int = 1000) -> tuple[SessionChange, ...]:
+        check_whole("after", after)
+        check_whole("limit", limit)
+        with self._read() as s:
+            return phase_changes.trail(s, session_id, after, limit)
 
     def update_session(self, session_id: str, change: SessionUpdate) -> Session:
         return self._write(lifecycle.update, session_id, change)

@@ -56,6 +56,7 @@ READS: Final = frozenset(
         "runtimes",
         "session_state",
         "statistics",
+        "trail",
         "turns",
         "usage",
         "welcome",
@@ -120,6 +121,11 @@ class Caller:
     role: Role
     workspace: str | None
     name: str
+
+    @property
+    def signature(self) -> str:
+        """As it is put down for what was changed."""
+        return f"{self.name} ({self.id})"
 
     def sign(self, answer: Answer) -> Answer:
         """An answer is by whoever holds the token, whatever name it was given."""

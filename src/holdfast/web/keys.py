@@ -16,7 +16,7 @@ from holdfast.store.sql.calls import Call
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.verbs import verbs
 from holdfast.web.access import caller_of, verb_of
-from holdfast.web.serving import Served
+from holdfast.web.serving import Served, signed
 
 
 class _Once:
@@ -32,10 +32,11 @@ class _Once:
 
 
 async def once(request: Request, holdfast: Holdfast) -> Holdfast:
-    """On whose store the verb of the request happens once, if the request has a key.
+    """On whose store the verb of the request is signed, and happens once if the request has a key.
 
     A key belongs to the caller who used it, and to the request that it was used for.
     """
+    holdfast = signed(request, holdfast)
     keys = request.headers.getlist(KEY_HEADER)
     if not keys:
         return holdfast

@@ -10,6 +10,7 @@ from fastapi import Depends, Header, Request
 from holdfast.domain.ids import MAX_ID, check_workspace
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import Forbidden, InvalidInput
+from holdfast.store.sql_store import SqlStore
 from holdfast.web.access import caller_of
 
 #: names the workspace of a request; without it, the token's, or the one that the server was started for
@@ -47,6 +48,14 @@ def served(request: Request) -> Holdfast:
     workspaces = request.app.state.workspaces
     assert isinstance(workspaces, Workspaces)
     return workspaces.get(own or wanted)
+
+
+def signed(request: Request, holdfast: Holdfast) -> Holdfast:
+    """Whoever holds the token is put down for what is changed; without tokens, whoever runs the server."""
+    caller, store = caller_of(request), holdfast.store
+    if not caller.id or not isinstance(store, SqlStore):
+        return holdfast
+    return Holdfast(store.signed(caller.signature), holdfast.policy)
 
 
 async def _served(

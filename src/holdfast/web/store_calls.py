@@ -19,7 +19,7 @@ from holdfast.web.keys import once
 from holdfast.web.limits import check_arguments
 from holdfast.web.problems import ANSWERS
 from holdfast.web.schemas import Schemas
-from holdfast.web.serving import WORKSPACE_HEADER, served
+from holdfast.web.serving import WORKSPACE_HEADER, served, signed
 from holdfast.web.threads import Threads
 from holdfast.web.watching import about
 
@@ -35,7 +35,7 @@ async def call(request: Request) -> Response:
     check_caller(request, verb)
     if found is None:
         raise NotFound("verb", verb[:40])
-    holdfast = served(request)
+    holdfast = signed(request, served(request))
     if verb in HAPPENS_AGAIN:
         holdfast = await once(request, holdfast)
     return await _called(found, holdfast.store, request)

@@ -24,7 +24,7 @@ from holdfast.store.sql.shapes import Shape, read_instant, read_optional_instant
 
 COLUMNS = """id, session_id, conversation_id, seq, call_id, tool, what, arguments, arguments_hash, nonce,
     requested_at, requested_by, expires_at, answerers, status, answered_at, answered_by, note, used_at,
-    void_reason"""
+    void_reason, voided_at"""
 UNUSED = "used_at IS NULL AND status <> 'voided'"
 
 GET = f"SELECT {COLUMNS} FROM approvals WHERE workspace = :ws AND id = :id"
@@ -46,10 +46,10 @@ USE = f"""
 UPDATE approvals INDEXED BY approvals_of_sessions SET used_at = :now
 WHERE workspace = :ws AND session_id = :session_id AND seq = :seq AND status <> 'open' AND {UNUSED}"""
 VOID_OF_TURN = f"""
-UPDATE approvals INDEXED BY approvals_of_sessions SET status = 'voided', void_reason = :reason
+UPDATE approvals INDEXED BY approvals_of_sessions SET status = 'voided', void_reason = :reason, voided_at = :now
 WHERE workspace = :ws AND session_id = :session_id AND seq = :seq AND {UNUSED}"""
 VOID_OF_ENDED_TURNS = f"""
-UPDATE approvals INDEXED BY approvals_of_sessions SET status = 'voided', void_reason = :reason
+UPDATE approvals INDEXED BY approvals_of_sessions SET status = 'voided', void_reason = :reason, voided_at = :now
 WHERE workspace = :ws AND session_id = :session_id AND {UNUSED} AND seq IN (
     SELECT t.seq FROM turns t
     WHERE t.workspace = :ws AND t.conversation_id = approvals.conversation_id AND t.ended_at IS NOT NULL)"""
@@ -57,14 +57,16 @@ OPEN_OF_SESSION = f"""
 SELECT {COLUMNS} FROM approvals INDEXED BY approvals_of_sessions
 WHERE workspace = :ws AND session_id = :session_id AND status = 'open' ORDER BY requested_at, id"""
 VOID_EXPIRED = """
-UPDATE approvals INDEXED BY approvals_of_sessions SET status = 'voided', void_reason = 'expired'
+UPDATE approvals INDEXED BY approvals_of_sessions SET status = 'voided', void_reason = 'expired', voided_at = :now
 WHERE workspace = :ws AND session_id = :session_id AND status = 'open'"""
 HAS_OPEN = """
 SELECT 1 FROM approvals INDEXED BY approvals_of_sessions
 WHERE workspace = :ws AND session_id = :session_id AND status = 'open' LIMIT 1"""
 
 _SHAPE = Shape(
-    "approvals", COLUMNS, "seq call_id tool expires_at answered_at answered_by note used_at void_reason"
+    "approvals",
+    COLUMNS,
+    "seq call_id tool expires_at answered_at answered_by note used_at void_reason voided_at",
 )
 _STATUSES = {status.value: status for status in ApprovalStatus}
 
@@ -77,13 +79,13 @@ def _read(row: Row) -> Approval:
     (
         approval_id, session_id, conversation_id, seq, call_id, tool, what, arguments, arguments_hash, nonce,
         requested_at, requested_by, expires_at, answerers, status, answered_at, answered_by, note, used_at,
-        void_reason,
+        void_reason, voided_at,
     ) = row  # fmt: skip
     return Approval(
         approval_id, session_id, conversation_id, seq, call_id, tool, what, codec.decode_object(arguments),
         arguments_hash, nonce, read_instant(requested_at), requested_by, read_optional_instant(expires_at),
         codec.decode_texts(answerers), _STATUSES[status], read_optional_instant(answered_at), answered_by,
-        note, read_optional_instant(used_at), void_reason,
+        note, read_optional_instant(used_at), void_reason, read_optional_instant(voided_at),
     )  # fmt: skip
 
 
@@ -130,11 +132,11 @@ def use(s: Scope, session_id: str, seq: int) -> None:
 
 
 def void_of_turn(s: Scope, turn: Turn, reason: str) -> None:
-    s.run(VOID_OF_TURN, session_id=turn.session_id, seq=turn.seq, reason=reason)
+    s.run(VOID_OF_TURN, session_id=turn.session_id, seq=turn.seq, reason=reason, now=s.now)
 
 
 def void_of_ended_turns(s: Scope, session_id: str, reason: str) -> int:
-    return s.changed(VOID_OF_ENDED_TURNS, session_id=session_id, reason=reason)
+    return s.changed(VOID_OF_ENDED_TURNS, session_id=session_id, reason=reason, now=s.now)
 
 
 def leave_behind(s: Scope, session_id: str) -> None:
@@ -144,7 +146,7 @@ def leave_behind(s: Scope, session_id: str) -> None:
     if conflict is not None:
         raise conflict
     if left:
-        s.run(VOID_EXPIRED, session_id=session_id)
+        s.run(VOID_EXPIRED, session_id=session_id, now=s.now)
 
 
 def has_open(s: Scope, session_id: str) -> bool:

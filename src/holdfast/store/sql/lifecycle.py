@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from holdfast.domain.metadata import Metadata, encode_metadata, merge_metadata
 from holdfast.domain.phases import Phase
-from holdfast.domain.redaction import redact_text
+from holdfast.domain.redaction import Json, redact_text
 from holdfast.domain.sessions import Session, SessionError, SessionUpdate
 from holdfast.errors import NotFound, PhaseConflict, SessionClosed
-from holdfast.store.sql import approval_rows, sessions
+from holdfast.store.sql import approval_rows, codec, sessions
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.session_rows import COLUMNS, read_metadata, read_session
 from holdfast.store.sql.session_statements import close, record_phase
@@ -37,6 +37,7 @@ def update(s: Scope, session_id: str, change: SessionUpdate) -> Session:
         encoded = encode_metadata(merge_metadata(metadata, change.metadata))
         metadata = read_metadata(encoded)
     after = _changed(s, current, change, metadata)
+    more = _besides_the_phase(change, after.last_error)
     if after.finalized_at is None or change.has_more_than_phase:
         error = after.last_error
         s.run(
@@ -46,10 +47,29 @@ def update(s: Scope, session_id: str, change: SessionUpdate) -> Session:
         )  # fmt: skip
     if after.finalized_at is not None:
         turns_in = None if head is None else after.conversation_id
-        close(s, after.id, current.phase.value, after.phase, summary=after.summary, turns_in=turns_in)
-    elif after.phase is not current.phase:
-        record_phase(s, after.id, current.phase.value, after.phase)
+        close(
+            s, after.id, current.phase.value, after.phase, summary=after.summary, turns_in=turns_in,
+            change=more,
+        )  # fmt: skip
+    elif after.phase is not current.phase or more is not None:
+        record_phase(s, after.id, current.phase.value, after.phase, more)
     return after
+
+
+def _besides_the_phase(change: SessionUpdate, error: SessionError | None) -> str | None:
+    """For the trail: of metadata the keys alone; ``error`` is redacted by now."""
+    if change.summary is None and not change.has_more_than_phase:
+        return None
+    more: dict[str, Json] = {}
+    if change.metadata:
+        more["metadata"] = list[Json](sorted(change.metadata))
+    if change.error is not None and error is not None:
+        more["error"] = error.message
+    if change.clear_errors:
+        more["cleared_errors"] = True
+    if change.summary is not None and not (change.phase and change.phase.is_final):
+        more["summary"] = True
+    return codec.dump(more) if more else None
 
 
 def _goes_on(phase: Phase) -> bool:

@@ -16,12 +16,18 @@ from holdfast.store.driver import Row, Transaction
 class Scope:
     """One transaction in one workspace, from ``with`` to its end; every statement gets the workspace as ``:ws``."""
 
-    __slots__ = ("_transaction", "_tx", "policy", "where", "ws")
+    __slots__ = ("_transaction", "_tx", "by", "policy", "where", "ws")
 
     def __init__(
-        self, transaction: AbstractContextManager[Transaction], ws: Workspace, policy: Policy, where: str
+        self,
+        transaction: AbstractContextManager[Transaction],
+        ws: Workspace,
+        policy: Policy,
+        where: str,
+        by: str,
     ) -> None:
         self._transaction = transaction
+        self.by = by  #: who is put down for what is changed
         self.ws = ws
         self.policy = policy
         self.where = where

@@ -27,16 +27,16 @@ UPDATE sessions SET phase = :phase, resume_ready = FALSE, updated_at = :now, fin
     summary = COALESCE(:summary, summary)
 WHERE workspace = :ws AND id = :id"""
 RECORD_PHASE = """
-INSERT INTO phase_changes (workspace, session_id, number, from_phase, to_phase, at)
-SELECT :ws, :id, COALESCE(MAX(number), 0) + 1, :from_phase, :to_phase, :now
+INSERT INTO phase_changes (workspace, session_id, number, from_phase, to_phase, at, made_by, change)
+SELECT :ws, :id, COALESCE(MAX(number), 0) + 1, :from_phase, :to_phase, :now, :by, :change
 FROM phase_changes WHERE workspace = :ws AND session_id = :id"""
 # the answer to an agent's own question stays what it was: it may have been acted on
 VOID_APPROVALS = """
-UPDATE approvals INDEXED BY approvals_of_sessions SET status = 'voided', void_reason = :reason
+UPDATE approvals INDEXED BY approvals_of_sessions SET status = 'voided', void_reason = :reason, voided_at = :now
 WHERE workspace = :ws AND session_id = :id AND used_at IS NULL AND status <> 'voided' AND (status = 'open' OR seq IS NOT NULL)"""
 PHASES = """
 SELECT from_phase, to_phase, at FROM phase_changes
-WHERE workspace = :ws AND session_id = :id ORDER BY number"""
+WHERE workspace = :ws AND session_id = :id AND from_phase <> to_phase ORDER BY number"""
 
 
 def begin_conversation(s: Scope, conversation_id: str) -> None:
@@ -47,7 +47,7 @@ def begin_conversation(s: Scope, conversation_id: str) -> None:
     )  # fmt: skip
 
 
-def close(
+def close(  # noqa: PLR0913 - what is known about the end, by keyword
     s: Scope,
     session_id: str,
     from_phase: str,
@@ -55,16 +55,22 @@ def close(
     *,
     summary: str | None = None,
     turns_in: str | None = None,
+    change: str | None = None,
 ) -> None:
-    """For good. ``turns_in``: the conversation with its open turns, of which none stays in the queue."""
+    """For good. ``turns_in``: the conversation with its open turns, of which none stays in the queue.
+    ``change``: what else the trail says about it."""
     s.run(CLOSE, id=session_id, phase=outcome.value, summary=summary, now=s.now)
-    record_phase(s, session_id, from_phase, outcome)
-    s.run(VOID_APPROVALS, id=session_id, reason=f"session_{outcome}")
+    record_phase(s, session_id, from_phase, outcome, change)
+    s.run(VOID_APPROVALS, id=session_id, reason=f"session_{outcome}", now=s.now)
     if turns_in is not None:
         from holdfast.store.sql import turns  # a hook seldom has any
 
         turns.cancel_all(s, turns_in, session_id)
 
 
-def record_phase(s: Scope, session_id: str, from_phase: str, phase: Phase) -> None:
-    s.run(RECORD_PHASE, id=session_id, from_phase=from_phase, to_phase=phase.value, now=s.now)
+def record_phase(s: Scope, session_id: str, from_phase: str, phase: Phase, change: str | None = None) -> None:
+    """Who is at work is put down for it; ``change``: what else has changed, as JSON."""
+    s.run(
+        RECORD_PHASE, id=session_id, from_phase=from_phase, to_phase=phase.value, now=s.now, by=s.by,
+        change=change,
+    )  # fmt: skip

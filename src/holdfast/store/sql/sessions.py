@@ -59,7 +59,8 @@ WHEN phase = 'approval' AND NOT EXISTS (
     WHERE a.workspace = sessions.workspace AND a.session_id = sessions.id
         AND a.status IN ('approved', 'denied') AND a.answered_at >= (
             SELECT MAX(c.at) FROM phase_changes c WHERE c.workspace = sessions.workspace
-                AND c.session_id = sessions.id AND c.to_phase = 'approval')) THEN 'waiting'
+                AND c.session_id = sessions.id AND c.to_phase = 'approval'
+                AND c.from_phase <> 'approval')) THEN 'waiting'
 WHEN lease_expires_at > :now THEN 'running'
 WHEN head_seq IS NOT NULL THEN COALESCE((
     SELECT CASE WHEN t.status = 'waiting' THEN 'waiting'

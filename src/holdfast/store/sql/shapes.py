@@ -71,6 +71,7 @@ _WHOLE = frozenset(
         "tries",
         "updated_at",
         "used_at",
+        "voided_at",
     ]
 )
 _FLAGS = frozenset({"foreground", "resume_ready"})

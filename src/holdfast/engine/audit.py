@@ -1,0 +1,127 @@
+"""Owns the audit trail of a session: who did what to it and when, from everything that keeps a record of it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import StrEnum
+
+from holdfast.clock import Instant
+from holdfast.domain.approvals import Approval, ApprovalStatus
+from holdfast.domain.phases import FINAL_PHASES
+from holdfast.domain.records import record
+from holdfast.domain.redaction import Json
+from holdfast.domain.sessions import Session, SessionChange
+from holdfast.processes.machine import describe_owner
+from holdfast.store.contract import Store
+
+_PAGE = 500
+#: put down for what follows from something else
+_OURSELVES = "holdfast"
+
+
+class AuditKind(StrEnum):
+    CREATED = "created"
+    PHASE = "phase"
+    METADATA = "metadata"
+    ERROR = "error"  #: one that somebody counted, or with which an attempt ended
+    ERRORS_CLEARED = "errors_cleared"
+    SUMMARY = "summary"
+    APPROVAL = "approval"  #: asked, approved, denied, used, voided or expired
+    FINALIZED = "finalized"
+
+
+@record
+class AuditEntry:
+    at: Instant
+    kind: AuditKind
+    by: str | None  #: None: not recorded
+    words: str
+    data: dict[str, Json]
+    turn: int | None = None
+    key: tuple[object, ...] = ()  #: the same whenever the trail is read
+
+
+def audit_trail(store: Store, session_id: str) -> list[AuditEntry]:
+    """Oldest first."""
+    session = store.get_session(session_id)
+    now = store.now()
+    entries = [
+        AuditEntry(session.created_at, AuditKind.CREATED, None, session.purpose, {"purpose": session.purpose})
+    ]
+    for change in _changes(store, session.id):
+        entries += _of_change(change)
+    for approval in _approvals(store, session.id):
+        entries += _of_approval(approval, now)
+    entries += _failures(store, session)
+    return sorted(entries, key=lambda entry: entry.at)
+
+
+def _changes(store: Store, session_id: str) -> Iterator[SessionChange]:
+    after = 0
+    while found := store.trail(session_id, after=after, limit=_PAGE):
+        yield from found
+        after = found[-1].number
+
+
+def _of_change(change: SessionChange) -> Iterator[AuditEntry]:
+    def entry(kind: AuditKind, words: str, **data: Json) -> AuditEntry:
+        return AuditEntry(change.at, kind, change.by, words, data, key=(change.number, kind))
+
+    if change.metadata:
+        yield entry(AuditKind.METADATA, ", ".join(change.metadata), keys=list(change.metadata))
+    if change.cleared_errors:
+        yield entry(AuditKind.ERRORS_CLEARED, "counted from zero")
+    if change.error is not None:
+        yield entry(AuditKind.ERROR, change.error, message=change.error)
+    if change.summary:
+        yield entry(AuditKind.SUMMARY, "was given")
+    if change.from_phase != change.to_phase:
+        kind = AuditKind.FINALIZED if change.to_phase in FINAL_PHASES else AuditKind.PHASE
+        words = f"{change.from_phase} → {change.to_phase}"
+        yield entry(kind, words, from_phase=change.from_phase, to_phase=change.to_phase)
+
+
+def _approvals(store: Store, session_id: str) -> Iterator[Approval]:
+    after = None
+    while found := store.approvals(session_id=session_id, open_only=False, after=after, limit=_PAGE):
+        yield from found
+        after = found[-1].id
+
+
+def _of_approval(approval: Approval, now: Instant) -> Iterator[AuditEntry]:
+    def entry(at: Instant, what: str, by: str | None, words: str = "", **data: Json) -> AuditEntry:
+        told = f"{what} {approval.id}" + (f": {words}" if words else "")
+        shown: dict[str, Json] = {"what": what, "approval_id": approval.id, **data}
+        return AuditEntry(at, AuditKind.APPROVAL, by, told, shown, approval.seq, (approval.id, what))
+
+    yield entry(approval.requested_at, "asked", approval.requested_by, approval.what, question=approval.what)
+    if approval.answered_at is not None:
+        # one that was answered and is void now keeps who answered, not what
+        answer = "answered" if approval.status is ApprovalStatus.VOIDED else approval.status.value
+        note = approval.note or ""
+        yield entry(approval.answered_at, answer, approval.answered_by, note, note=approval.note)
+    if approval.used_at is not None:
+        yield entry(approval.used_at, "used", _OURSELVES)
+    has_expired = approval.is_expired(now) or approval.void_reason == "expired"
+    if has_expired and approval.expires_at is not None:
+        yield entry(approval.expires_at, "expired", _OURSELVES)
+    if approval.status is ApprovalStatus.VOIDED and approval.voided_at is not None:
+        reason = approval.void_reason or ""
+        yield entry(approval.voided_at, "voided", _OURSELVES, reason, reason=approval.void_reason)
+
+
+def _failures(store: Store, session: Session) -> Iterator[AuditEntry]:
+    after = 0
+    while found := store.turns(session.id, after=after, limit=_PAGE):
+        for turn in found:
+            for attempt in store.attempts(turn.conversation_id, turn.seq):
+                failure = attempt.failure
+                if failure is None or attempt.ended_at is None:
+                    continue
+                kind, message = failure.failure_class.value, failure.message
+                yield AuditEntry(
+                    attempt.ended_at, AuditKind.ERROR, describe_owner(attempt.owner), f"{kind}: {message}",
+                    {"class": kind, "message": message, "attempt": attempt.number}, turn.seq,
+                    (turn.seq, attempt.number),
+                )  # fmt: skip
+        after = found[-1].seq
