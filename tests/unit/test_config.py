@@ -103,7 +103,7 @@ def another_value(key: Key) -> object:
         case float():
             return round(key.default * 1.01, 4)
         case frozenset():
-            return frozenset(sorted(key.default)[1:])
+            return frozenset(sorted(key.default)[1:] or {"another"})
         case dict():
             return {"reviewer": False, "planner": True}
         case _:
@@ -549,7 +549,7 @@ def test_a_wrong_flag_is_refused_by_key(machine: Machine) -> None:
 def test_no_message_shows_a_password(machine: Machine, name: str, url: str) -> None:
     error = machine.fail(flags={name: [{url: url}]})
     assert SECRET not in f"{error} {error.details} {error.__cause__}"
-    if name != "url":
+    if name not in ("url", "approvals.allow_hooks"):  # which are right with it
         error = machine.fail(flags={name: url})
         assert SECRET not in f"{error} {error.details} {error.__cause__}"
 

@@ -223,8 +223,8 @@ def _event_document(seen: Decision | Happening) -> dict[str, object]:
             return {"type": "end", "ok": ok, "error": error, "status": status, "code": code}
         case Deferred(call_id, tool, arguments):
             return {"type": "deferred", "id": call_id, "tool": tool, "arguments": dict(arguments)}
-        case Ungated():
-            return {"type": "ungated"}
+        case Ungated(why):
+            return {"type": "ungated", "why": why}
         case _:
             return {"type": "decision", "decision": decision_document(seen)}
 

@@ -239,9 +239,12 @@ class ApprovalPolicy:
 
     #: an approval that nobody answers within this time has expired; None: never
     expires_seconds: float | None = 7 * 24 * 3600.0
+    #: hooks that are not Holdfast's, by their command, address or file, beside which calls may wait all the same
+    allow_hooks: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         _above_zero("expires_seconds", self.expires_seconds, MAX_SECONDS)
+        object.__setattr__(self, "allow_hooks", frozenset(self.allow_hooks))
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,8 +1,10 @@
 """Owns the gate: asked by the agent before each tool call, it lets none through that waits for a person.
 
-A program of its own, run by its path with the folder of one run, and the call as JSON on its standard input.
-It knows nothing but that folder: ``gate.json`` says which calls wait, ``answer.json`` what a person said to
-one of them. It fails closed: whatever goes wrong ends in a denial, or in exit code 2, which is one, too.
+A program of its own, run by its path, with the call as JSON on its standard input. The rules stand on its
+command line, where the agent cannot change them: which calls wait, and what a person said to one of them.
+The folder of the run only holds what is used up, and what was seen. It fails closed: whatever goes wrong ends
+in a denial, or in exit code 2, which is one, too. Asked again after the call, with ``--done``, it compares
+what was run with what was let through: hooks of others may have changed the call in between.
 """
 
 from __future__ import annotations
@@ -24,10 +26,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-RULES = "gate.json"
-ANSWER = "answer.json"
+#: files of the folder: there until the answer is acted on, and why a call was denied ...
+UNUSED = "unused"
+NOTE = "note"
+#: ... the agent runs its hooks, the approved call ran as it was approved, another one ran than was let through
 ARMED = "armed"
+EXECUTED = "executed"
+CHANGED = "changed"
 ARM = "--arm"
+DONE = "--done"
 #: how a call that waits is answered: the agent ends and can be resumed, or asks the person in front of it
 DEFER, ASK = "defer", "ask"
 #: exit code with which a hook forbids the call
@@ -41,6 +48,7 @@ _LOOK_EVERY = 0.02
 _MOST_INPUT = 10 * 1024 * 1024
 #: the newest message is at the end
 _MOST_TRANSCRIPT = 16 * 1024 * 1024
+_DIGEST = 8
 
 
 class Denied(Exception):
@@ -49,13 +57,15 @@ class Denied(Exception):
 
 def main() -> int:
     try:
-        folder = sys.argv[1]
-        if ARM in sys.argv[2:]:
-            open(os.path.join(folder, ARMED), "ab").close()
+        folder, given_rules, *mode = sys.argv[1:]
+        if given_rules == ARM:
+            _leave(folder, ARMED)
             return 0
+        rules = json.loads(given_rules)
         signal.signal(signal.SIGALRM, _give_up)
         signal.alarm(DEADLINE_SECONDS)
-        answer = _answer(folder, sys.stdin.buffer.read(_MOST_INPUT + 1))
+        call = sys.stdin.buffer.read(_MOST_INPUT + 1)
+        answer = _look_back(folder, rules, call) if mode == [DONE] else _answer(folder, rules, call)
         sys.stdout.write(answer)
         sys.stdout.flush()
     except BaseException as exc:  # noqa: BLE001 - a gate that breaks stays closed
@@ -68,10 +78,10 @@ def _give_up(_number: int, _frame: object) -> None:
     raise TimeoutError(f"no decision after {DEADLINE_SECONDS} s")
 
 
-def _answer(folder: str, call: bytes) -> str:
+def _answer(folder: str, rules: dict[str, Any], call: bytes) -> str:
     """What to print: nothing for a call that does not wait for anyone."""
     try:
-        decision, reason = decide(folder, call)
+        decision, reason = decide(folder, rules, call)
     except Denied as exc:
         decision, reason = "deny", str(exc)
     if decision is None:
@@ -80,22 +90,59 @@ def _answer(folder: str, call: bytes) -> str:
     return json.dumps({"hookSpecificOutput": {"hookEventName": "PreToolUse", **verdict}})
 
 
-def decide(folder: str, given: bytes) -> tuple[str | None, str]:
+def decide(folder: str, rules: dict[str, Any], given: bytes) -> tuple[str | None, str]:
     """The decision and its reason. Denied for every call that cannot be judged."""
-    rules = _read(os.path.join(folder, RULES))
     call = _call(given)
-    call_id, arguments = call["tool_use_id"], call["tool_input"]
-    if call_id not in rules["withheld"] and not _waits(rules["patterns"], call["tool_name"], arguments):
+    if os.path.exists(os.path.join(folder, CHANGED)):
+        raise Denied("an earlier call did not run as it was let through: nothing more is")
+    if not _needs_approval(rules, call):
         return None, ""
     if call.get("agent_id") is not None:
         raise Denied("this call needs a person's approval, for which a subagent cannot wait: hand it back")
     if rules["answer"] == ASK:
         return ASK, "this call needs a person's approval"
-    answered = _take_answer(folder, call_id, arguments)
+    answered = _take_answer(folder, rules["given"], call)
     if answered is not None:
         return answered
     _require_alone(call)
     return DEFER, "this call waits for a person's approval"
+
+
+def _look_back(folder: str, rules: dict[str, Any], given: bytes) -> str:
+    """After the call: stops the agent if it is not the one that was let through."""
+    try:
+        why = _difference(folder, rules, _call(given))
+    except Exception as exc:  # noqa: BLE001 - what cannot be compared counts as changed
+        why = f"the gate cannot compare the call that ran: {exc!r}"
+    if why is None:
+        return ""
+    try:
+        _leave(folder, CHANGED, why)
+    except OSError:
+        pass  # then the folder is gone, which is noticed, too
+    return json.dumps({"continue": False, "stopReason": why})
+
+
+def _difference(folder: str, rules: dict[str, Any], call: dict[str, Any]) -> str | None:
+    given, tool = rules["given"], call["tool_name"]
+    if given is not None and given["call_id"] == call["tool_use_id"]:
+        if given["approved"] is True and given["arguments_hash"] == hash_arguments(call["tool_input"]):
+            _leave(folder, EXECUTED)
+            return None
+        return f"{tool} did not run as it was approved: something changed the call"
+    if _needs_approval(rules, call):
+        return f"{tool} ran without the approval that it needs: something changed the call"
+    return None
+
+
+def _leave(folder: str, name: str, text: str = "") -> None:
+    with open(os.path.join(folder, name), "a") as file:
+        file.write(text)
+
+
+def digest(call_id: str) -> str:
+    """A short name of a call that has waited once: a command line has a limit."""
+    return hashlib.sha256(call_id.encode(errors="surrogatepass")).hexdigest()[:_DIGEST]
 
 
 def hash_arguments(arguments: object) -> str:
@@ -119,27 +166,33 @@ def _call(given: bytes) -> dict[str, Any]:
     return call
 
 
-def _waits(patterns: list[str], tool: str, arguments: dict[str, object]) -> bool:
-    return any(matches(pattern, tool, arguments) for pattern in patterns)
+def _needs_approval(rules: dict[str, Any], call: dict[str, Any]) -> bool:
+    if digest(call["tool_use_id"]) in rules["withheld"].split():
+        return True
+    return any(matches(pattern, call["tool_name"], call["tool_input"]) for pattern in rules["patterns"])
 
 
-def _take_answer(folder: str, call_id: str, arguments: object) -> tuple[str, str] | None:
+def _take_answer(folder: str, given: dict[str, Any] | None, call: dict[str, Any]) -> tuple[str, str] | None:
     """What was said to this very call; acted on at most once, whoever asks how often."""
-    path = os.path.join(folder, ANSWER)
-    if not os.path.exists(path):
-        return None
-    answer = _read(path)
-    if answer["call_id"] != call_id:
+    if given is None or given["call_id"] != call["tool_use_id"]:
         return None
     try:
-        os.rename(path, f"{path}.used")
+        os.unlink(os.path.join(folder, UNUSED))
     except FileNotFoundError:
         raise Denied("the approval of this call was used already") from None
-    if answer["approved"] is not True:
-        raise Denied(f"a person did not approve this call: {answer['note'] or 'no reason was given'}")
-    if answer["arguments_hash"] != hash_arguments(arguments):
+    if given["approved"] is not True:
+        raise Denied(f"a person did not approve this call: {_note(folder) or 'no reason was given'}")
+    if given["arguments_hash"] != hash_arguments(call["tool_input"]):
         raise Denied("a person approved this call with other arguments than these")
     return "allow", "a person approved this call"
+
+
+def _note(folder: str) -> str:
+    try:
+        with open(os.path.join(folder, NOTE)) as file:
+            return file.read()
+    except FileNotFoundError:
+        return ""
 
 
 def _require_alone(call: dict[str, Any]) -> None:
@@ -193,14 +246,6 @@ def _tail(path: str, size: int) -> bytes:
     with open(path, "rb") as file:
         file.seek(max(0, size - _MOST_TRANSCRIPT))
         return file.read()
-
-
-def _read(path: str) -> dict[str, Any]:
-    with open(path, "rb") as file:
-        found = json.load(file)
-    if not isinstance(found, dict):
-        raise TypeError(f"{path} holds no object")
-    return found
 
 
 if __name__ == "__main__":

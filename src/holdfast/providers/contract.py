@@ -32,6 +32,22 @@ class ToolGate:
     seconds: int  #: it has answered long before this
     arm: str  #: for a shell, to be run when the agent's session starts ...
     armed: Path  #: ... which leaves this file: the agent does run its hooks
+    done: str | None  #: for a shell, after each call: compares what ran with what was let through ...
+    changed: Path  #: ... which leaves this file, with words, if they differ
+    approved: (
+        tuple[str, Path] | None
+    )  #: the call that a person approved, and the file left if it ran as it was
+
+
+@record
+class ForeignHook:
+    """Something that is not ours, and may change a tool call after the gate has judged it."""
+
+    where: str  #: the file it stands in
+    what: str  #: its command, or its address
+
+    def __str__(self) -> str:
+        return f"{self.what} ({self.where})"
 
 
 @record
@@ -139,6 +155,10 @@ class Provider(Protocol):
 
         ``allow_wider``: somebody accepted that the arguments may widen what the agent may do.
         """
+        ...
+
+    def foreign_hooks(self, home: Path, work_dir: Path, rights: Rights) -> tuple[ForeignHook, ...]:
+        """Whatever could change a tool call between the gate and its run; only asked where calls can wait."""
         ...
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:

@@ -87,7 +87,9 @@ class Deferred:
 
 @record
 class Ungated:
-    """The agent does not ask the gate it was given: it must be ended before it calls a tool."""
+    """The gate does not hold: the agent does not ask it, or ran another call than it let through. End it."""
+
+    why: str
 
 
 Happening = Named | Said | Called | Returned | Spent | Noted | Ended | Deferred | Ungated

@@ -17,16 +17,12 @@ from holdfast.providers.report import Report
 MAX_MESSAGE = 4000
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
-_UNGATED = (
-    "the agent does not run the hook that makes tool calls wait for approval: hooks are switched off, perhaps by "
-    "managed settings; it was ended as soon as it had begun"
-)
 _STOPPED = {
     StopCause.CANCELLED: (FailureClass.CANCELLED, "cancelled"),
     StopCause.TIMEOUT: (FailureClass.INTERRUPTED, "the time limit of the turn was reached"),
     StopCause.LEASE_LOST: (FailureClass.INTERRUPTED, "the lease on the turn was lost"),
     StopCause.EXIT: (FailureClass.INTERRUPTED, "holdfast itself was stopped"),
-    StopCause.UNGATED: (FailureClass.CONFIG, _UNGATED),
+    StopCause.UNGATED: (FailureClass.CONFIG, "the gate before its tool calls does not hold"),
     StopCause.HANDED_BACK: (FailureClass.INTERRUPTED, "the worker was stopped"),
 }
 #: whoever stops an agent for one of these that has already answered takes nothing away from its answer
@@ -49,6 +45,8 @@ class Ending:
 
 def judge(order: Order, report: Report, exit_: Exit, provider: Provider) -> Ending:
     """Call it when the stream is drained: what comes after a result counts too."""
+    if report.ungated is not None:
+        return Ending(Failure(FailureClass.CONFIG, report.ungated))
     ended_well = report.ended is not None and report.ended.ok
     if exit_.stopped is not None and not (report.is_answered and exit_.stopped in _TOO_LATE):
         return Ending(Failure(*_STOPPED[exit_.stopped]))

@@ -29,7 +29,7 @@ class Report:
     session_id: ProviderSessionId | None = None
     ended: Ended | None = None
     deferred: Deferred | None = None  #: how it ended, if that was a call that waits
-    ungated: bool = False
+    ungated: str | None = None  #: why its gate does not hold, if it does not
     tools: int = 0  #: calls that began
     in_flight: dict[str, str] = field(default_factory=dict)  #: call id -> tool, not answered yet
     usage: UsageReport = field(default_factory=UsageReport)
@@ -60,8 +60,8 @@ class Report:
             case Deferred():
                 self._end(Ended(ok=True))
                 self.deferred = happening
-            case Ungated():
-                self.ungated = True
+            case Ungated(why):
+                self.ungated = self.ungated or why
             case Noted():
                 pass
 

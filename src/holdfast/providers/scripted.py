@@ -18,7 +18,7 @@ from holdfast.domain.usage import ContextUse, Usage, UsageReport
 from holdfast.errors import InvalidInput
 from holdfast.processes.command import Command
 from holdfast.providers.arguments import FLAG, ArgumentRules
-from holdfast.providers.contract import ArchivedTurn, Order, Probe
+from holdfast.providers.contract import ArchivedTurn, ForeignHook, Order, Probe
 from holdfast.providers.failure_rules import FailureRules, load_rules
 from holdfast.providers.happenings import Called, Deferred, Ended, Happening, Named, Returned, Said, Spent
 from holdfast.providers.loose_json import as_amount, as_count, as_object, as_text
@@ -88,6 +88,9 @@ class Scripted:
             raise InvalidInput(
                 "permission_mode", f"{rights.permission_mode!r} is none of {', '.join(PERMISSION_MODES)}"
             )
+
+    def foreign_hooks(self, home: Path, work_dir: Path, rights: Rights) -> tuple[ForeignHook, ...]:
+        return ()
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId:
         return ProviderSessionId(str(uuid.uuid4()))

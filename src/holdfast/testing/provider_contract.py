@@ -120,7 +120,9 @@ class CommandContract(_OfOneProvider):
     ) -> None:
         if not provider.read_probe(probe_outputs).capabilities.can_defer:
             return
-        gate = ToolGate("gate-7 || exit 2", 600, "arm-7", Path("/nowhere/armed"))
+        gate = ToolGate(
+            "gate-7 || exit 2", 600, "arm-7", Path("/nowhere/armed"), "done-7", Path("/nowhere/changed"), None
+        )  # fmt: skip
         for order in orders:
             gated = replace(order, gate=gate)
             for command in (provider.command(gated), provider.interactive(gated)):
@@ -350,7 +352,7 @@ def _is_sound(happening: object) -> bool:
             | Noted(str())
             | Called(str(), str(), Mapping())
             | Deferred(str(), str(), Mapping())
-            | Ungated()
+            | Ungated(_)
             | Returned(str(), str(), bool())
             | Ended(bool(), str() | None, str(), int() | None, str())
         ):

@@ -1,6 +1,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,15 +24,18 @@ class Folder:
         self.path = path
         self.transcript = path / "session.jsonl"
         self.says(message(CALL))
-        self.rules()
+        self.given: dict[str, Any] = {
+            "patterns": ["Bash(terraform apply*)"], "withheld": "", "answer": gate.DEFER, "given": None,
+        }  # fmt: skip
 
     def rules(self, **changes: Any) -> None:
-        rules = {"patterns": ["Bash(terraform apply*)"], "withheld": [], "answer": gate.DEFER}
-        (self.path / gate.RULES).write_text(json.dumps({**rules, **changes}))
+        self.given |= changes
 
-    def answer(self, **changes: Any) -> None:
-        answer = {"call_id": CALL, "arguments_hash": hash_arguments(COMMAND), "approved": True, "note": None}
-        (self.path / gate.ANSWER).write_text(json.dumps({**answer, **changes}))
+    def answer(self, note: str | None = None, **changes: Any) -> None:
+        answer = {"call_id": CALL, "arguments_hash": hash_arguments(COMMAND), "approved": True}
+        self.rules(given={**answer, **changes})
+        (self.path / gate.UNUSED).touch()
+        (self.path / gate.NOTE).write_text(note or "")
 
     def says(self, *lines: dict[str, Any]) -> None:
         self.transcript.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
@@ -45,10 +49,24 @@ class Folder:
         }
         return {name: value for name, value in {**call, **changes}.items() if value is not ...}
 
-    def ask(self, given: bytes | None = None, **changes: Any) -> tuple[int, str | None, str]:
+    def program(self, rules: str | None = None) -> list[str]:
+        given = json.dumps(self.given) if rules is None else rules
+        return [sys.executable, "-I", "-S", gate.__file__, str(self.path), given]
+
+    def done(self, **changes: Any) -> tuple[int, dict[str, Any]]:
+        """Exit code, and what it says after a call."""
+        done = subprocess.run(
+            [*self.program(), gate.DONE], input=json.dumps(self.call(**changes)).encode(), capture_output=True,
+            check=False, timeout=60,
+        )  # fmt: skip
+        return done.returncode, json.loads(done.stdout or "{}")
+
+    def ask(
+        self, given: bytes | None = None, rules: str | None = None, **changes: Any
+    ) -> tuple[int, str | None, str]:
         """Exit code, decision and reason of the program; the decision is None if it has no opinion."""
         done = subprocess.run(
-            [sys.executable, "-I", "-S", gate.__file__, str(self.path)],
+            self.program(rules),
             input=json.dumps(self.call(**changes)).encode() if given is None else given,
             capture_output=True, check=False, timeout=60,
         )  # fmt: skip
@@ -78,14 +96,14 @@ def test_a_call_that_waits_is_deferred(folder: Folder) -> None:
 
 
 def test_a_call_that_once_waited_is_deferred_whatever_the_patterns_say_now(folder: Folder) -> None:
-    folder.rules(patterns=[], withheld=[CALL])
+    folder.rules(patterns=[], withheld=f"00000000 {gate.digest(CALL)}")
     assert folder.ask(tool_input={"command": "ls"})[:2] == (0, "defer")
 
 
 def test_an_approved_call_may_run_once(folder: Folder) -> None:
     folder.answer()
     assert folder.ask()[:2] == (0, "allow")
-    assert folder.ask()[:2] == (0, "defer")
+    assert folder.ask()[:2] == (0, "deny")
 
 
 @pytest.mark.parametrize(("note", "told"), [("not today", "not today"), (None, "no reason was given")])
@@ -109,7 +127,7 @@ def test_an_answer_to_something_else_allows_nothing(folder: Folder, answer: dict
 def test_the_answer_to_another_call_stays_for_that_one(folder: Folder) -> None:
     folder.answer(call_id="toolu_99")
     assert folder.ask()[1] == "defer"
-    assert (folder.path / gate.ANSWER).exists()
+    assert (folder.path / gate.UNUSED).exists()
 
 
 def test_a_subagent_cannot_wait(folder: Folder) -> None:
@@ -148,7 +166,7 @@ def test_calls_of_other_messages_do_not_count(folder: Folder) -> None:
 def test_it_waits_until_the_message_is_complete(folder: Folder) -> None:
     folder.transcript.unlink()
     with subprocess.Popen(
-        [sys.executable, "-I", "-S", gate.__file__, str(folder.path)],
+        folder.program(),
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
     ) as asked:  # fmt: skip
         assert asked.stdin is not None
@@ -176,25 +194,83 @@ def test_what_it_cannot_understand_is_denied(folder: Folder, given: bytes) -> No
 
 
 @pytest.mark.parametrize(
-    "rules", ["", "[]", "{}", '{"patterns": ["Bash("], "withheld": [], "answer": "defer"}', '{"patterns": 7}']
+    "rules", ["", "[]", "{}", '{"patterns": ["Bash("], "withheld": "", "answer": "defer"}', '{"patterns": 7}']
 )
 def test_without_rules_that_it_can_read_it_stays_closed(folder: Folder, rules: str) -> None:
-    (folder.path / gate.RULES).write_text(rules)
-    assert folder.ask()[:2] == (gate.BLOCKED, None)
-    (folder.path / gate.RULES).unlink()
-    assert folder.ask()[:2] == (gate.BLOCKED, None)
+    assert folder.ask(rules=rules)[:2] == (gate.BLOCKED, None)
 
 
-def test_an_answer_that_it_cannot_read_is_none(folder: Folder) -> None:
-    (folder.path / gate.ANSWER).write_text("{")
-    assert folder.ask()[:2] == (gate.BLOCKED, None)
+def empty(folder: Folder) -> None:
+    for file in folder.path.iterdir():
+        if file != folder.transcript:
+            file.unlink()
+
+
+def overwrite(folder: Folder) -> None:
+    for name in ("gate.json", "answer.json", gate.UNUSED, gate.NOTE, gate.ARMED, gate.EXECUTED):
+        (folder.path / name).write_text("{}")
+
+
+@pytest.mark.parametrize("meddle", [empty, overwrite])
+def test_nothing_in_its_folder_switches_it_off(folder: Folder, meddle: Callable[[Folder], None]) -> None:
+    meddle(folder)
+    assert folder.ask()[1] == "defer"
+    folder.rules(given={"call_id": CALL, "arguments_hash": "other", "approved": True})
+    assert folder.ask()[1] == "deny"
+
+
+def test_an_answer_that_someone_used_up_allows_nothing(folder: Folder) -> None:
+    folder.answer()
+    empty(folder)
+    assert folder.ask()[1] == "deny"
+
+
+def test_an_approved_call_that_ran_as_it_was_approved_is_noted(folder: Folder) -> None:
+    folder.answer()
+    assert folder.done() == (0, {})
+    assert (folder.path / gate.EXECUTED).exists()
+    assert not (folder.path / gate.CHANGED).exists()
+
+
+def test_a_call_that_needs_no_approval_is_not_compared(folder: Folder) -> None:
+    assert folder.done(tool_input={"command": "ls"}) == (0, {})
+    assert sorted(folder.path.iterdir()) == [folder.transcript]
+
+
+@pytest.mark.parametrize(
+    ("answer", "call"),
+    [
+        ({}, {"tool_input": {"command": "terraform apply -destroy"}}),
+        ({}, {"tool_input": {"command": "ls"}}),
+        ({"approved": False}, {}),
+        ({"call_id": "toolu_99"}, {}),
+        ({}, {"tool_input": ...}),
+    ],
+    ids=["other arguments", "another call", "denied", "never asked", "not told"],
+)
+def test_a_call_that_ran_otherwise_stops_the_agent(
+    folder: Folder, answer: dict[str, Any], call: dict[str, Any]
+) -> None:
+    folder.answer(**answer)
+    code, said = folder.done(**call)
+    assert (code, said["continue"]) == (0, False)
+    assert (folder.path / gate.CHANGED).read_text() == said["stopReason"]
+    assert folder.ask(tool_input={"command": "ls"})[1] == "deny"
+    assert not (folder.path / gate.EXECUTED).exists()
+
+
+def test_a_call_that_ran_otherwise_stops_the_agent_also_without_the_folder(folder: Folder) -> None:
+    folder.answer()
+    folder.path = folder.path / "removed"
+    code, said = folder.done(tool_input={"command": "terraform apply -destroy"})
+    assert (code, said["continue"]) == (0, False)
 
 
 def test_it_gives_up_before_its_agent_does(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gate, "_MESSAGE_SECONDS", 0)
     folder.says()
     with pytest.raises(gate.Denied):
-        gate.decide(str(folder.path), json.dumps(folder.call()).encode())
+        gate.decide(str(folder.path), folder.given, json.dumps(folder.call()).encode())
 
 
 def test_arguments_are_hashed_as_the_rest_of_holdfast_does() -> None:
@@ -238,7 +314,7 @@ def test_no_input_whatsoever_is_allowed(
 def _decision(folder: Folder, given: bytes) -> str | None:
     """As the program ends, without starting one for each example."""
     try:
-        return gate.decide(str(folder.path), given)[0]
+        return gate.decide(str(folder.path), folder.given, given)[0]
     except gate.Denied:
         return "deny"
     except Exception:  # noqa: BLE001 - any of them ends the program with the code that blocks

@@ -12,7 +12,9 @@ from holdfast.providers.contract import Provider, ToolGate
 from tests.unit.providers.builders import FORK, FRESH, NEW, OLD, RESUME, an_order
 
 CLAUDE: Provider = Claude()
-GATE = ToolGate("gate /run || exit 2", 600, "gate /run --arm", Path("/run/armed"))
+GATE = ToolGate(
+    "gate /run || exit 2", 600, "gate /run --arm", Path("/run/armed"), "gate /run --done", Path("/run/changed"), None
+)  # fmt: skip
 HEADLESS = ("/bin/agent", "-p", "--output-format", "stream-json", "--verbose")
 HELP = """
   --add-dir <directories...>            Additional directories to allow tool
@@ -122,6 +124,9 @@ def test_its_gate_is_asked_before_every_call_and_no_settings_of_others_switch_it
     (before_calls,) = settings["hooks"]["PreToolUse"]
     assert before_calls["matcher"] == "*"
     assert before_calls["hooks"] == [{"type": "command", "command": GATE.command, "timeout": GATE.seconds}]
+    for event in ("PostToolUse", "PostToolUseFailure"):
+        (after_calls,) = settings["hooks"][event]
+        assert (after_calls["matcher"], after_calls["hooks"][0]["command"]) == ("*", GATE.done)
     assert settings["hooks"]["SessionStart"][0]["hooks"] == [{"type": "command", "command": GATE.arm}]
     assert {"CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_SAFE_MODE"} <= set(command.without)
     assert command.stdin is None

@@ -269,12 +269,56 @@ def test_a_call_that_was_deferred_again_before_the_prompt_ran_is_not_how_it_ende
     assert report.response == "done"
 
 
+def a_gate(folder: Path, approved: str | None = None) -> ToolGate:
+    executed = None if approved is None else (approved, folder / "executed")
+    return ToolGate("gate", 1, "arm", folder / "armed", "done", folder / "changed", executed)
+
+
 @pytest.mark.parametrize("first", [{"type": "system", "subtype": "init"}, {"type": "command_lifecycle"}])
 def test_an_agent_that_has_not_run_its_hooks_by_its_first_line_is_ungated(
     first: dict[str, Any], tmp_path: Path
 ) -> None:
-    gate = ToolGate("gate", 1, "arm", tmp_path / "armed")
-    assert list(ClaudeStream(an_order(gate=gate)).read(first)) == [Ungated()]
+    gate = a_gate(tmp_path)
+    (ungated,) = ClaudeStream(an_order(gate=gate)).read(first)
+    assert isinstance(ungated, Ungated)
+    assert "does not run the hook" in ungated.why
     assert list(ClaudeStream(an_order()).read(first)) == []
     gate.armed.touch()
     assert list(ClaudeStream(an_order(gate=gate)).read(first)) == []
+
+
+def a_result(call_id: str, *, is_error: bool = False) -> dict[str, Any]:
+    block = {"type": "tool_result", "tool_use_id": call_id, "content": "x", "is_error": is_error}
+    return {"type": "user", "message": {"content": [block]}}
+
+
+END = {"type": "result", "is_error": False, "result": "done"}
+
+
+def ungated(gate: ToolGate, *lines: dict[str, Any]) -> list[str]:
+    stream = ClaudeStream(an_order(gate=gate))
+    return [found.why for line in lines for found in stream.read(line) if isinstance(found, Ungated)]
+
+
+@pytest.mark.parametrize("line", [a_result("toolu_01"), END], ids=["when it returns", "at the end"])
+def test_a_call_that_something_changed_is_told_at_once(line: dict[str, Any], tmp_path: Path) -> None:
+    gate = a_gate(tmp_path)
+    gate.armed.touch()
+    assert ungated(gate, line) == []
+    gate.changed.write_text("Bash did not run as it was approved")
+    assert ungated(gate, line) == ["Bash did not run as it was approved"]
+
+
+def test_an_approved_call_must_have_been_compared(tmp_path: Path) -> None:
+    gate = a_gate(tmp_path, approved="toolu_01")
+    gate.armed.touch()
+    assert ungated(gate, a_result("toolu_02"), a_result("toolu_01", is_error=True)) == []
+    (why,) = ungated(gate, a_result("toolu_01"))
+    assert "cannot be compared" in why
+    assert gate.approved is not None
+    gate.approved[1].touch()
+    assert ungated(gate, a_result("toolu_01"), END) == []
+
+
+def test_an_agent_that_removes_its_gates_folder_is_ungated(tmp_path: Path) -> None:
+    assert len(ungated(a_gate(tmp_path / "removed"), END)) == 1

@@ -1,4 +1,4 @@
-"""Owns the gate of one run: a private folder with what may run only when a person says so, and their answer."""
+"""Owns the gate of one run: the rules on its command line, and a private folder for what is used up and seen."""
 
 from __future__ import annotations
 
@@ -11,13 +11,24 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from holdfast.domain.approvals import Approval, ApprovalStatus
+from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.pointers import Rights
+from holdfast.domain.policy import ApprovalPolicy
+from holdfast.engine.running.agents import Agent
+from holdfast.errors import ConfigError
 from holdfast.hooks import gate
 from holdfast.providers.contract import ToolGate
 from holdfast.store.contract import Store
 
 #: oldest first is how they come, and the newest counts
 _MOST_APPROVALS = 10_000
+_BESIDE_OTHERS = (
+    "these hooks are not Holdfast's and could change a call after it was approved; remove them, or, if you trust "
+    "them, name them in approvals.allow_hooks"
+)
+_MOST_NAMED = 10
+#: of the program with its rules, which stand three times, escaped, in one argument: Linux limits it to 128 KiB
+_LONGEST_COMMAND = 20 * 1024
 
 
 @contextmanager
@@ -28,21 +39,48 @@ def opened_gate(
     if not rights.approve_tools and not withheld:
         yield None
         return
+    rules = {
+        "patterns": sorted(rights.approve_tools),
+        "withheld": " ".join(sorted({gate.digest(call_id) for call_id in withheld})),
+        "answer": gate.ASK if attended else gate.DEFER,
+        "given": None if answered is None else _given(answered),
+    }
+    approved = answered if answered is not None and answered.status is ApprovalStatus.APPROVED else None
     # its folder is for this user alone, and a run that is killed leaves nothing in it that counts later
     with TemporaryDirectory(prefix="holdfast-gate-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        rules = {
-            "patterns": sorted(rights.approve_tools),
-            "withheld": sorted(withheld),
-            "answer": gate.ASK if attended else gate.DEFER,
-        }
-        (folder / gate.RULES).write_text(json.dumps(rules))
         if answered is not None:
-            (folder / gate.ANSWER).write_text(json.dumps(_answer(answered)))
-        program = shlex.join([sys.executable, "-I", "-S", gate.__file__, name])
+            (folder / gate.UNUSED).touch()
+            (folder / gate.NOTE).write_text(answered.note or "")
+        start = [sys.executable, "-I", "-S", gate.__file__, name]
+        program = shlex.join([*start, json.dumps(rules)])
+        if len(program) > _LONGEST_COMMAND:
+            raise ConfigError(
+                "approve_tools", "too many patterns, or calls that have waited: begin another session"
+            )
         # in any other way than with this code a hook that fails lets the call through
-        command = f"{program} || exit {gate.BLOCKED}"
-        yield ToolGate(command, 2 * gate.DEADLINE_SECONDS, f"{program} {gate.ARM}", folder / gate.ARMED)
+        yield ToolGate(
+            f"{program} || exit {gate.BLOCKED}",
+            2 * gate.DEADLINE_SECONDS,
+            shlex.join([*start, gate.ARM]),
+            folder / gate.ARMED,
+            # a person in front of the agent answers there, which the gate does not see
+            None if attended else f"{program} {gate.DONE} || exit {gate.BLOCKED}",
+            folder / gate.CHANGED,
+            None if approved is None else (str(approved.call_id), folder / gate.EXECUTED),
+        )
+
+
+def refuse_beside_others(
+    agent: Agent, work_dir: str, rights: Rights, policy: ApprovalPolicy
+) -> Failure | None:
+    """A gate is only worth something if nobody changes a call behind it."""
+    found = agent.provider.foreign_hooks(Path(agent.runtime.home), Path(work_dir), rights)
+    named = [hook for hook in found if policy.allow_hooks.isdisjoint((hook.what, hook.where))]
+    if not named:
+        return None
+    names = "; ".join(map(str, named[:_MOST_NAMED]))
+    return Failure(FailureClass.REFUSED, f"foreign_hooks: {_BESIDE_OTHERS}: {names}")
 
 
 def calls_of(store: Store, session_id: str) -> frozenset[str]:
@@ -51,10 +89,9 @@ def calls_of(store: Store, session_id: str) -> frozenset[str]:
     return frozenset(approval.call_id for approval in known if approval.call_id is not None)
 
 
-def _answer(approval: Approval) -> dict[str, object]:
+def _given(approval: Approval) -> dict[str, object]:
     return {
         "call_id": approval.call_id,
         "arguments_hash": approval.arguments_hash,
         "approved": approval.status is ApprovalStatus.APPROVED,
-        "note": approval.note,
     }

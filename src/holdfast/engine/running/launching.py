@@ -160,7 +160,7 @@ class Launcher:
                 run.report.add(happening)
                 self._recorder.add(happening)
                 self._observe(happening)
-            if run.report.ungated:
+            if run.report.ungated is not None:
                 process.stop(StopCause.UNGATED)
             self._recorder.tick(more_to_come=process.has_line)
             if self._recorder.is_fenced:

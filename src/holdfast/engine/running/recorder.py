@@ -210,8 +210,8 @@ def _event(
             return EventKind.NOTICE, {"text": _short(text)}
         case Deferred(call_id, tool, _):
             return EventKind.NOTICE, {"text": f"{tool} waits for approval", "call_id": call_id}
-        case Ungated():
-            return EventKind.NOTICE, {"text": "the agent does not ask before its tool calls"}
+        case Ungated(why):
+            return EventKind.NOTICE, {"text": _short(why)}
         case Ended(ok, _, error, status, code):
             return EventKind.NOTICE, {
                 "text": "the agent ended its turn" if ok else _short(error) or "the agent reported a failure",

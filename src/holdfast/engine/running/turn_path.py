@@ -32,7 +32,7 @@ from holdfast.domain.usage import NO_USAGE, ContextState, context_state, estimat
 from holdfast.engine.result import RunInterrupted, RunResult
 from holdfast.engine.rights import check_rights
 from holdfast.engine.running.compose import Composer
-from holdfast.engine.running.gates import calls_of, opened_gate
+from holdfast.engine.running.gates import calls_of, opened_gate, refuse_beside_others
 from holdfast.engine.running.keepalive import KeepAlive
 from holdfast.engine.running.launching import Launcher, Place, Ran
 from holdfast.engine.running.log_subject import go_on_about
@@ -140,13 +140,9 @@ class TurnPath:
         elsewhere = self._refused_elsewhere(work_dir)
         if elsewhere is not None:
             return self._not_launched(elsewhere, work_dir)
-        if not Path(work_dir).is_dir():
-            missing = Failure(FailureClass.CONFIG, f"the work directory {work_dir} does not exist")
-            return Ran(self._claim.decision, Ending(missing), work_dir)
-        if (refused := self._refused_rights()) is not None:
-            return Ran(self._claim.decision, Ending(refused), work_dir)
-        if self._rights().approve_tools and not self._agent.runtime.capabilities.can_defer:
-            return Ran(self._claim.decision, Ending(Failure(FailureClass.CONFIG, _CANNOT_DEFER)), work_dir)
+        failure = self._cannot_run(work_dir)
+        if failure is not None:
+            return Ran(self._claim.decision, Ending(failure), work_dir)
         composed = self._compose(self._claim.decision, work_dir)
         with ExitStack() as held:
             lock = self._lock(held)
@@ -182,6 +178,18 @@ class TurnPath:
         if self._claim.approval is None:
             return None
         return refuse_elsewhere(self._store, self._claim.turn, work_dir)
+
+    def _cannot_run(self, work_dir: str) -> Failure | None:
+        rights = self._rights()
+        if not Path(work_dir).is_dir():
+            return Failure(FailureClass.CONFIG, f"the work directory {work_dir} does not exist")
+        if (refused := self._refused_rights()) is not None:
+            return refused
+        if rights.approve_tools and not self._agent.runtime.capabilities.can_defer:
+            return Failure(FailureClass.CONFIG, _CANNOT_DEFER)
+        if rights.approve_tools or self._claim.approval is not None:
+            return refuse_beside_others(self._agent, work_dir, rights, self._policy.approvals)
+        return None
 
     def _not_launched(self, decision: Wait | Refuse, work_dir: str) -> Ran:
         self._setting.observer(decision)

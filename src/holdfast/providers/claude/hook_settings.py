@@ -10,6 +10,8 @@ from holdfast.providers.contract import ToolGate
 
 #: variables with which it runs no hooks
 HOOKS_OFF: Final = ("CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_SAFE_MODE")
+#: both show the call as it ran; the stream and the transcript show it as the model made it
+_AFTER_A_CALL: Final = ("PostToolUse", "PostToolUseFailure")
 _FIRST_TO_DEFER: Final = (2, 1, 89)
 _NO_HOOKS: Final = "with it Claude runs no hooks, and calls would not wait for approval"
 #: arguments with which no call would wait
@@ -32,10 +34,12 @@ def knows_defer(distribution: str, version: str | None) -> bool:
 
 def hook_settings(gate: ToolGate) -> str:
     """These win over the settings of the user and the project, which may have switched hooks off."""
+    asked = {"type": "command", "command": gate.command, "timeout": gate.seconds}
     hooks = {
         "SessionStart": [{"hooks": [{"type": "command", "command": gate.arm}]}],
-        "PreToolUse": [
-            {"matcher": "*", "hooks": [{"type": "command", "command": gate.command, "timeout": gate.seconds}]}
-        ],
+        "PreToolUse": [{"matcher": "*", "hooks": [asked]}],
     }
+    if gate.done is not None:
+        looks_back = {"type": "command", "command": gate.done, "timeout": gate.seconds}
+        hooks |= {event: [{"matcher": "*", "hooks": [looks_back]}] for event in _AFTER_A_CALL}
     return json.dumps({"disableAllHooks": False, "hooks": hooks})

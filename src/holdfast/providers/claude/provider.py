@@ -24,9 +24,10 @@ from holdfast.providers.arguments import (
     Option,
 )
 from holdfast.providers.claude.archive import ClaudeArchive
+from holdfast.providers.claude.foreign_hooks import find_foreign_hooks
 from holdfast.providers.claude.hook_settings import HOOKS_OFF, NOT_WITH_A_GATE, hook_settings, knows_defer
 from holdfast.providers.claude.stream import ClaudeStream
-from holdfast.providers.contract import Archive, Order, Probe, Stream
+from holdfast.providers.contract import Archive, ForeignHook, Order, Probe, Stream
 from holdfast.providers.failure_rules import FailureRules, load_rules
 from holdfast.providers.probing import home_folder, offers, read_version
 
@@ -179,6 +180,9 @@ class Claude:
     def check(self, rights: Rights, *, allow_wider: bool = False) -> None:
         rules = _WITH_A_GATE if rights.approve_tools else _RULES
         rules.check(rights.extra_args, allow_wider=allow_wider)
+
+    def foreign_hooks(self, home: Path, work_dir: Path, rights: Rights) -> tuple[ForeignHook, ...]:
+        return find_foreign_hooks(home, work_dir, rights)
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId:
         return ProviderSessionId(str(uuid.uuid4()))

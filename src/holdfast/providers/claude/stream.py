@@ -27,6 +27,11 @@ from holdfast.providers.loose_json import as_amount, as_count, as_list, as_objec
 
 _SYSTEM_PROMPT: Final = ("--system-prompt", "--append-system-prompt")
 _SNAPSHOT: Final = "--system-prompt-snapshot"
+_NO_HOOKS_RUN: Final = (
+    "the agent does not run the hook that makes tool calls wait for approval: hooks are switched off, perhaps by "
+    "managed settings; it was ended as soon as it had begun"
+)
+_NOT_COMPARED: Final = "what the agent ran cannot be compared with what was approved: it was ended"
 
 
 class ClaudeStream:
@@ -56,10 +61,13 @@ class ClaudeStream:
             case "assistant":
                 yield from self._assistant(line)
             case "user":
-                yield from _results(as_object(line.get("message")))
+                for result in _results(as_object(line.get("message"))):
+                    yield result
+                    yield from self._compared(result)
             case "rate_limit_event":
                 self._limit(as_object(line.get("rate_limit_info")))
             case "result":
+                yield from self._compared(None)
                 yield from self._end(line)
 
     def _named(self, session_id: str) -> Iterator[Happening]:
@@ -96,7 +104,21 @@ class ClaudeStream:
             assert self._order.gate is not None
             self._is_gated = True
             if not self._order.gate.armed.exists():
-                yield Ungated()
+                yield Ungated(_NO_HOOKS_RUN)
+
+    def _compared(self, returned: Returned | None) -> Iterator[Happening]:
+        """After a call has returned, and at the end: what ran is what was let through, as its hook saw it."""
+        gate = self._order.gate
+        if gate is None or gate.done is None:
+            return
+        if gate.changed.exists():
+            yield Ungated(gate.changed.read_text(errors="replace") or _NOT_COMPARED)
+        elif not gate.armed.exists():
+            yield Ungated(_NOT_COMPARED)
+        elif gate.approved is not None and returned is not None and not returned.is_error:
+            call_id, executed = gate.approved
+            if returned.call_id == call_id and not executed.exists():
+                yield Ungated(_NOT_COMPARED)
 
     def _assistant(self, line: Mapping[str, Json]) -> Iterator[Happening]:
         message = as_object(line.get("message"))
@@ -185,7 +207,7 @@ class ClaudeStream:
         return 0
 
 
-def _results(message: Mapping[str, Json]) -> Iterator[Happening]:
+def _results(message: Mapping[str, Json]) -> Iterator[Returned]:
     for block in map(as_object, as_list(message.get("content"))):
         if block.get("type") == "tool_result":
             call_id, output = as_text(block.get("tool_use_id")), joined_text(block.get("content"))

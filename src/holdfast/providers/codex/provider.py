@@ -24,7 +24,7 @@ from holdfast.providers.arguments import (
 )
 from holdfast.providers.codex.archive import CodexArchive
 from holdfast.providers.codex.stream import CodexStream
-from holdfast.providers.contract import Archive, Order, Probe, Stream
+from holdfast.providers.contract import Archive, ForeignHook, Order, Probe, Stream
 from holdfast.providers.failure_rules import FailureRules, load_rules
 from holdfast.providers.probing import home_folder, offers, read_version
 
@@ -153,6 +153,9 @@ class Codex:
         if rights.approve_tools:
             raise InvalidInput("approve_tools", "not supported by this provider (codex)")
         self.arguments.check(rights.extra_args, allow_wider=allow_wider)
+
+    def foreign_hooks(self, home: Path, work_dir: Path, rights: Rights) -> tuple[ForeignHook, ...]:
+        return ()
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:
         return None

@@ -14,7 +14,7 @@ from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
 from holdfast.processes.command import Command
 from holdfast.providers.arguments import FLAG, VALUES, WIDER_FLAG, WIDER_VALUES, ArgumentRules, Option
-from holdfast.providers.contract import Archive, Order, Probe, Stream
+from holdfast.providers.contract import Archive, ForeignHook, Order, Probe, Stream
 from holdfast.providers.failure_rules import FailureRules, load_rules
 from holdfast.providers.gemini.archive import GeminiArchive
 from holdfast.providers.gemini.stream import GeminiStream
@@ -126,6 +126,9 @@ class Gemini:
         if rights.approve_tools:
             raise InvalidInput("approve_tools", "not supported by this provider (gemini)")
         self.arguments.check(rights.extra_args, allow_wider=allow_wider)
+
+    def foreign_hooks(self, home: Path, work_dir: Path, rights: Rights) -> tuple[ForeignHook, ...]:
+        return ()
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:
         return None if isinstance(decision, Fork) else ProviderSessionId(str(uuid.uuid4()))

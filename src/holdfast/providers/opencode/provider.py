@@ -22,7 +22,7 @@ from holdfast.providers.arguments import (
     Option,
     Takes,
 )
-from holdfast.providers.contract import Archive, Order, Probe, Stream
+from holdfast.providers.contract import Archive, ForeignHook, Order, Probe, Stream
 from holdfast.providers.failure_rules import FailureRules, load_rules
 from holdfast.providers.opencode.archive import OpencodeArchive
 from holdfast.providers.opencode.stream import OpencodeStream
@@ -125,6 +125,9 @@ class Opencode:
         if rights.approve_tools:
             raise InvalidInput("approve_tools", "not supported by this provider (opencode)")
         self.arguments.check(rights.extra_args, allow_wider=allow_wider)
+
+    def foreign_hooks(self, home: Path, work_dir: Path, rights: Rights) -> tuple[ForeignHook, ...]:
+        return ()
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:
         return None
