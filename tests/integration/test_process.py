@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
 
@@ -54,6 +55,35 @@ def test_an_agent_gets_its_prompt_directory_and_environment(tmp_path: Path) -> N
     assert environ["npm_config_@scope:registry"] == "odd"
     assert "TAKEN" not in environ
     assert (ended.code, ended.signal, ended.stopped, ended.left_behind) == (0, None, None, False)
+
+
+def test_what_an_agent_prints_to_a_file_is_read_whole_though_it_ends_at_once() -> None:
+    """Some never wait until a pipe has taken what they said."""
+    program = (
+        "import os; os.set_blocking(1, False); line = b'x' * 999_999 + b'\\n'\n"
+        "for _ in range(3): os.write(1, line)\n"
+        "os._exit(0)"
+    )
+    for prints_to_file, whole in ((True, 3), (False, 0)):
+        with an_agent(replace(python(program), prints_to_file=prints_to_file)) as agent:
+            agent.go()
+            lines = said(agent)
+            ended = agent.wait()
+        assert sum(len(line) == 999_999 for line in lines if isinstance(line, bytes)) == whole
+        assert ended.code == (0 if whole else 1)
+
+
+def test_what_follows_an_agent_that_prints_to_a_file_is_bounded_in_time() -> None:
+    chatters = "import time\nwhile True: print('more', flush=True); time.sleep(0.01)"
+    program = f"import subprocess, sys; print('mine', flush=True); subprocess.Popen([sys.executable, '-c', {chatters!r}])"
+    began = time.monotonic()
+    with an_agent(replace(python(program), prints_to_file=True)) as agent:
+        agent.go()
+        lines = said(agent)
+        ended = agent.wait()
+    assert lines[0] == b"mine"
+    assert (ended.code, ended.left_behind) == (0, False)
+    assert time.monotonic() - began < 30
 
 
 def test_an_agent_without_a_prompt_reads_nothing() -> None:

@@ -18,6 +18,8 @@ class Command:
     stdin: str | None = None
     environ: tuple[tuple[str, str], ...] = ()  #: set in addition
     without: tuple[str, ...] = ()  #: variables of ours that would mislead the agent
+    #: it may end before a pipe has taken all that it said: its standard output is a file then, and loses nothing
+    prints_to_file: bool = False
 
 
 def find_program(name: str, environ: Mapping[str, str]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import selectors
+import stat
 import time
 from collections import deque
 from typing import IO, Final
@@ -19,23 +20,38 @@ _MOMENT = 0.05
 
 
 class Output:
-    """Reads both at once, so that neither blocks the agent; what it holds is bounded."""
+    """Reads both at once, so that neither blocks the agent; what it holds is bounded.
+
+    Standard output may be a file that grows. A file has no end while somebody may write to it: whoever may
+    holds standard error, too.
+    """
 
     def __init__(self, stdout: IO[bytes], stderr: IO[bytes]) -> None:
         self._stdout = stdout
         self._selector = selectors.DefaultSelector()
-        for stream in (stdout, stderr):
+        self._is_file = stat.S_ISREG(os.fstat(stdout.fileno()).st_mode)
+        for stream in (stderr,) if self._is_file else (stdout, stderr):
             os.set_blocking(stream.fileno(), False)
             self._selector.register(stream, selectors.EVENT_READ)
         self._splitter = LineSplitter()
         self._lines: deque[bytes | Overlong] = deque()
         self._stderr = bytearray()
+        self._size_at_end = 0  #: of a file, when the agent had ended
         self.heard_at = time.monotonic()
         self.said_something = False  #: on standard output
 
     @property
     def is_open(self) -> bool:
-        return bool(self._selector.get_map())
+        return bool(self._selector.get_map()) or (self._is_file and self._has_grown())
+
+    @property
+    def is_behind(self) -> bool:
+        """Not all was read that the agent itself had printed to its file."""
+        return self._is_file and os.lseek(self._stdout.fileno(), 0, os.SEEK_CUR) < self._size_at_end
+
+    def agent_ended(self) -> None:
+        if self._is_file:
+            self._size_at_end = os.fstat(self._stdout.fileno()).st_size
 
     @property
     def stderr(self) -> str:
@@ -49,22 +65,42 @@ class Output:
 
     def _take(self, timeout: float) -> int:
         """The number of bytes that came."""
-        taken = 0
-        for key, _ in self._selector.select(timeout):
+        taken = self._take_file() if self._is_file else 0
+        for key, _ in self._selector.select(self._patience(timeout, taken)):
             stream = key.fileobj
             assert not isinstance(stream, int)
             block = os.read(key.fd, _BLOCK)
             taken += len(block)
             self.heard_at = time.monotonic()
             if stream is self._stdout:
-                self._lines += self._splitter.feed(block)
-                self.said_something = self.said_something or bool(block)
+                self._hear(block)
             else:
                 self._stderr += block
                 del self._stderr[:-MAX_STDERR]
             if not block:
                 self._selector.unregister(stream)
         return taken
+
+    def _patience(self, timeout: float, taken: int) -> float:
+        """Nobody is told that a file has grown: it is looked at every moment."""
+        if not self._is_file:
+            return timeout
+        return 0 if taken else min(timeout, _MOMENT)
+
+    def _take_file(self) -> int:
+        block = os.read(self._stdout.fileno(), _BLOCK)
+        if block:
+            self.heard_at = time.monotonic()
+            self._hear(block)
+        return len(block)
+
+    def _has_grown(self) -> bool:
+        file = self._stdout.fileno()
+        return os.fstat(file).st_size > os.lseek(file, 0, os.SEEK_CUR)
+
+    def _hear(self, block: bytes) -> None:
+        self._lines += self._splitter.feed(block)
+        self.said_something = self.said_something or bool(block)
 
     @property
     def has_line(self) -> bool:

@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from typing import IO, Final, Self
@@ -76,18 +76,19 @@ class AgentProcess:
         self,
         binary: str,
         child: subprocess.Popen[bytes],
+        stdout: IO[bytes],
         channel: socket.socket,
         mark: ProcessMark,
         marker: str,
     ) -> None:
-        assert child.stdout
         assert child.stderr
         self.mark: Final = mark
         self._traces = Traces(mark.pgid, mark.started_at, marker, is_own=True)
         self._binary = binary
         self._child = child
         self._channel = channel
-        self._output = Output(child.stdout, child.stderr)
+        self._stdout = stdout
+        self._output = Output(stdout, child.stderr)
         self._ended_at: float | None = None
         self._stopped: StopCause | None = None
         self._left_behind = False
@@ -112,14 +113,14 @@ class AgentProcess:
         binary = _find(command.argv[0], variables)
         ours, theirs = socket.socketpair()
         try:
-            with theirs, _readable(command.stdin) as stdin:
+            with theirs, _readable(command.stdin) as stdin, _printed(command) as (printed, file):
                 child = subprocess.Popen(
                     [sys.executable, "-I", "-S", gate.__file__, str(theirs.fileno()), binary]
                     + list(command.argv[1:]),
                     cwd=work_dir,
                     env=variables,
                     stdin=stdin,
-                    stdout=subprocess.PIPE,
+                    stdout=printed,
                     stderr=subprocess.PIPE,
                     bufsize=0,
                     pass_fds=(theirs.fileno(), *keep_open),
@@ -129,7 +130,9 @@ class AgentProcess:
             ours.close()
             raise ConfigError(str(exc.filename or binary), f"cannot be used: {exc.strerror}") from None
         started_at = process_start(child.pid) or 0  # 0: it has ended already
-        return cls(binary, child, ours, machine.mark(child.pid, started_at), marker)
+        stdout = child.stdout or file
+        assert stdout
+        return cls(binary, child, stdout, ours, machine.mark(child.pid, started_at), marker)
 
     def go(self) -> None:
         """Let the agent run. MissingBinary if the system refuses to run it; ``wait`` then still has to follow."""
@@ -205,7 +208,11 @@ class AgentProcess:
         if not self._has_ended():
             return False
         now = time.monotonic()
-        self._ended_at = self._ended_at or now
+        if self._ended_at is None:
+            self._ended_at = now
+            self._output.agent_ended()
+        if self._output.is_behind:
+            return False
         silence = now - max(self._ended_at, self._output.heard_at)
         is_enough = silence > _QUIET_SECONDS or now - self._ended_at > _AFTERMATH_SECONDS
         return is_enough or not self._output.is_open
@@ -223,7 +230,7 @@ class AgentProcess:
         self._is_over = True
         self._child.poll()
         self._output.close()
-        for stream in (self._child.stdout, self._child.stderr):
+        for stream in (self._stdout, self._child.stderr):
             if stream:
                 stream.close()
 
@@ -251,6 +258,21 @@ def _find(name: str, environ: Mapping[str, str]) -> str:
     if found is None:
         raise MissingBinary(name, "is not there, or cannot be executed")
     return found
+
+
+@contextmanager
+def _printed(command: Command) -> Iterator[tuple[IO[bytes] | int, IO[bytes] | None]]:
+    """Where standard output goes; with it, if that is a file, the same file to read, which has no name either."""
+    if not command.prints_to_file:
+        yield subprocess.PIPE, None
+        return
+    with tempfile.NamedTemporaryFile(buffering=0) as file:
+        reading = Path(file.name).open("rb", buffering=0)  # noqa: SIM115 - closed with the process
+        try:
+            yield file.file, reading
+        except BaseException:
+            reading.close()
+            raise
 
 
 def _readable(text: str | None) -> IO[bytes]:

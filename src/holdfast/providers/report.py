@@ -33,6 +33,7 @@ class Report:
     tools: int = 0  #: calls that began
     in_flight: dict[str, str] = field(default_factory=dict)  #: call id -> tool, not answered yet
     usage: UsageReport = field(default_factory=UsageReport)
+    skipped_lines: int = 0  #: too long to be read; the answer may have been in one
     _answers: list[str] = field(default_factory=list)  #: of terminal events
     _said: list[str] = field(default_factory=list)  #: since the last terminal event
     _size: int = 0
@@ -69,6 +70,20 @@ class Report:
     def is_answered(self) -> bool:
         """It has said that it ended well, and nothing since."""
         return self.ended is not None and self.ended.ok and not self._has_gone_on
+
+    @property
+    def lacks_answer(self) -> bool:
+        """It may have said more than the stream has brought."""
+        return self.skipped_lines > 0 or (self.is_answered and self.response is None)
+
+    @property
+    def is_cut(self) -> bool:
+        return self._cut
+
+    def take_answer(self, text: str) -> None:
+        """The answer as the provider has saved it, in place of what the stream has brought."""
+        self._said, self._answers, self._size, self._cut = [], [], 0, False
+        self._end(Ended(ok=True, response=text))
 
     @property
     def response(self) -> str | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from holdfast.clock import running_from
-from holdfast.domain.decisions import Decision, Resume
+from holdfast.domain.decisions import Decision, Fork, Resume
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
@@ -99,10 +100,29 @@ class Launcher:
             ran.ending = judge(order, ran.report, exit_, self._agent.provider)
             ran.left_behind = exit_.left_behind
             session_id = ran.report.session_id or order.expected_id
+            if session_id is not None:
+                self._take_saved_answer(ran, session_id, before)
             mark = None if session_id is None else self._agent.saved(session_id, order.work_dir)
             # an answer that left no trace in the session it was given in was not saved
             ran.mark = None if mark == before and ran.ending.is_answered else mark
         return ran
+
+    def _take_saved_answer(
+        self, ran: Ran, session_id: ProviderSessionId, before: TranscriptMark | None
+    ) -> None:
+        """An answer that the stream did not bring, or not whole, may stand in the provider's own session."""
+        failure = ran.ending.failure
+        is_cut_off = failure is not None and failure.failure_class is FailureClass.INTERRUPTED
+        # a fork's session begins with the turns of its source: the last one need not be its own
+        has_no_end = is_cut_off and ran.report.ended is None and not isinstance(ran.decision, Fork)
+        if not has_no_end and not (ran.ending.is_answered and ran.report.lacks_answer):
+            return
+        path = self._agent.archive.find(session_id, ran.work_dir)
+        turns = () if path is None else self._agent.archive.turns(path, session_id, after=before)
+        for turn in deque(turns, maxlen=1):
+            if turn.complete and turn.response is not None:
+                ran.report.take_answer(turn.response)
+                ran.ending = Ending()
 
     def _saved_before(self, order: Order) -> TranscriptMark | None:
         if not isinstance(order.decision, Resume):
@@ -150,6 +170,7 @@ class Launcher:
         """Until the stream is drained: lines after the result, and several results, count too."""
         process = run.process
         for line in process.lines(_TICK):
+            run.report.skipped_lines += isinstance(line, Overlong)
             for happening in _happenings(run.stream, line):
                 if isinstance(happening, Named):
                     # a provider repeats its id in every line

@@ -57,6 +57,7 @@ from holdfast.processes.process import StopCause
 from holdfast.providers.contract import Order, ToolGate
 from holdfast.providers.happenings import Deferred
 from holdfast.providers.judging import Ending
+from holdfast.providers.report import MAX_RESPONSE
 
 T = TypeVar("T")
 
@@ -404,6 +405,8 @@ class TurnPath:
             notices.append(f"the past was too long to be told whole: {self._told.cuts.words}")
         if ran.ending.is_answered and ran.mark is None:
             notices.append("the agent did not save its session: the next turn starts fresh, with the context")
+        if ran.report.is_cut:
+            notices.append(f"the answer was too long: its first {MAX_RESPONSE:,} characters are kept")
         if ran.left_behind:
             notices.append("a process that the agent started could not be ended")
         context = ran.report.usage.context

@@ -136,7 +136,7 @@ class Gemini:
     def command(self, order: Order) -> Command:
         """Input that is no terminal makes it headless."""
         argv = (order.binary, "--output-format=stream-json", *self._session(order), *_options(order))
-        return Command(argv, stdin=order.prompt)
+        return Command(argv, stdin=order.prompt, prints_to_file=True)
 
     def interactive(self, order: Order) -> Command:
         return Command((order.binary, *self._session(order), *_options(order)))

@@ -136,7 +136,7 @@ class Opencode:
         """Asked from another directory than the session's it would run the turn, print nothing and never end."""
         headless = ("run", "--format=json", f"--dir={order.work_dir}")
         argv = (order.binary, *headless, *_session(order), *_options(order))
-        return Command(argv, stdin=order.prompt, without=_OTHER_DATABASE)
+        return Command(argv, stdin=order.prompt, without=_OTHER_DATABASE, prints_to_file=True)
 
     def interactive(self, order: Order) -> Command:
         argv = (order.binary, order.work_dir, *_session(order), *_options(order))
