@@ -36,11 +36,12 @@ def ask(
     body: bytes | str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> tuple[HTTPResponse, Any]:
-    """The response and its JSON."""
+    """The response and its JSON. A body is JSON unless its headers say otherwise."""
+    kind = {} if body is None else {"Content-Type": "application/json"}
     parts = urlsplit(url)
     connection = HTTPConnection(str(parts.hostname), parts.port, timeout=30)
     try:
-        connection.request(method, path, body, dict(headers or {}))
+        connection.request(method, path, body, {**kind, **(headers or {})})
         response = connection.getresponse()
         return response, json.loads(response.read())
     finally:

@@ -59,17 +59,52 @@ def test_it_answers_to_its_own_address_only(url: str, host: str) -> None:
     assert response.headers["content-type"] == "application/problem+json"
 
 
-@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://127.0.0.1.example"])
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "https://evil.example",
+        "null",
+        "http://127.0.0.1.example",
+        "http://localhost:3000",
+        "http://127.0.0.1:3000",
+        "http://127.0.0.1",
+        "http://[::1]",
+        "",
+    ],
+)
 def test_a_web_page_of_others_is_not_answered(url: str, origin: str) -> None:
     response, problem = ask(url, "POST", "/v1/store/now", b"{}", {"Origin": origin})
 
     assert (response.status, problem["code"]) == (403, "foreign_origin")
 
 
-def test_a_page_of_this_machine_is(url: str) -> None:
-    response, _ = ask(url, "POST", "/v1/store/now", b"{}", {"Origin": "http://localhost:3000"})
+def test_a_page_of_this_server_is(url: str) -> None:
+    own = {"Origin": url, "Sec-Fetch-Site": "same-origin"}
+    response, _ = ask(url, "POST", "/v1/store/now", b"{}", own)
 
     assert response.status == 200
+
+
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+def test_what_another_site_asks_for_is_not_answered_even_without_an_origin(url: str, site: str) -> None:
+    response, problem = ask(url, "GET", "/v1/sessions", headers={"Sec-Fetch-Site": site})
+
+    assert (response.status, problem["code"]) == (403, "foreign_origin")
+
+
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "", "text/plain; application/json"]
+)
+def test_a_body_that_a_page_of_others_could_send_unasked_is_not_read(url: str, kind: str) -> None:
+    for method, path in (("POST", "/v1/store/now"), ("POST", "/v1/sessions"), ("POST", "/v1/hooks/stop")):
+        response, problem = ask(url, method, path, b"{}", {"Content-Type": kind})
+        assert (response.status, problem["code"]) == (415, "unsupported_media_type")
+    assert (
+        ask(url, "POST", "/v1/store/now", b"{}", {"Content-Type": "application/json; charset=utf-8"})[
+            0
+        ].status
+        == 200
+    )
 
 
 @pytest.mark.parametrize(
@@ -126,7 +161,7 @@ def test_a_first_turn_that_is_too_large_for_a_server_leaves_no_session_behind(ur
 def test_a_body_without_a_length_is_read_up_to_the_limit(url: str) -> None:
     host, port = url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=30) as connection:
-        head = f"POST /v1/store/now HTTP/1.1\r\nHost: {host}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        head = f"POST /v1/store/now HTTP/1.1\r\nHost: {host}\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
         connection.sendall(head.encode())
         try:
             for _ in range(40):

@@ -14,11 +14,12 @@ from urllib.parse import urlsplit
 import pytest
 
 from holdfast.clock import Instant, after
-from holdfast.domain.ids import Workspace
-from holdfast.domain.pointers import Rights
+from holdfast.domain.decisions import Fresh, Reason
+from holdfast.domain.ids import ProviderSessionId, Workspace
+from holdfast.domain.pointers import Rights, TranscriptMark
 from holdfast.domain.sightings import Sighting
 from holdfast.domain.tokens import ENTROPY, Role, make_token
-from holdfast.domain.turns import ClaimRequest, NewTurn, TurnRequest
+from holdfast.domain.turns import ClaimRequest, Launch, NewTurn, TurnRequest
 from holdfast.domain.usage import NO_USAGE
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import (
@@ -84,6 +85,7 @@ MATRIX = {
     "get_conversation": "rowa",
     "get_session": "rowa",
     "get_turn": "rowa",
+    "head_turn": "rowa",
     "heartbeat": "--wa",
     "history": "rowa",
     "holder": "rowa",
@@ -97,7 +99,6 @@ MATRIX = {
     "newest_attempt": "rowa",
     "newest_events": "rowa",
     "newest_turns": "rowa",
-    "head_turn": "rowa",
     "now": "rowa",
     "observe_session": "-owa",
     "observed_session": "rowa",
@@ -118,13 +119,13 @@ MATRIX = {
     "remove_session": "-o-a",
     "rename_session": "-o-a",
     "request_approval": "-owa",
-    "retire": "-owa",
+    "retire": "-o-a",
     "retry_turn": "-o-a",
     "revoke_token": "---a",
     "runtimes": "rowa",
     "session_state": "rowa",
     "set_pointer": "-owa",
-    "start_turn": "--wa",
+    "start_turn": "---a",
     "statistics": "rowa",
     "tokens": "---a",
     "trail": "rowa",
@@ -144,6 +145,8 @@ CALLS: dict[str, Callable[[Store, Theirs], object]] = {
     "observe_session": lambda s, _: s.observe_session(Sighting(provider="claude", id="1", at=s.now())),
 }
 OPEN_TO_ALL = {"healthz"}
+#: what these roles may do with these verbs depends on what they are called with; see below
+BY_ITS_ARGUMENTS = {(Role.WORKER, "record_turn"), (Role.WORKER, "set_pointer")}
 
 
 class Route(NamedTuple):
@@ -291,6 +294,8 @@ def test_in_its_own_workspace_a_role_does_its_verbs_and_no_other(
                 CALLS[verb](store, fleet.theirs)
             except (NotFound, LeaseLost, Conflict, Refused, Busy):
                 pass  # it may well be impossible; nobody forbade it
+            except Forbidden:
+                assert (role, verb) in BY_ITS_ARGUMENTS
         else:
             before = dump(fleet.full)
             with pytest.raises(Forbidden, match=f"a token of the role {role} does not do {verb}"):
@@ -357,6 +362,105 @@ def test_every_route_asks_the_same_table(untouched: Fleet, role: Role, route: Ro
     else:
         assert (status, problem["code"]) == (403, "forbidden")
         assert elsewhere == 403
+
+
+# --- what a call amounts to ---
+
+
+@contextmanager
+def as_worker(fleet: Fleet) -> Iterator[Store]:
+    with fleet.store(Role.WORKER, token_of=fleet.room, workspace=fleet.room) as store:
+        yield store
+
+
+def test_a_worker_puts_nothing_into_the_queue(make_fleet: Callable[[], Fleet]) -> None:
+    fleet = make_fleet()
+    before = dump(fleet.full)
+    anything = NewTurn("anything", "claude", TurnRequest(rights=Rights("bypassPermissions")))
+    with as_worker(fleet) as store:
+        with pytest.raises(Forbidden):
+            store.start_turn(fleet.theirs.free.id, anything, ClaimRequest(a_runtime(), "me", "key", 60.0))
+        with pytest.raises(Forbidden):
+            store.enqueue_turn(fleet.theirs.free.id, anything)
+        with pytest.raises(Forbidden):
+            store.retry_turn(fleet.theirs.id, 1, prompt="anything")
+
+    assert dump(fleet.full) == before
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"request": TurnRequest(rights=Rights("bypassPermissions"))},
+        {"request": TurnRequest(provider_session_id=ProviderSessionId("another"))},
+        {"request": TurnRequest(work_dir="/etc")},
+        {"priority": 1},
+        {"foreground": True},
+    ],
+    ids=str,
+)
+def test_a_worker_records_what_was_said_and_not_how_a_turn_is_run(
+    make_fleet: Callable[[], Fleet], change: dict[str, Any]
+) -> None:
+    fleet = make_fleet()
+    said = NewTurn("by hand", "claude", key="outside:1")
+    with as_worker(fleet) as store:
+        with pytest.raises(Forbidden, match="how a turn is to be run"):
+            store.record_turn(fleet.theirs.id, replace(said, **change), "done", NO_USAGE)
+        with pytest.raises(Forbidden, match="no worker is at work on"):
+            store.record_turn(fleet.theirs.free.id, said, "done", NO_USAGE)
+        recorded = store.record_turn(fleet.theirs.id, said, "done", NO_USAGE)
+
+    assert recorded.prompt == "by hand"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"provider_session_id": ProviderSessionId("another")},
+        {"work_dir": "/etc"},
+        {"rights": Rights("bypassPermissions")},
+        {"model": "another"},
+        {"provider": "codex"},
+        {"fork_seq": 1},
+        {"runtime_id": None},
+    ],
+    ids=str,
+)
+def test_a_worker_moves_a_pointer_onward_in_the_session_that_it_names_and_nowhere_else(
+    make_fleet: Callable[[], Fleet], change: dict[str, Any]
+) -> None:
+    fleet = make_fleet()
+    (pointer,) = fleet.full.pointers(fleet.theirs.id)
+    onward = replace(pointer, transcript=TranscriptMark("/x", 10, "0" * 64))
+    with as_worker(fleet) as store:
+        with pytest.raises(Forbidden, match="point to another"):
+            store.set_pointer(replace(onward, **change))
+        assert fleet.full.pointers(fleet.theirs.id) == (pointer,)
+        store.set_pointer(onward)
+    assert fleet.full.pointers(fleet.theirs.id) == (onward,)
+
+
+def test_a_worker_launches_with_the_rights_that_were_asked_for(make_fleet: Callable[[], Fleet]) -> None:
+    fleet = make_fleet()
+    request = TurnRequest(rights=Rights("plan"))
+    turn = fleet.full.enqueue_turn(fleet.theirs.free.id, NewTurn("plan it", "claude", request))
+    with as_worker(fleet) as store:
+        claim = store.claim_turn(ClaimRequest(a_runtime(), "me", "k", 60.0, fleet.theirs.free.id))
+        assert claim is not None
+        assert claim.turn.seq == turn.seq
+        fresh = Fresh(Reason.NO_POINTER, ())
+        with pytest.raises(Conflict, match="rights"):
+            store.launch(claim.lease, Launch(fresh, rights=Rights("bypassPermissions")))
+        store.launch(claim.lease, Launch(fresh, rights=Rights("plan")))
+
+
+def test_without_tokens_a_program_makes_none(opened: Callable[..., SqlStore]) -> None:
+    new, _ = make_token(Role.ADMIN, "mine", None, bytes(ENTROPY))
+    with serving(opened()) as open_to_all, closing(open_http(open_to_all.url, "default", None)) as store:
+        for verb in (lambda: store.create_token(new), store.tokens, lambda: store.revoke_token(new.id)):
+            with pytest.raises(Forbidden, match="the first token is made on the database"):
+                verb()
 
 
 # --- what a turn may carry ----------------------------------------------------------------------------------------

@@ -310,7 +310,8 @@ class Store(Protocol):
 
         LeaseLost, also if the lease had expired and its provider session has another writer since.
         Conflict for a decision stronger than the claim's, for an id other than the one that was asked
-        for, for a fork with the id of its source, and for anything but a resume to act on an answer.
+        for, for a fork with the id of its source, for anything but a resume to act on an answer, and for
+        rights that are wider than those that the turn asked for, or else those that were recorded.
         """
         ...
 

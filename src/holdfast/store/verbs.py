@@ -9,6 +9,7 @@ from functools import cache
 from typing import Any, Final
 
 from holdfast.domain.redaction import Json
+from holdfast.domain.text import clean_text
 from holdfast.errors import InvalidInput
 from holdfast.store.contract import Store
 from holdfast.store.wire import Coder, coder, declared
@@ -60,7 +61,7 @@ class Verb:
             raise InvalidInput(self.name, "must be an object")
         for name in call:
             if name not in self.arguments:
-                raise InvalidInput(f"{self.name}.{name}", "is not known")
+                raise InvalidInput(f"{self.name}.{clean_text(name[:40])}", "is not known")
         given = {
             name: self.arguments[name].decode(value, f"{self.name}.{name}") for name, value in call.items()
         }

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
+from math import isfinite
 from types import NoneType, UnionType
 from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 
@@ -16,7 +17,7 @@ from holdfast.clock import Instant
 from holdfast.domain.ids import ConversationId, SessionId
 from holdfast.domain.plain_records import PlainRecord
 from holdfast.domain.redaction import Json
-from holdfast.domain.text import check_text
+from holdfast.domain.text import check_text, clean_text
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import InvalidInput
 
@@ -58,7 +59,7 @@ def coder(hint: Any) -> Coder:
     if isinstance(hint, NewType):
         return Coder(_as_it_is, _word) if hint.__supertype__ is str else coder(hint.__supertype__)
     if hint is object:
-        return Coder(_as_it_is, lambda value, _: value)
+        return Coder(_as_it_is, check_json)
     if hint in _PLAIN:
         return Coder(_as_it_is, partial(_plain, hint))
     if isinstance(hint, type) and issubclass(hint, Enum):
@@ -104,9 +105,27 @@ def _as_it_is(value: Any) -> Json:
 def _plain(kind: Any, value: Json, place: str) -> Any:
     if type(value) not in _PLAIN[kind]:
         raise InvalidInput(place, f"must be {'null' if kind is NoneType else kind.__name__}")
-    if type(value) is int and value not in WHOLE_NUMBERS:
-        raise InvalidInput(place, "is too large a number")
+    if isinstance(value, str):
+        return check_text(place, value)
+    if isinstance(value, int | float) and not WHOLE_NUMBERS.start <= value < WHOLE_NUMBERS.stop:
+        raise InvalidInput(place, "is too large a number")  # nan is, too
     return float(value) if kind is float and isinstance(value, int) else value
+
+
+def check_json(value: Json, place: str) -> Json:
+    """JSON of any shape; only what no store could keep is refused."""
+    match value:
+        case dict():
+            for name, part in value.items():
+                check_json(part, f"{place}.{check_text(place, name)[:40]}")
+        case list():
+            for n, part in enumerate(value):
+                check_json(part, f"{place}[{n}]")
+        case str():
+            check_text(place, value)
+        case float() if not isfinite(value):
+            raise InvalidInput(place, "is too large a number")
+    return value
 
 
 def _word(value: Json, place: str) -> str:
@@ -135,7 +154,7 @@ def _record(kind: type[Any]) -> Coder:
             raise InvalidInput(place, "must be an object")
         for name in value:
             if name not in known:
-                raise InvalidInput(f"{place}.{name}", "is not known")
+                raise InvalidInput(f"{place}.{clean_text(name[:40])}", "is not known")
         given = {}
         for name, part, needed in parts:
             if name in value:
@@ -254,6 +273,8 @@ def _mapping(part: Coder) -> Coder:
     def decode(value: Json, place: str) -> Any:
         if not isinstance(value, dict):
             raise InvalidInput(place, "must be an object")
-        return {name: part.decode(item, f"{place}.{name}") for name, item in value.items()}
+        return {
+            check_text(place, name): part.decode(item, f"{place}.{name[:40]}") for name, item in value.items()
+        }
 
     return Coder(lambda value: {name: part.encode(item) for name, item in value.items()}, decode)

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from holdfast.clock import after
 from holdfast.domain.decisions import Fresh, Reason
 from holdfast.domain.failures import Failure, FailureClass
-from holdfast.domain.turns import AttemptStatus, Launch, Lease, TurnStatus
-from holdfast.errors import LeaseLost
+from holdfast.domain.pointers import NO_RIGHTS, Rights
+from holdfast.domain.turns import AttemptStatus, Launch, Lease, Orphan, TurnRequest, TurnStatus
+from holdfast.errors import Conflict, LeaseLost, NotFound
 from holdfast.store.contract import Store
 from holdfast.testing.builders import (
     a_claim,
@@ -284,6 +286,75 @@ class LeaseContract:
         assert claimed.pointer is not None
         assert attempt.provider_session_id == claimed.pointer.provider_session_id
         assert (attempt.work_dir, attempt.decision.kind) == ("/srv/infra", "resume")
+
+    @pytest.mark.parametrize("write", WRITES)
+    def test_a_lease_is_good_for_its_own_attempt_and_no_other(self, store: Store, write: str) -> None:
+        """Its fence alone is a number that other sessions have, too."""
+        session, other = begin(store), begin(store)
+        run(store, other, "theirs, which has ended")
+        enqueue(store, other, "theirs")
+        theirs = claim(store, other).lease
+        run(store, session, "ours, which has ended")
+        enqueue(store, session, "ours")
+        held = claim(store, session).lease
+        assert held.fence == theirs.fence
+        before = snapshot(store)
+        for forged in (
+            replace(held, seq=1),
+            replace(held, attempt=2),
+            replace(held, conversation_id=theirs.conversation_id, seq=theirs.seq),
+            replace(held, conversation_id=theirs.conversation_id, seq=1),
+        ):
+            with pytest.raises((LeaseLost, NotFound, IndexError)):
+                WRITES[write](store, forged)
+            with pytest.raises((Conflict, NotFound)):
+                store.recover(Orphan(forged, None, foreground=False), owner_is_gone=True)
+        assert snapshot(store) == before
+        WRITES["heartbeat"](store, held)
+
+    @pytest.mark.parametrize(
+        ("asked", "allow_wider", "launched", "is_fine"),
+        [
+            (None, False, NO_RIGHTS, True),
+            (None, False, Rights("plan"), False),
+            (Rights("plan"), False, Rights("plan"), True),
+            (Rights("plan"), False, Rights("bypassPermissions"), False),
+            (Rights("plan"), False, NO_RIGHTS, False),
+            (Rights("plan"), True, Rights("bypassPermissions"), False),
+            (Rights(allowed_tools=frozenset("ab")), False, Rights(allowed_tools=frozenset("a")), True),
+            (Rights(allowed_tools=frozenset("a")), False, Rights(allowed_tools=frozenset("ab")), False),
+            (NO_RIGHTS, False, Rights(extra_args=("--yolo",)), False),
+            (Rights(approve_tools=frozenset("a")), False, NO_RIGHTS, False),
+            (Rights(approve_tools=frozenset("a")), True, NO_RIGHTS, True),
+            (NO_RIGHTS, False, Rights(approve_tools=frozenset("a")), True),
+        ],
+    )
+    def test_a_launch_adds_no_right_to_those_that_were_asked_for(
+        self, store: Store, asked: Rights | None, allow_wider: bool, launched: Rights, is_fine: bool
+    ) -> None:
+        session = begin(store)
+        request = TurnRequest(rights=asked, allow_wider_rights=allow_wider)
+        enqueue(store, session, "one", request=request)
+        held = claim(store, session).lease
+        if is_fine:
+            store.launch(held, Launch(FRESH, a_process(), rights=launched))
+        else:
+            with pytest.raises(Conflict, match="rights"):
+                store.launch(held, Launch(FRESH, a_process(), rights=launched))
+
+    def test_what_was_recorded_is_launched_again_also_after_a_fallback(self, store: Store) -> None:
+        session, rights = begin(store), Rights("plan", frozenset("a"))
+        enqueue(store, session, "one", request=TurnRequest("/srv/infra", rights=rights))
+        store.finish_turn(claim(store, session).lease, done(provider_session_id=a_provider_session_id()))
+        enqueue(store, session, "two")
+        claimed = claim(store, session)
+        with pytest.raises(Conflict, match="rights"):
+            store.launch(claimed.lease, Launch(claimed.decision, a_process(), rights=Rights("acceptEdits")))
+        store.launch(claimed.lease, Launch(claimed.decision, a_process(), rights=rights))
+        again = store.fall_back(claimed.lease, GONE, "fallback")
+        with pytest.raises(Conflict, match="rights"):
+            store.launch(again.lease, Launch(FRESH, a_process(), rights=Rights("acceptEdits")))
+        store.launch(again.lease, Launch(FRESH, a_process(), rights=rights))
 
     def test_a_launch_may_weaken_the_decision(self, store: Store) -> None:
         session = begin(store)

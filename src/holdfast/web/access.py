@@ -5,7 +5,7 @@ Routes are named after the verb that they carry out, so that no route has rules 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -14,8 +14,11 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from holdfast.domain.approvals import Answer
+from holdfast.domain.pointers import Pointer
 from holdfast.domain.tokens import Role
+from holdfast.domain.turns import NewTurn
 from holdfast.errors import Forbidden
+from holdfast.store.contract import Store
 
 READS: Final = frozenset(
     {
@@ -103,9 +106,7 @@ WORKS: Final = _HOOKS | frozenset(
         "recover",
         "register_runtime",
         "request_approval",
-        "retire",
-        "set_pointer",
-        "start_turn",
+        "set_pointer",  # past what a person did there
         "update_session",
         "watch_queue",
     }
@@ -134,6 +135,8 @@ class Caller:
 
 #: on a server that no token was ever made for: whoever can reach it from this machine
 ANYONE: Final = Caller("", Role.ADMIN, None, "")
+#: whoever reads the database makes the first token; a program that merely runs here does not
+_TOKENS: Final = frozenset({"create_token", "revoke_token", "tokens"})
 
 
 def may(role: Role, verb: str) -> bool:
@@ -141,9 +144,41 @@ def may(role: Role, verb: str) -> bool:
 
 
 def check_caller(request: Request, verb: str) -> None:
-    role = caller_of(request).role
-    if not may(role, verb):
-        raise Forbidden(f"a token of the role {role} does not do {verb[:40]}", role=role.value)
+    caller = caller_of(request)
+    if caller is ANYONE and verb in _TOKENS:
+        raise Forbidden("the first token is made on the database: holdfast token create --url DATABASE")
+    if not may(caller.role, verb):
+        raise Forbidden(f"a token of the role {caller.role} does not do {verb[:40]}", role=caller.role.value)
+
+
+def check_call(caller: Caller, store: Store, verb: str, arguments: Mapping[str, Any]) -> None:
+    """What a verb is called with may amount to another verb: then the caller must be one who may do that."""
+    if caller.role is not Role.WORKER:
+        return
+    if verb == "record_turn":
+        asked: NewTurn = arguments["new"]
+        # how a turn was run is for those who put turns in; what was said belongs to a turn that is being run
+        if asked != NewTurn(asked.prompt, asked.provider, key=asked.key):
+            raise _not_a_workers("say how a turn is to be run")
+        _require_at_work(store, arguments["session_id"])
+    if verb == "set_pointer":
+        moved: Pointer = arguments["pointer"]
+        known = store.pointer(moved.session_id, moved.provider)
+        onward = known and replace(
+            known, seen=moved.seen, transcript=moved.transcript, updated_at=moved.updated_at
+        )
+        if moved != onward:
+            raise _not_a_workers("point to another session, directory or right")
+        _require_at_work(store, moved.session_id)
+
+
+def _require_at_work(store: Store, session_id: str) -> None:
+    if store.holder(session_id) is None:
+        raise _not_a_workers(f"change {session_id}, which no worker is at work on")
+
+
+def _not_a_workers(what: str) -> Forbidden:
+    return Forbidden(f"a token of the role {Role.WORKER} does not {what}", role=Role.WORKER.value)
 
 
 class Guarded(APIRoute):

@@ -30,6 +30,10 @@ BODY_SECONDS: Final = 30.0
 MOST_AT_ONCE: Final = 700
 #: a supervisor has no token
 _OPEN_TO_ALL: Final = "/healthz"
+_JSON: Final = "application/json"
+_READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
+#: what a browser says of a request that a page of this server makes, or a person
+_OWN_PAGES: Final = frozenset({"same-origin", "none"})
 _LOCAL_NAMES: Final = frozenset({"localhost"})
 _PROXIES_SAY: Final = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
 
@@ -46,8 +50,8 @@ class Door:
     """Lets in callers with a token; before there is any, programs on this machine.
 
     Without tokens, a web page that a person looks at could reach the server on their machine: by its own name
-    for this address (Host), or from its own origin (Origin). And a proxy that was put before it too early would
-    let in everyone. None of them gets in.
+    for this address (Host), or from its own origin, which another port of this machine is, too (Origin,
+    Sec-Fetch-Site). And a proxy that was put before it too early would let in everyone. None of them gets in.
     """
 
     def __init__(self, app: ASGIApp, callers: Callers, rates: Rates) -> None:
@@ -103,7 +107,8 @@ class Door:
             if wait := self._rates.take(_bucket(caller, scope)):
                 return _too_many(wait)
         scope.setdefault("state", {})["caller"] = caller
-        return _not_from_here(headers) if caller is ANYONE else _foreign_page(headers)
+        refused = _not_from_here(headers) if caller is ANYONE else None
+        return refused or _foreign_page(headers) or _not_json(scope["method"], headers)
 
 
 def is_loopback(host: str) -> bool:
@@ -126,21 +131,32 @@ def _not_from_here(headers: Headers) -> Response | None:
     if any(name in _PROXIES_SAY for name, _ in headers.raw):
         words = "behind a proxy this server asks for tokens: holdfast token create --role admin"
         return problem(HTTPStatus.FORBIDDEN, "proxied", words)
-    if all(_is_here(origin) for origin in headers.getlist("origin")):
+    if all(origin == f"http://{hosts[0]}".lower() for origin in headers.getlist("origin")):
         return None
     return _foreign_origin()
 
 
 def _foreign_page(headers: Headers) -> Response | None:
-    """Behind a proxy that says how it was asked for, pages of this very server are welcome."""
+    """A page on another port or scheme is another's. Behind a proxy only that knows the scheme."""
     own = [host.lower() for host in headers.getlist("host")]
-    if all([_place(origin)] == own for origin in headers.getlist("origin")):
+    sites = headers.getlist("sec-fetch-site")
+    if all([_place(origin)] == own for origin in headers.getlist("origin")) and _OWN_PAGES.issuperset(sites):
         return None
     return _foreign_origin()
 
 
 def _foreign_origin() -> Response:
     return problem(HTTPStatus.FORBIDDEN, "foreign_origin", "this server does not answer web pages of others")
+
+
+def _not_json(method: str, headers: Headers) -> Response | None:
+    """What a page of another site may send without asking first is never JSON (Fetch, CORS-safelisted)."""
+    has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+    kinds = [kind.partition(";")[0].strip().lower() for kind in headers.getlist("content-type")]
+    if method in _READS or kinds == [_JSON] or not (has_body or kinds):
+        return None
+    words = f"send a body with one header: Content-Type: {_JSON}"
+    return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", words)
 
 
 @lru_cache(maxsize=256)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import traceback
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -119,7 +120,6 @@ def answer_with_problems(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(ClientDisconnect, _hung_up)
-    app.add_exception_handler(Exception, _unexpected)
 
 
 def _without_places(error: StoreError | ConfigError | MissingBinary) -> HoldfastError:
@@ -156,6 +156,8 @@ async def _hung_up(request: Request, error: Exception) -> JSONResponse:  # noqa:
     return problem(HTTPStatus.BAD_REQUEST, InvalidInput.code, "the request is not complete")
 
 
-async def _unexpected(request: Request, error: Exception) -> JSONResponse:
-    log.error("%s %s: %r", request.method, request.url.path, error, exc_info=error)
+def unexpected(verb: str, error: Exception) -> Problem:
+    """Where it happened is logged, and not its words: they may quote what the caller sent."""
+    where = "".join(traceback.format_tb(error.__traceback__))
+    log.error("%s: %s\n%s", verb, type(error).__name__, where.rstrip())
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", _MORE)

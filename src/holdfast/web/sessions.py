@@ -6,7 +6,7 @@ from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 from holdfast.domain.decisions import decision_document
 from holdfast.domain.metadata import MAX_PAIRS, parse_pairs
@@ -20,7 +20,7 @@ from holdfast.engine.documents import (
     waiting_document,
 )
 from holdfast.engine.holdfast import Holdfast
-from holdfast.store.wire import MAX_WORD
+from holdfast.store.wire import MAX_WORD, check_json
 from holdfast.web.access import Guarded
 from holdfast.web.keys import ServedOnce
 from holdfast.web.limits import MAX_SHOWN
@@ -37,6 +37,12 @@ class Body(BaseModel):
     """What is not known is refused: it may have been meant."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _can_be_kept(cls, given: Any) -> Any:
+        """Its own checks quote what they refuse, and let metadata of any kind pass."""
+        return check_json(given, "body")
 
 
 class NewSessionBody(Body):

@@ -14,7 +14,7 @@ from holdfast.errors import InvalidInput, NotFound
 from holdfast.store.contract import Store
 from holdfast.store.http_store import KEY_HEADER
 from holdfast.store.verbs import HAPPENS_AGAIN, Verb, verbs
-from holdfast.web.access import caller_of, check_caller
+from holdfast.web.access import caller_of, check_call, check_caller
 from holdfast.web.keys import once
 from holdfast.web.limits import check_arguments
 from holdfast.web.problems import ANSWERS
@@ -79,6 +79,7 @@ def _answer(verb: Verb, store: Store, body: bytes, request: Request) -> str:
     arguments = verb.decode_call(_read(verb, body))
     check_arguments(store, verb.name, arguments)
     caller = caller_of(request)
+    check_call(caller, store, verb.name, arguments)
     arguments = {
         name: caller.sign(value) if isinstance(value, Answer) else value for name, value in arguments.items()
     }
@@ -90,8 +91,8 @@ def _answer(verb: Verb, store: Store, body: bytes, request: Request) -> str:
         return json.dumps(verb.answer.encode(answer))
     except RecursionError as exc:
         raise InvalidInput(verb.name, "is nested too deeply") from exc
-    except UnicodeEncodeError as exc:
-        raise InvalidInput(verb.name, "holds text that is not Unicode") from exc
+    except OverflowError as exc:
+        raise InvalidInput(verb.name, "holds a number that is too large") from exc
 
 
 def _read(verb: Verb, body: bytes) -> Any:

@@ -14,6 +14,7 @@ from holdfast.domain.turns import Claim, Lease, Orphan
 from holdfast.engine.running.log_subject import lease_fields
 from holdfast.web.access import Caller
 from holdfast.web.metrics import Meters
+from holdfast.web.problems import unexpected
 
 log = logging.getLogger("holdfast.web")
 
@@ -33,16 +34,20 @@ class Watch:
             await self._app(scope, receive, send)
             return
         state = scope.setdefault("state", {})
-        began, status = time.monotonic(), 500
+        began, status, is_begun = time.monotonic(), 500, False
 
         async def noticed(message: Message) -> None:
-            nonlocal status
+            nonlocal status, is_begun
             if message["type"] == "http.response.start":
-                status = message["status"]
+                status, is_begun = message["status"], True
             await send(message)
 
         try:
             await self._app(scope, receive, noticed)
+        except Exception as error:  # noqa: BLE001 - whoever is above would log its words
+            answer = unexpected(state.get("verb", NO_VERB), error)
+            if not is_begun:
+                await answer(scope, receive, noticed)
         finally:
             seconds = time.monotonic() - began
             verb = state.get("verb", NO_VERB)

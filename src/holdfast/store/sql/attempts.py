@@ -18,6 +18,7 @@ from holdfast.domain.turns import (
     Launch,
     Lease,
     Turn,
+    TurnRequest,
     TurnStatus,
 )
 from holdfast.domain.usage import NO_CALL_YET, Usage
@@ -34,6 +35,10 @@ COLUMNS = """conversation_id, seq, number, session_id, provider, runtime_id, own
 KEY = "workspace = :ws AND conversation_id = :id AND seq = :seq AND number = :number"
 
 GET = f"SELECT {COLUMNS} FROM attempts WHERE {KEY}"
+TO_LAUNCH = f"""
+SELECT (SELECT t.request FROM turns t WHERE t.workspace = attempts.workspace
+    AND t.conversation_id = attempts.conversation_id AND t.seq = attempts.seq), {COLUMNS}
+FROM attempts WHERE {KEY}"""
 OF_TURN = f"""
 SELECT {COLUMNS} FROM attempts
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq ORDER BY number"""
@@ -240,9 +245,12 @@ def newest_pointer(s: Scope, session_id: str, provider: str, before_fence: int) 
 def launch(s: Scope, lease: Lease, launched: Launch) -> None:
     """Before the process starts: the final decision, and the id where we chose it ourselves."""
     leases.require(s, lease)
-    attempt = get(s, lease)
-    decision = launched.decision
+    row = s.one(TO_LAUNCH, id=lease.conversation_id, seq=lease.seq, number=lease.attempt)
+    if row is None:
+        raise missing(lease)
+    attempt, decision = read_attempt(s, row[1:]), launched.decision
     _refuse_stronger(attempt, decision)
+    _refuse_wider(attempt, codec.decode_request(row[0]), launched.rights)
     if attempt.cause is AttemptCause.APPROVAL:
         _act_on_answer(s, attempt, decision)
     chosen = _chosen_id(launched)
@@ -303,6 +311,16 @@ def _refuse_stronger(attempt: Attempt, decision: Decision) -> None:
         )
 
 
+def _refuse_wider(attempt: Attempt, request: TurnRequest, rights: Rights | None) -> None:
+    """A turn runs with what was asked for, or else with what was recorded: whoever runs it adds nothing."""
+    if rights is None:
+        return
+    allowed = request.rights or attempt.rights or NO_RIGHTS
+    waits = frozenset() if request.allow_wider_rights else allowed.approve_tools | request.approve_tools
+    if not rights.within(replace(allowed, approve_tools=waits)):
+        raise Conflict(f"turn {attempt.seq} was not put in with the rights that it is launched with")
+
+
 def _chosen_id(launched: Launch) -> ProviderSessionId | None:
     """The id that the new provider session gets from us; one that was asked for is never replaced."""
     decision, given = launched.decision, launched.provider_session_id
@@ -331,7 +349,7 @@ def pin(
     """
     held = leases.is_held(s, lease)
     attempt = get(s, lease)
-    if attempt.fence != lease.fence:
+    if (attempt.session_id, attempt.fence) != (lease.session_id, lease.fence):
         raise LeaseLost(lease.session_id, lease.seq, lease.fence)
     _refuse_source(provider_session_id, attempt.forked_from)
     known = attempt.provider_session_id

@@ -108,8 +108,9 @@ def finish(s: Scope, lease: Lease, end: TurnEnd) -> Turn | Late:
     if row is None:
         raise attempts.missing(lease)
     attempt = attempts.read_attempt(s, row[:_ATTEMPT_WIDTH])
-    if locked is None or attempt.fence != lease.fence or not held:
-        if attempt.fence == lease.fence and attempt.status in _as_reported(end):
+    is_its_own = (attempt.session_id, attempt.fence) == (lease.session_id, lease.fence)
+    if locked is None or not is_its_own or not held:
+        if is_its_own and attempt.status in _as_reported(end):
             return turns.read_turn(s, row[_ATTEMPT_WIDTH:-1])
         leases.keep_late(s, lease, "finish", _evidence(end))
         return Late(lease)
@@ -308,7 +309,10 @@ def fall_back(s: Scope, lease: Lease, failure: Failure, key: str, usage: UsageRe
     decision = Fresh(Reason.RETIRED, (Verdict(Reason.RETIRED, Standing.FAILED, Outcome.FRESH, evidence),))
     opening = attempts.Opening(
         replace(lease, attempt=lease.attempt + 1, fence=lease.fence + 1),
-        replace(turn, request=replace(turn.request, work_dir=attempt.work_dir)),
+        # what the refused session was launched with is what the fresh one is launched with
+        replace(turn, request=replace(
+            turn.request, work_dir=attempt.work_dir, rights=turn.request.rights or attempt.rights
+        )),
         conversation, decision, None, attempt.seen, attempt.runtime_id, attempt.version, key,
     )  # fmt: skip
     return _open_fallback(s, opening, turn, usage.usage)
@@ -357,7 +361,7 @@ def put_back(s: Scope, lease: Lease, not_before: Instant | None, because: Failur
 def recover(s: Scope, orphan: Orphan, *, owner_is_gone: bool, response: str | None) -> Turn:
     """End an attempt that nobody runs any more; its turn runs again unless a person started it."""
     lease = orphan.lease
-    fence, expires_at = s.one(leases.LOCK, session_id=lease.session_id) or (None, None)
+    fence, expires_at = leases.lock(s, lease) or (None, None)
     if fence != lease.fence or expires_at is None or (expires_at > s.now and not owner_is_gone):
         raise Conflict(f"turn {lease.seq} of {lease.session_id} is no orphan any more", seq=lease.seq)
     turn = turns.get(s, lease.conversation_id, lease.seq)

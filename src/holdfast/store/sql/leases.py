@@ -11,8 +11,12 @@ from holdfast.store.sql import codec, provider_sessions
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.shapes import Shape, read_flag, read_instant, readable
 
+# the fence is the session's: what else a lease names must be the attempt that has it
 LOCK = """
-SELECT fence, lease_expires_at FROM sessions WHERE workspace = :ws AND id = :session_id FOR UPDATE"""
+SELECT fence, lease_expires_at FROM sessions
+WHERE workspace = :ws AND id = :session_id AND EXISTS (
+    SELECT 1 FROM attempts a WHERE a.workspace = :ws AND a.conversation_id = :conversation_id
+        AND a.seq = :seq AND a.number = :attempt AND a.session_id = :session_id AND a.fence = :fence) FOR UPDATE"""
 EXPIRES_AT = "SELECT lease_expires_at FROM sessions WHERE workspace = :ws AND id = :session_id"
 RENEW = """
 UPDATE sessions SET lease_expires_at = :expires_at WHERE workspace = :ws AND id = :session_id"""
@@ -55,8 +59,16 @@ _LATE = Shape("late_reports", "seq, fence, verb, report, at, number", "number")
 
 def is_held(s: Scope, lease: Lease) -> bool:
     """Locks the session. A lease that expired and that nobody took is still held."""
-    row = s.one(LOCK, session_id=lease.session_id)
+    row = lock(s, lease)
     return row is not None and proves(lease, *row)
+
+
+def lock(s: Scope, lease: Lease) -> Row | None:
+    """The fence of its session, and until when that is leased; None if the lease is no attempt's."""
+    return s.one(
+        LOCK, session_id=lease.session_id, conversation_id=lease.conversation_id, seq=lease.seq,
+        attempt=lease.attempt, fence=lease.fence,
+    )  # fmt: skip
 
 
 def proves(lease: Lease, fence: int, expires_at: int | None) -> bool:
