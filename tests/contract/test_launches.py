@@ -1,6 +1,10 @@
 """The launch, explain and policy clauses of the store's contract, on every engine."""
 
-from holdfast.testing.launch_contract import ExplainContract, LaunchContract, RulesContract
+from holdfast.testing.launch_contract import AttemptContract, ExplainContract, LaunchContract, RulesContract
+
+
+class TestAttempts(AttemptContract):
+    pass
 
 
 class TestLaunch(LaunchContract):

@@ -7,7 +7,9 @@ from holdfast.domain.ids import ConversationId
 from holdfast.domain.sessions import NewSession
 from holdfast.domain.turns import NewTurn, TurnStatus
 from holdfast.domain.usage import NO_USAGE
-from holdfast.engine.running.look import last_directory, unsettled_prompts
+from holdfast.engine.running.agents import Agents
+from holdfast.engine.running.look import last_directory
+from holdfast.engine.running.recognition import recognise
 from holdfast.engine.waiting import Reached
 from tests.integration.workshop import Workshop
 
@@ -61,11 +63,14 @@ def test_a_waiting_turn_is_named_before_another_is_started(shop: Workshop) -> No
     assert hf.resume(first.session_id).turn == queued.seq
 
 
-def test_an_unsettled_prompt_is_still_recognised(shop: Workshop) -> None:
+def test_a_request_that_failed_is_still_recognised(shop: Workshop) -> None:
     hf, first = shop.open(), shop.begin(FAILS)
-    assert unsettled_prompts(hf.store, first.session_id) == (FAILS,)
     others_talk(hf, first.session_id)
-    assert unsettled_prompts(hf.store, first.session_id) == (FAILS,)
+    agent, native = Agents(shop.environ).get("scripted"), first.provider_session_id
+    assert native is not None
+    (known,) = recognise(hf.store, agent, str(shop.transcript(native)), native)
+    assert known.attempt is not None
+    assert known.attempt.seq == 1
 
 
 def test_where_a_session_ran_is_still_known(shop: Workshop) -> None:

@@ -10,14 +10,17 @@ from hypothesis import strategies as st
 
 from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.decisions import Reason
+from holdfast.domain.ids import AttemptId
 from holdfast.domain.policy import ContextPolicy
 from holdfast.domain.telling.answers import ToldAnswer
 from holdfast.domain.telling.context import (
+    Marker,
     NewRequest,
     compose_fresh,
     compose_resumed,
     current_request,
     most_turns,
+    read_marker,
 )
 from holdfast.domain.telling.packet import Packet
 from holdfast.domain.telling.reasons import Because
@@ -120,6 +123,24 @@ def test_a_resumed_turn_is_marked_as_new() -> None:
         "[holdfast] turn 7: new request, not answered yet; everything above belongs to earlier turns",
         "Now the docs.",
     ]
+
+
+def test_what_is_sent_says_which_attempt_sends_it() -> None:
+    request = NewRequest("Now the docs.", 7, attempt_id=AttemptId("00ff00ff00ff00ff"))
+    sent = resumed(request, (), POLICY)
+    assert sent.startswith("[holdfast] turn 7, attempt 00ff00ff00ff00ff: new request, not answered yet;")
+    assert (read_marker(sent), current_request(sent)) == (
+        Marker(7, AttemptId("00ff00ff00ff00ff"), interrupted=False),
+        "Now the docs.",
+    )
+    interrupted = resumed(request, (), POLICY, interrupted=True)
+    assert read_marker(interrupted) == Marker(7, AttemptId("00ff00ff00ff00ff"), interrupted=True)
+
+
+def test_what_older_versions_sent_is_still_read() -> None:
+    sent = "[holdfast] turn 7: new request, not answered yet; everything above belongs to earlier turns\nGo."
+    assert (read_marker(sent), current_request(sent)) == (Marker(7, None, interrupted=False), "Go.")
+    assert read_marker("Go.") is None
 
 
 def test_a_providers_own_command_is_sent_as_it_is_when_nothing_stands_before_it() -> None:

@@ -19,10 +19,12 @@ if TYPE_CHECKING:
     RuntimeId = NewType("RuntimeId", str)
     ProviderSessionId = NewType("ProviderSessionId", str)
     ApprovalId = NewType("ApprovalId", str)
+    AttemptId = NewType("AttemptId", str)
     TokenId = NewType("TokenId", str)
     Workspace = NewType("Workspace", str)
 else:
-    SessionId = ConversationId = RuntimeId = ProviderSessionId = ApprovalId = TokenId = Workspace = str
+    SessionId = ConversationId = RuntimeId = ProviderSessionId = ApprovalId = str
+    AttemptId = TokenId = Workspace = str
 
 MAX_ID = 128
 _ALPHANUMERIC = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
@@ -39,6 +41,11 @@ def make_session_id(at: Instant, entropy: bytes) -> SessionId:
 
 def make_approval_id(at: Instant, entropy: bytes) -> ApprovalId:
     return ApprovalId(f"apr-{_stamp(at, entropy)}")
+
+
+def make_attempt_id(entropy: bytes) -> AttemptId:
+    """16 hex digits of the given randomness: what an agent is sent carries them, so that it is known again."""
+    return AttemptId(entropy[:8].hex())
 
 
 def _stamp(at: Instant, entropy: bytes) -> str:

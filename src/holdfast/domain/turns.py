@@ -11,7 +11,7 @@ from holdfast.domain.approvals import Approval, NewApproval
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.decisions import Decided, Decision, DecisionKind, Reason, Refuse
 from holdfast.domain.failures import Failure
-from holdfast.domain.ids import ConversationId, ProviderSessionId, RuntimeId, SessionId
+from holdfast.domain.ids import AttemptId, ConversationId, ProviderSessionId, RuntimeId, SessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import NOTHING_YET, Pointer, Rights, TranscriptMark
 from holdfast.domain.records import record
@@ -164,6 +164,7 @@ class Claim:
     generation: int
     covers: SeenTurns  #: what the agent will have seen once this turn was sent
     approval: Approval | None = None  #: answered, and not acted on yet: it runs natively or not at all
+    attempt_id: AttemptId | None = None  #: None only from a server that is older than attempt ids
 
 
 @record
@@ -194,6 +195,7 @@ class Launch:
     work_dir: str | None = None
     model: str | None = None
     rights: Rights | None = None
+    transcript: TranscriptMark | None = None  #: the session that is resumed, as it was before this attempt
 
 
 @record
@@ -251,6 +253,8 @@ class Attempt:
     transcript: TranscriptMark | None
     generation: int
     forked_from: ProviderSessionId | None
+    id: AttemptId | None = None  #: random, made before the launch; None for one of an older version
+    before: TranscriptMark | None = None  #: the session that it resumed, as it was at its launch
 
     def pointer(self) -> Pointer | None:
         """What this attempt alone says about where its provider session can be picked up."""

@@ -213,6 +213,7 @@ def attempt_document(attempt: Attempt) -> Document:
     return {
         "turn": attempt.seq,
         "attempt": attempt.number,
+        "attempt_id": attempt.id,
         "cause": attempt.cause.value,
         "provider": attempt.provider,
         "runtime_id": attempt.runtime_id,

@@ -14,7 +14,7 @@ from holdfast.domain.turns import Turn
 from holdfast.engine.keywords import RunKeywords
 from holdfast.engine.result import RunResult
 from holdfast.engine.running.agents import Agents
-from holdfast.engine.running.look import Asked, decide_here, unsettled_prompts
+from holdfast.engine.running.look import Asked, decide_here
 from holdfast.engine.running.native import open_native
 from holdfast.engine.running.outside import adopt_outside_turns
 from holdfast.engine.running.recovery import recover_all, recover_session
@@ -82,8 +82,8 @@ class Work:
         if agent.runtime.id != pointer.runtime_id or pointer.work_dir is None:
             return judged
         is_free = agent.lock(pointer.provider_session_id).is_free()
-        asked = Asked(seq, unsettled_prompts(self._store, pointer.session_id), 0, pointer.work_dir)
-        return decide_here(judged, pointer, asked, agent, self._policy.resume, lock_free=is_free)
+        asked = Asked(seq, 0, pointer.work_dir, lock_free=is_free)
+        return decide_here(self._store, judged, pointer, asked, agent, self._policy.resume)
 
 
 def _options(keywords: RunKeywords) -> RunOptions:

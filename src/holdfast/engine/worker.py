@@ -201,6 +201,8 @@ class Worker:
             log.exception("%s was given up: %r", running.name, exc)
 
     def _note(self, running: _Running, result: RunResult) -> None:
+        for notice in result.notices:
+            log.warning("%s: %s", running.name, notice)
         if result.failure is None:
             log.info("%s: %s", running.name, result.status)
             return

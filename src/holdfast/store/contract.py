@@ -448,6 +448,12 @@ class Store(Protocol):
 
     def attempts(self, conversation_id: str, seq: int) -> tuple[Attempt, ...]: ...
 
+    def attempts_in(
+        self, provider: str, provider_session_id: ProviderSessionId, limit: int = 1000
+    ) -> tuple[Attempt, ...]:
+        """Those of any session that were launched in this provider session, the newest first."""
+        ...
+
     def newest_attempt(self, session_id: str) -> Attempt | None:
         """The attempt that decides how a session is judged: the last one, not the last good one."""
         ...

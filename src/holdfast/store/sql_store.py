@@ -394,6 +394,13 @@ class SqlStore(HookVerbs):
         with self._read() as s:
             return attempts.of_turn(s, conversation_id, seq)
 
+    def attempts_in(
+        self, provider: str, provider_session_id: ProviderSessionId, limit: int = 1000
+    ) -> tuple[Attempt, ...]:
+        check_whole("limit", limit)
+        with self._read() as s:
+            return attempts.in_provider_session(s, provider, provider_session_id, limit)
+
     def newest_attempt(self, session_id: str) -> Attempt | None:
         with self._read() as s:
             return attempts.newest(s, session_id)

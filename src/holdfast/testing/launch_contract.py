@@ -7,17 +7,74 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.domain.decisions import Fork, Fresh, Reason, Refuse, Resume, Wait
+from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.policy import Policy, QueuePolicy
 from holdfast.domain.sessions import SessionUpdate
-from holdfast.domain.turns import Launch, NewTurn, TurnRequest
+from holdfast.domain.turns import Claim, Launch, NewTurn, TurnRequest
 from holdfast.errors import Conflict, Refused
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_provider_session_id, a_runtime, done
+from holdfast.testing.builders import a_claim, a_provider_session_id, a_runtime, a_turn, done
 from holdfast.testing.mishaps import pointer_of, resumed_id
 from holdfast.testing.steps import begin, claim, enqueue, refused, run
 
 NAMED = ProviderSessionId("0b5f0c5e-9f0a-4a52-8b3c-2f6f6a3f7d10")
+
+
+class AttemptContract:
+    """The ids of attempts, and ``attempts_in``."""
+
+    def test_an_attempt_has_an_id_before_it_is_launched(self, store: Store) -> None:
+        session = begin(store)
+        enqueue(store, session, "one")
+        claimed = claim(store, session, key="lost")
+
+        (attempt,) = store.attempts(claimed.turn.conversation_id, claimed.turn.seq)
+
+        assert attempt.id
+        assert claimed.attempt_id == attempt.id
+        again = claim(store, session, key="lost")
+        assert again.attempt_id == attempt.id, "the reply was lost, and comes again"
+
+    def test_no_two_attempts_have_the_same_id(self, store: Store) -> None:
+        session = begin(store)
+        run(store, session)
+        started = store.start_turn(session.id, a_turn("two"), a_claim(session_id=session.id))
+        assert isinstance(started, Claim)
+        fresh = store.fall_back(started.lease, Failure(FailureClass.GONE, "gone"), "fallback")
+        store.put_back(fresh.lease)
+        enqueue(store, session, "three")
+        third = claim(store, session)
+
+        ids = [attempt.id for seq in (1, 2, 3) for attempt in store.attempts(session.conversation_id, seq)]
+
+        assert ids[2] == fresh.attempt_id
+        assert ids[-1] == third.attempt_id
+        assert len(set(ids)) == 4
+
+    def test_it_is_known_where_the_session_stood_before_the_launch(self, store: Store) -> None:
+        session = begin(store)
+        run(store, session)
+        enqueue(store, session, "go on")
+        resumed = claim(store, session)
+        mark = TranscriptMark("projects/infra/5b1c2d3e.jsonl", size=10, digest="abc", turns=1)
+
+        store.launch(resumed.lease, Launch(resumed.decision, transcript=mark))
+
+        first, second = (store.attempts(session.conversation_id, seq)[0] for seq in (1, 2))
+        assert (first.before, second.before) == (None, mark)
+
+    def test_the_attempts_in_a_provider_session_are_found_the_newest_first(self, store: Store) -> None:
+        session, other = begin(store), begin(store)
+        for prompt in ("one", "two", "three"):
+            run(store, session, prompt)
+        run(store, other)
+        native = pointer_of(store, session).provider_session_id
+
+        assert [attempt.seq for attempt in store.attempts_in("claude", native)] == [3, 2, 1]
+        assert [attempt.seq for attempt in store.attempts_in("claude", native, 2)] == [3, 2]
+        assert store.attempts_in("codex", native) == ()
 
 
 class LaunchContract:

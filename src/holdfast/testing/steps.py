@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -74,8 +75,11 @@ def defer(store: Store, session: Session, prompt: str = "apply it", **changes: A
     return approval
 
 
-def snapshot(store: Store) -> dict[str, object]:
-    """Everything there is to see in a workspace of not too many sessions: equal means nothing changed."""
+def snapshot(store: Store, *, random_ids: bool = True) -> dict[str, object]:
+    """Everything there is to see in a workspace of not too many sessions: equal means nothing changed.
+
+    Without ``random_ids`` for two stores to which the same was done.
+    """
     page = store.list_sessions(SessionFilter(), 1000)
     seen: dict[str, object] = {"": (page, store.runtimes())}
     for session in page.sessions:
@@ -85,7 +89,10 @@ def snapshot(store: Store) -> dict[str, object]:
             store.get_conversation(session.conversation_id),
             store.history(session.conversation_id),
             turns,
-            [store.attempts(turn.conversation_id, turn.seq) for turn in turns],
+            [
+                [attempt if random_ids else replace(attempt, id=None) for attempt in found]
+                for found in (store.attempts(turn.conversation_id, turn.seq) for turn in turns)
+            ],
             [store.events(turn.conversation_id, turn.seq) for turn in turns],
             store.pointers(session.id),
             store.provider_sessions(session.id),

@@ -143,6 +143,7 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "answer_approval": lambda s, t: s.answer_approval(t.approval.id, an_answer(t.approval)),
     "approval_window": lambda s, t: s.approval_window(t.approval.session_id),
     "attempts": lambda s, t: s.attempts(t.conversation, 1),
+    "attempts_in": lambda ours, theirs: ours.attempts_in("claude", theirs.provider_session_id),
     "newest_attempt": lambda s, t: s.newest_attempt(t.id),
     "events": lambda s, t: s.events(t.conversation, 2),
     "newest_events": lambda s, t: s.newest_events(t.conversation, 2, 10),
@@ -244,7 +245,7 @@ class WorkspaceContract:
             claimed = each.claim_turn(a_claim(key="my-claim"))
             assert claimed is not None
             each.finish_turn(claimed.lease, done(provider_session_id=ProviderSessionId("the-same")))
-        assert snapshot(store) == snapshot(ours)
+        assert snapshot(store, random_ids=False) == snapshot(ours, random_ids=False)
         ours.remove_session(new.id)
         assert store.find_session("infra") == new.id
 

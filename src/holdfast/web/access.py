@@ -25,6 +25,7 @@ READS: Final = frozenset(
         "approval_window",
         "approvals",
         "attempts",
+        "attempts_in",
         "bytes_used",
         "children",
         "delegation_counts",

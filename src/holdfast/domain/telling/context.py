@@ -11,6 +11,7 @@ import re
 from collections.abc import Sequence
 
 from holdfast.domain.conversations import HistoryTurn
+from holdfast.domain.ids import AttemptId
 from holdfast.domain.policy import ContextPolicy
 from holdfast.domain.records import record
 from holdfast.domain.telling.answers import ToldAnswer, answers_text
@@ -36,7 +37,8 @@ _NEW = "new request, not answered yet; everything above belongs to earlier turns
 _INTERRUPTED = "interrupted before it ended; its request is already above"
 _GOES_ON = "go on with the turn that was interrupted; its request is already above"
 _MARKER = re.compile(
-    rf"^\[holdfast\] turn [0-9]+: (?:{re.escape(_NEW)}|{re.escape(_GOES_ON)}|{re.escape(_INTERRUPTED)})\n",
+    r"^\[holdfast\] turn (?P<seq>[0-9]{1,18})(?:, attempt (?P<attempt>[0-9a-f]{16}))?: "
+    rf"(?:{re.escape(_NEW)}|{re.escape(_GOES_ON)}|(?P<interrupted>{re.escape(_INTERRUPTED)}))\n",
     re.MULTILINE,
 )
 
@@ -66,6 +68,7 @@ class NewRequest:
     answers: tuple[ToldAnswer, ...] = ()  #: to what its agent had asked people, and was not told yet
     session_id: str = ""  #: for the commands that have what is cut
     window: int | None = None  #: the context window of the model that is asked; None: it is not known
+    attempt_id: AttemptId | None = None  #: by which what is sent is known again
 
 
 @record
@@ -74,6 +77,16 @@ class Composed:
 
     text: str
     past: PastTold = NOTHING_TOLD
+    notices: tuple[str, ...] = ()  #: for the person
+
+
+@record
+class Marker:
+    """What the line before a request says of it."""
+
+    seq: int
+    attempt_id: AttemptId | None  #: older versions wrote none
+    interrupted: bool  #: it goes on with an earlier request, and holds none of its own
 
 
 @record
@@ -117,11 +130,11 @@ def compose_resumed(
     if interruption is not None and (stopped_words := interruption.text(_half_a_packet(policy))):
         parts.append(stopped_words)
     if interrupted:
-        return _composed(parts, _marker(request.seq, _INTERRUPTED), _GO_ON, told)
+        return _composed(parts, _marker(request, _INTERRUPTED), _GO_ON, told)
     if continued is not None:
         parts.append(_to_be_continued(continued, policy))
     is_more_of_it = says_continue(prompt) and interruption is not None and interruption.turns
-    return _composed(parts, _marker(request.seq, _GOES_ON if is_more_of_it else _NEW), prompt, told)
+    return _composed(parts, _marker(request, _GOES_ON if is_more_of_it else _NEW), prompt, told)
 
 
 def compose_fresh(
@@ -143,22 +156,31 @@ def compose_fresh(
     parts, told = _past(past, packet, policy, size, _where(request))
     if parts:
         lead = f"{_OURS}fresh session: {why.reason}, {why.sentence}.\n{_UNKNOWN}"
-        return _composed([lead, *parts, *answered, *meant], _marker(request.seq, _NEW), prompt, told)
+        return _composed([lead, *parts, *answered, *meant], _marker(request, _NEW), prompt, told)
     if answered or prompt.startswith(_OURS):
-        return _composed(answered, _marker(request.seq, _NEW), prompt, told)
+        return _composed(answered, _marker(request, _NEW), prompt, told)
     return Composed(clean_text(prompt))
 
 
 def current_request(text: str) -> str:
     """The request in what was sent: the exact inverse of composing, for any request and any history."""
-    found = _MARKER.search(text) if text.startswith(_OURS) else None
+    found = _found_marker(text)
     return text if found is None else text[found.end() :]
 
 
-def says_interrupted(text: str) -> bool:
-    """What was sent goes on with an earlier request, and holds none of its own."""
-    found = _MARKER.search(text) if text.startswith(_OURS) else None
-    return found is not None and found[0].endswith(f"{_INTERRUPTED}\n")
+def read_marker(text: str) -> Marker | None:
+    """None for a text that no Holdfast has composed, or that was sent as it is."""
+    found = _found_marker(text)
+    if found is None:
+        return None
+    attempt = found["attempt"]
+    return Marker(
+        int(found["seq"]), None if attempt is None else AttemptId(attempt), found["interrupted"] is not None
+    )
+
+
+def _found_marker(text: str) -> re.Match[str] | None:
+    return _MARKER.search(text) if text.startswith(_OURS) else None
 
 
 def past_size(policy: ContextPolicy, window: int | None = None) -> int:
@@ -214,8 +236,9 @@ def _listed(turns: Sequence[int]) -> str:
     return f"turn {numbers} was" if len(turns) == 1 else f"turns {numbers} were"
 
 
-def _marker(seq: int, words: str) -> str:
-    return f"{_OURS}turn {seq}: {words}"
+def _marker(request: NewRequest, words: str) -> str:
+    attempt = "" if request.attempt_id is None else f", attempt {request.attempt_id}"
+    return f"{_OURS}turn {request.seq}{attempt}: {words}"
 
 
 def _composed(parts: Sequence[str], marker: str, request: str, told: Told) -> Composed:

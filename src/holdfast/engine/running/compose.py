@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice, takewhile
 
 from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.decisions import Decision, DecisionKind, Fork, Resume
 from holdfast.domain.failures import FailureClass
+from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.policy import Policy
 from holdfast.domain.sessions import Session
 from holdfast.domain.telling.context import (
@@ -17,10 +18,8 @@ from holdfast.domain.telling.context import (
     NewRequest,
     compose_fresh,
     compose_resumed,
-    current_request,
     most_turns,
     past_size,
-    says_interrupted,
 )
 from holdfast.domain.telling.reasons import because
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
@@ -30,6 +29,7 @@ from holdfast.engine.own_turns import newest_first
 from holdfast.engine.packets import gather_packet
 from holdfast.engine.past import PastReader
 from holdfast.engine.running.agents import Agent
+from holdfast.engine.running.recognition import is_request_of, recognise
 from holdfast.engine.told_answers import untold_answers
 from holdfast.store.contract import Store
 
@@ -59,14 +59,17 @@ class Composer:
             known for first, last in decision.catch_up for known in reader.history(first=first, last=last)
         ]
         own = [known for known in missed if known.session_id == turn.session_id and known.response is None]
-        return compose_resumed(
+        was_launched = self._was_launched(claim, decision)
+        was_sent = was_launched and self._holds_request(claim, decision.provider_session_id)
+        composed = compose_resumed(
             self._request(claim, session, _window(claim)),
             reader.with_calls(missed),
             self._policy,
             stopped=own,
-            interrupted=self._was_sent(claim, decision),
+            interrupted=was_sent,
             interruption=self._interruption(reader, claim, decision),
         )
+        return replace(composed, notices=(_sent_again(turn),)) if was_launched and not was_sent else composed
 
     def _fresh(self, claim: Claim, decision: Decision, work_dir: str) -> Composed:
         turn, why = claim.turn, because(decision)
@@ -83,7 +86,7 @@ class Composer:
     def _request(self, claim: Claim, session: Session, window: int | None) -> NewRequest:
         turn = claim.turn
         answers = untold_answers(self._store, session, turn.seq)
-        return NewRequest(turn.prompt, turn.seq, answers, session.id, window)
+        return NewRequest(turn.prompt, turn.seq, answers, session.id, window, claim.attempt_id)
 
     def _fresh_window(self, claim: Claim) -> int | None:
         """The window of the model; less of it for each fresh start, just before, that was too long for it."""
@@ -138,17 +141,23 @@ class Composer:
             or (not held[call.call_id] and call.outcome is not CallOutcome.IN_FLIGHT)
         )
 
-    def _was_sent(self, claim: Claim, decision: Resume | Fork) -> bool:
-        """A turn that runs again, and whose request the provider's session holds already, is not sent twice."""
+    def _was_launched(self, claim: Claim, decision: Resume | Fork) -> bool:
+        """An earlier attempt of the same turn may have sent its request to this very session."""
         if claim.cause not in (AttemptCause.RECOVERY, AttemptCause.RETRY) or isinstance(decision, Fork):
             return False
-        native = decision.provider_session_id
+        return any(
+            attempt.process is not None and attempt.provider_session_id == decision.provider_session_id
+            for attempt in self._store.attempts(claim.turn.conversation_id, claim.turn.seq)
+        )
+
+    def _holds_request(self, claim: Claim, native: ProviderSessionId) -> bool:
+        """A request that the provider's session holds already is not sent twice."""
         path = self._agent.archive.find(native, claim.pointer.work_dir if claim.pointer else None)
         if path is None:
             return False
-        sent = (turn.prompt for turn in self._agent.archive.turns(path, native))
-        newest = deque((prompt for prompt in sent if not says_interrupted(prompt)), maxlen=1)
-        return any(current_request(prompt).strip() == claim.turn.prompt.strip() for prompt in newest)
+        turn = claim.turn
+        held = recognise(self._store, self._agent, path, native)
+        return any(is_request_of(known, turn.conversation_id, turn.seq, turn.prompt) for known in held)
 
 
 def _was_stopped(turn: Turn) -> bool:
@@ -174,3 +183,7 @@ def _begun_before(reader: PastReader, claim: Claim, session: Session) -> Iterato
             turn.seq, session.agent, session.id, turn.status, 0, turn.prompt, None, turn.created_at
         )
         yield PastTurn(known, calls, begun_before=True)
+
+
+def _sent_again(turn: Turn) -> str:
+    return f"turn {turn.seq} was launched before, but the agent's session does not hold its request: it is sent again"

@@ -90,7 +90,7 @@ class Launcher:
             try:
                 if lock is None and order.new_id is not None:
                     lock = self._lock(order.new_id, held)
-                exit_ = self._run(order, ran, lock, held)
+                exit_ = self._run(order, ran, lock, held, before)
             except MissingBinary as exc:
                 ran.ending = Ending(Failure(FailureClass.MISSING_BINARY, exc.message))
                 return ran
@@ -129,7 +129,9 @@ class Launcher:
             return None
         return self._agent.saved(order.decision.provider_session_id, order.work_dir)
 
-    def _run(self, order: Order, ran: Ran, lock: SessionLock | None, held: ExitStack) -> Exit:
+    def _run(
+        self, order: Order, ran: Ran, lock: SessionLock | None, held: ExitStack, before: TranscriptMark | None
+    ) -> Exit:
         agent = self._agent
         command = agent.provider.command(order)
         inherited = () if lock is None else (lock.fileno(),)
@@ -144,7 +146,15 @@ class Launcher:
         ) as process:
             self._store.launch(
                 self._lease,
-                Launch(order.decision, process.mark, order.new_id, order.work_dir, order.model, order.rights),
+                Launch(
+                    order.decision,
+                    process.mark,
+                    order.new_id,
+                    order.work_dir,
+                    order.model,
+                    order.rights,
+                    before,
+                ),
             )
             self._alive.watch(lambda cause: process.stop(cause, gently=cause is StopCause.CANCELLED))
             try:

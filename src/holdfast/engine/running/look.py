@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from itertools import islice, takewhile
+from itertools import islice
 from pathlib import Path
 
 from holdfast.domain.decisions import (
     NOT_OBSERVABLE,
     Decision,
-    DecisionKind,
     Facts,
     ResumeRequest,
     TranscriptFacts,
@@ -19,15 +17,11 @@ from holdfast.domain.pointers import NOTHING_YET, Pointer
 from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.records import record
 from holdfast.domain.resume import decide_at_launch
-from holdfast.domain.telling.context import current_request
-from holdfast.domain.turns import Turn, TurnStatus
+from holdfast.domain.turns import Turn
 from holdfast.engine.own_turns import newest_first
 from holdfast.engine.running.agents import Agent
-from holdfast.providers.contract import ArchivedTurn
+from holdfast.engine.running.recognition import recognise
 from holdfast.store.contract import Store
-
-#: turns made by hand are counted up to here; it makes no difference how many more there are
-_MOST_FOREIGN = 1000
 
 
 @record
@@ -35,21 +29,19 @@ class Asked:
     """The turn that is about to run, as far as this machine is concerned."""
 
     seq: int
-    ours: Collection[str]  #: the prompts that may stand behind the mark; see ``unsettled_prompts``
     prompt_tokens: int  #: of all that is sent
     work_dir: str
     provider_session_id: ProviderSessionId | None = None
-    holds_call: bool = False  #: the provider's session ends with a call that waits, before any answer
+    lock_free: bool = True  #: nobody else on this machine writes to the provider's session
 
 
 def decide_here(
+    store: Store,
     judged: Decision,
     pointer: Pointer | None,
     asked: Asked,
     agent: Agent,
     policy: ResumePolicy,
-    *,
-    lock_free: bool,
 ) -> Decision:
     """What was judged from the store, weakened by whatever speaks against it on this machine.
 
@@ -65,8 +57,8 @@ def decide_here(
         provider_session=NOT_OBSERVABLE,
         seq=asked.seq,
         same_directory=_same_directory(pointer, asked.work_dir),
-        transcript=_transcript(pointer, agent, asked),
-        lock_free=lock_free,
+        transcript=_transcript(store, pointer, agent),
+        lock_free=asked.lock_free,
     )
     request = ResumeRequest(
         force_fresh=NOT_OBSERVABLE,
@@ -77,23 +69,6 @@ def decide_here(
     return decide_at_launch(judged, pointer, request, facts, policy)
 
 
-def made_outside(turn: ArchivedTurn, ours: Collection[str]) -> bool:
-    """By a person in the provider's own program: not one of the prompts that Holdfast sent."""
-    return current_request(turn.prompt) == turn.prompt and turn.prompt.strip() not in {
-        prompt.strip() for prompt in ours
-    }
-
-
-def unsettled_prompts(store: Store, session_id: str) -> tuple[str, ...]:
-    """What we sent and the pointer may not have moved past: everything since our last turn that ended well."""
-    sent = (turn for turn in newest_first(store, session_id) if turn.attempts)
-    unsettled = takewhile(lambda turn: turn.status is not TurnStatus.DONE, sent)
-    # every other request carries our marker: the same words without it are a person's
-    return tuple(
-        turn.prompt for turn in unsettled if turn.prompt.startswith("/") or _began_a_session(store, turn)
-    )
-
-
 def last_directory(store: Store, turn: Turn) -> str | None:
     """Where a session ran last, by its attempts: of use where no provider session tells."""
     for earlier in newest_first(store, turn.session_id, turn.seq + 1):
@@ -101,11 +76,6 @@ def last_directory(store: Store, turn: Turn) -> str | None:
             if attempt.work_dir is not None:
                 return attempt.work_dir
     return None
-
-
-def _began_a_session(store: Store, turn: Turn) -> bool:
-    attempts = store.attempts(turn.conversation_id, turn.seq)
-    return any(attempt.decision.kind is DecisionKind.FRESH for attempt in attempts)
 
 
 def _same_directory(pointer: Pointer | None, work_dir: str) -> bool | None:
@@ -118,7 +88,7 @@ def _same_directory(pointer: Pointer | None, work_dir: str) -> bool | None:
         return False
 
 
-def _transcript(pointer: Pointer | None, agent: Agent, asked: Asked) -> TranscriptFacts | None:
+def _transcript(store: Store, pointer: Pointer | None, agent: Agent) -> TranscriptFacts | None:
     if pointer is None:
         return None
     session_id, mark = pointer.provider_session_id, pointer.transcript
@@ -128,11 +98,10 @@ def _transcript(pointer: Pointer | None, agent: Agent, asked: Asked) -> Transcri
     requests = sum(1 for _ in islice(agent.archive.turns(path, session_id), 1))
     if mark is None:
         return TranscriptFacts(requests, foreign_turns=NOT_OBSERVABLE)
-    since = islice(agent.archive.turns(path, session_id, after=mark), _MOST_FOREIGN)
-    new = [made_outside(turn, asked.ours) for turn in since]
+    new = recognise(store, agent, path, session_id, after=mark)
     return TranscriptFacts(
         requests=requests,
         prefix_intact=mark == NOTHING_YET or agent.archive.is_intact(mark, session_id),
-        foreign_turns=sum(new),
+        foreign_turns=sum(turn.is_outside for turn in new),
         grown=bool(new),
     )

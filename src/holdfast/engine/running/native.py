@@ -14,7 +14,7 @@ from holdfast.domain.policy import ResumePolicy
 from holdfast.engine.rights import check_rights
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.gates import calls_of, opened_gate
-from holdfast.engine.running.look import Asked, decide_here, unsettled_prompts
+from holdfast.engine.running.look import Asked, decide_here
 from holdfast.engine.running.outside import adopt_locked, adopt_outside_turns
 from holdfast.engine.running.recovery import recover_session
 from holdfast.engine.running.setting import SESSION_VARIABLE
@@ -92,9 +92,9 @@ def _decide(
     if pointer is None or pointer.work_dir is None:
         return decision
     seq = store.get_conversation(store.get_session(session_id).conversation_id).next_seq
-    asked = Asked(seq, unsettled_prompts(store, session_id), 0, pointer.work_dir)
+    asked = Asked(seq, 0, pointer.work_dir)
     # whether the lock is free shows when it is taken
-    return decide_here(decision, pointer, asked, agent, policy, lock_free=True)
+    return decide_here(store, decision, pointer, asked, agent, policy)
 
 
 def _attend(child: subprocess.Popen[bytes]) -> int:

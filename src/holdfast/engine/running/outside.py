@@ -8,11 +8,12 @@ from dataclasses import replace
 from holdfast.domain.decisions import Resume
 from holdfast.domain.pointers import NOTHING_YET, Pointer
 from holdfast.domain.policy import ResumePolicy
+from holdfast.domain.telling.context import current_request
 from holdfast.domain.text import clean_text
 from holdfast.domain.turns import Lease, NewTurn, TurnRequest
 from holdfast.domain.usage import NO_USAGE
 from holdfast.engine.running.agents import Agent
-from holdfast.engine.running.look import made_outside, unsettled_prompts
+from holdfast.engine.running.recognition import recognise
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.store.contract import Store
 
@@ -43,6 +44,11 @@ def adopt_locked(
     return _adopt(store, agent, policy, pointer, lease)
 
 
+def adopted_notice(count: int) -> str:
+    turns = "1 turn was" if count == 1 else f"{count} turns were"
+    return f"{turns} made outside Holdfast in the agent's session: the history has them now"
+
+
 def _adoptable(store: Store, agent: Agent, session_id: str, lease: Lease | None = None) -> Pointer | None:
     """Nothing of a session that another turn of ours is at work on, or that the history has left behind."""
     pointer = store.pointer(session_id, agent.provider.name)
@@ -66,18 +72,17 @@ def _adopt(store: Store, agent: Agent, policy: ResumePolicy, pointer: Pointer, l
         return 0
     if pointer.transcript != NOTHING_YET and agent.archive.is_intact(pointer.transcript, native) is False:
         return 0
-    ours = unsettled_prompts(store, session_id)
     # before the turns: what is written meanwhile is then read twice, and not missed
     mark = agent.archive.mark(path, native)
-    new = list(agent.archive.turns(path, native, after=pointer.transcript))
-    outside = [turn for turn in new if turn.complete and made_outside(turn, ours)]
+    new = recognise(store, agent, path, native, after=pointer.transcript)
+    outside = [known.turn for known in new if known.turn.complete and known.is_outside]
     if not outside or mark is None:
         return 0
     seen = pointer.seen
     for turn in outside:
         recorded = store.record_turn(
             session_id,
-            NewTurn(clean_text(turn.prompt), agent.provider.name, key=_key(native, turn)),
+            NewTurn(clean_text(current_request(turn.prompt)), agent.provider.name, key=_key(native, turn)),
             None if turn.response is None else clean_text(turn.response),
             NO_USAGE,
         )
@@ -85,7 +90,7 @@ def _adopt(store: Store, agent: Agent, policy: ResumePolicy, pointer: Pointer, l
     # a turn of ours that begins and moves it between this look and the writing would not be noticed
     if policy.transcript_ahead == "resume" and _adoptable(store, agent, session_id, lease) == pointer:
         # what is still to be answered there is looked at again the next time
-        reached = mark if all(turn.complete for turn in new) else pointer.transcript
+        reached = mark if all(known.turn.complete for known in new) else pointer.transcript
         store.set_pointer(replace(pointer, seen=seen, transcript=reached, updated_at=store.now()))
     return len(outside)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -36,8 +36,8 @@ from holdfast.engine.running.gates import calls_of, opened_gate, refuse_beside_o
 from holdfast.engine.running.keepalive import KeepAlive
 from holdfast.engine.running.launching import Launcher, Place, Ran
 from holdfast.engine.running.log_subject import go_on_about
-from holdfast.engine.running.look import Asked, decide_here, last_directory, unsettled_prompts
-from holdfast.engine.running.outside import adopt_locked
+from holdfast.engine.running.look import Asked, decide_here, last_directory
+from holdfast.engine.running.outside import adopt_locked, adopted_notice
 from holdfast.engine.running.setting import Audience, Setting
 from holdfast.engine.running.stops import Stops
 from holdfast.engine.running.turn_notices import turn_notice
@@ -66,7 +66,7 @@ _CANNOT_DEFER = "this version of the agent cannot wait for the approval of its t
 
 
 class TurnPath:
-    def __init__(self, setting: Setting, claim: Claim) -> None:
+    def __init__(self, setting: Setting, claim: Claim, notices: Iterable[str] = ()) -> None:
         self._setting = replace(setting, observer=Audience(setting.observer))
         self._store = setting.store
         self._agent = setting.agent
@@ -78,6 +78,7 @@ class TurnPath:
         self._composer = Composer(setting.store, setting.agent, setting.policy)
         self._stops = Stops()
         self._told = NOTHING_TOLD  #: with the last launch
+        self._remarks = dict.fromkeys(notices)  #: for the person, each once
 
     def walk(self) -> RunResult:
         """LeaseLost if the turn is somebody else's by now; RunInterrupted if this process was stopped."""
@@ -149,18 +150,17 @@ class TurnPath:
             lock = self._lock(held)
             is_free = lock is None or lock.try_acquire()
             if is_free and lock is not None and self._claim.pointer is not None:
-                adopt_locked(
+                adopted = adopt_locked(
                     self._store, self._agent, self._policy.resume, self._claim.pointer, self._claim.lease
                 )
+                self._remark(*([adopted_notice(adopted)] if adopted else []))
             turn = self._claim.turn
-            ours = unsettled_prompts(self._store, turn.session_id)
             asked = Asked(
-                turn.seq, ours, estimate_tokens(composed.text if composed else ""), work_dir, turn.request.provider_session_id,
-                holds_call=self._claim.approval is not None,
+                turn.seq, estimate_tokens(composed.text if composed else ""), work_dir,
+                turn.request.provider_session_id, lock_free=is_free,
             )  # fmt: skip
             decision = decide_here(
-                self._claim.decision, self._claim.pointer, asked, self._agent, self._policy.resume,
-                lock_free=is_free,
+                self._store, self._claim.decision, self._claim.pointer, asked, self._agent, self._policy.resume,
             )  # fmt: skip
             if self._claim.approval is not None:
                 decision = only_natively(decision, _session_of(self._claim.decision))
@@ -200,7 +200,12 @@ class TurnPath:
         """None: the call that waits is answered, and nothing is said to the agent."""
         if self._claim.approval is not None:
             return None
-        return self._composer.compose(self._claim, decision, work_dir)
+        composed = self._composer.compose(self._claim, decision, work_dir)
+        self._remark(*composed.notices)
+        return composed
+
+    def _remark(self, *notices: str) -> None:
+        self._remarks |= dict.fromkeys(notices)
 
     def _gate(self) -> AbstractContextManager[ToolGate | None]:
         can_defer = self._agent.runtime.capabilities.can_defer
@@ -397,7 +402,7 @@ class TurnPath:
         return ran.ending.failure if waits else turn.failure
 
     def _notices(self, ran: Ran) -> tuple[str, ...]:
-        notices = []
+        notices = list(self._remarks)
         answered = self._claim.approval
         if answered is not None and is_void(self._store, answered):
             notices.append(f"approval {answered.id} is void, and the call was not made")

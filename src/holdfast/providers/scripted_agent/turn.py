@@ -23,7 +23,7 @@ WINDOW = 200_000
 PERMISSION_MODES = ("default", "plan")
 _CHARACTERS_PER_TOKEN = 4
 _COST_PER_TOKEN = 0.000001
-_MARKER = re.compile(r"^\[holdfast\] turn [0-9]+:(.*)\n", re.MULTILINE)
+_MARKER = re.compile(r"^\[holdfast\] turn [0-9]+(?:, attempt [0-9a-f]+)?:(.*)\n", re.MULTILINE)
 
 Event = dict[str, Any]
 

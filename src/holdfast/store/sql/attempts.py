@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import os
+from dataclasses import dataclass, field, replace
 
 from holdfast.domain.conversations import Conversation, SeenTurns
 from holdfast.domain.decisions import Decision, DecisionKind, Fork, Fresh, Resume, decision_kind
 from holdfast.domain.failures import Failure, FailureClass
-from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.ids import AttemptId, ProviderSessionId, make_attempt_id
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, TranscriptMark
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.text import clean_text
@@ -31,7 +32,7 @@ from holdfast.store.sql.shapes import Shape, read_instant, read_optional_instant
 COLUMNS = """conversation_id, seq, number, session_id, provider, runtime_id, owner, fence, cause, status,
     decision, reason, evidence, provider_session_id, work_dir, model, epoch, seen, process, started_at,
     ended_at, failure_class, error, input_tokens, cached_input_tokens, output_tokens, cost_usd, version,
-    rights, transcript, generation, forked_from"""
+    rights, transcript, generation, forked_from, id, transcript_before"""
 KEY = "workspace = :ws AND conversation_id = :id AND seq = :seq AND number = :number"
 
 GET = f"SELECT {COLUMNS} FROM attempts WHERE {KEY}"
@@ -49,11 +50,15 @@ NEWEST_WITH_PROVIDER = f"""
 SELECT {COLUMNS} FROM attempts
 WHERE workspace = :ws AND session_id = :session_id AND provider = :provider AND fence < :before
 ORDER BY fence DESC LIMIT 1"""
+IN_PROVIDER_SESSION = f"""
+SELECT {COLUMNS} FROM attempts INDEXED BY attempts_by_provider_session
+WHERE workspace = :ws AND provider_session_id = :provider_session_id AND provider = :provider
+ORDER BY started_at DESC, fence DESC LIMIT :limit"""
 INSERT = """
-INSERT INTO attempts (workspace, conversation_id, seq, number, session_id, provider, runtime_id, version,
+INSERT INTO attempts (workspace, id, conversation_id, seq, number, session_id, provider, runtime_id, version,
     owner, claim_key, fence, cause, status, decision, reason, evidence, provider_session_id, forked_from,
     work_dir, model, rights, epoch, generation, seen, started_at)
-VALUES (:ws, :conversation_id, :seq, :number, :session_id, :provider, :runtime_id, :version,
+VALUES (:ws, :attempt_id, :conversation_id, :seq, :number, :session_id, :provider, :runtime_id, :version,
     :owner, :claim_key, :fence, :cause, 'open', :decision, :reason, :evidence, :provider_session_id,
     :forked_from, :work_dir, :model, :rights, :epoch, :generation, :seen, :now)"""
 CLAIMED = """
@@ -64,7 +69,7 @@ SELECT {COLUMNS} FROM attempts WHERE workspace = :ws AND claim_key = :key AND st
 LAUNCH = f"""
 UPDATE attempts SET decision = :decision, reason = :reason, evidence = :evidence,
     provider_session_id = :provider_session_id, forked_from = :forked_from, work_dir = :work_dir,
-    model = :model, rights = :rights, process = :process
+    model = :model, rights = :rights, process = :process, transcript_before = :transcript_before
 WHERE {KEY}"""
 DEFERRED = """
 SELECT provider_session_id, runtime_id FROM attempts
@@ -89,7 +94,7 @@ FIRST_FENCE = 1
 _SHAPE = Shape(
     "attempts", COLUMNS,
     "runtime_id provider_session_id work_dir model process ended_at failure_class error version rights "
-    "transcript forked_from",
+    "transcript forked_from id transcript_before",
 )  # fmt: skip
 
 
@@ -103,7 +108,7 @@ def _read(row: Row) -> Attempt:
         conversation_id, seq, number, session_id, provider, runtime_id, owner, fence, cause, status,
         decision, reason, evidence, provider_session_id, work_dir, model, epoch, seen, process, started_at,
         ended_at, failure_class, error, input_tokens, cached_input_tokens, output_tokens, cost_usd, version,
-        rights, transcript, generation, forked_from,
+        rights, transcript, generation, forked_from, attempt_id, before,
     ) = row  # fmt: skip
     return Attempt(
         conversation_id, seq, number, session_id, provider, runtime_id, owner, fence, AttemptCause(cause),
@@ -113,6 +118,7 @@ def _read(row: Row) -> Attempt:
         None if failure_class is None else Failure(FailureClass(failure_class), error or ""),
         Usage(input_tokens, cached_input_tokens, output_tokens, cost_usd), version,
         codec.decode_rights(rights), codec.decode_transcript(transcript), generation, forked_from,
+        attempt_id, codec.decode_transcript(before),
     )  # fmt: skip
 
 
@@ -129,6 +135,7 @@ class Opening:
     runtime_id: str | None
     version: str | None
     key: str
+    id: AttemptId = field(default_factory=lambda: make_attempt_id(os.urandom(8)))
 
 
 def open_attempt(s: Scope, opening: Opening) -> AttemptCause:
@@ -144,7 +151,7 @@ def insert(s: Scope, opening: Opening, cause: AttemptCause) -> None:
     forked_from = decision.provider_session_id if isinstance(decision, Fork) else None
     work_dir, model, rights = _profile(opening)
     s.run(
-        INSERT, conversation_id=turn.conversation_id, seq=turn.seq, number=lease.attempt,
+        INSERT, attempt_id=opening.id, conversation_id=turn.conversation_id, seq=turn.seq, number=lease.attempt,
         session_id=turn.session_id, provider=turn.provider, runtime_id=opening.runtime_id,
         version=opening.version, owner=lease.owner, claim_key=opening.key, fence=lease.fence,
         cause=cause.value, decision=decision_kind(decision).value, reason=decision.reason.value,
@@ -220,6 +227,11 @@ def deferred_in(s: Scope, conversation_id: str, seq: int) -> tuple[str | None, s
     return provider_session_id, runtime_id
 
 
+def in_provider_session(s: Scope, provider: str, provider_session_id: str, limit: int) -> tuple[Attempt, ...]:
+    rows = s.all(IN_PROVIDER_SESSION, provider=provider, provider_session_id=provider_session_id, limit=limit)
+    return tuple(read_attempt(s, row) for row in rows)
+
+
 def newest(s: Scope, session_id: str) -> Attempt | None:
     row = s.one(NEWEST, session_id=session_id)
     return None if row is None else read_attempt(s, row)
@@ -264,6 +276,7 @@ def launch(s: Scope, lease: Lease, launched: Launch) -> None:
         model=launched.model or attempt.model,
         rights=codec.encode_rights(launched.rights or attempt.rights),
         process=codec.encode_process(launched.process),
+        transcript_before=codec.encode_transcript(launched.transcript),
     )  # fmt: skip
     s.run(RUNNING, id=lease.conversation_id, seq=lease.seq)
     used = chosen or resumed

@@ -201,7 +201,7 @@ def redeliver(s: Scope, key: str, runtime: Runtime | None) -> Claim | None:
     )  # fmt: skip
     return Claim(
         lease, turn, decision, pointer, attempt.cause, attempt.epoch, attempt.generation, attempt.seen,
-        approval_rows.of_turn(s, turn) if turn.has_unused_answer else None,
+        approval_rows.of_turn(s, turn) if turn.has_unused_answer else None, attempt.id,
     )  # fmt: skip
 
 
@@ -284,7 +284,7 @@ def _take(
     )  # fmt: skip
     return Claim(
         lease, attempts.as_claimed(turn), decision, judged.pointer, cause, conversation.revision,
-        conversation.generation, judged.covers, judged.approval,
+        conversation.generation, judged.covers, judged.approval, opening.id,
     )  # fmt: skip
 
 

@@ -335,6 +335,7 @@ def _open_fallback(s: Scope, opening: attempts.Opening, turn: Turn, used: Usage)
     return Claim(
         lease, replace(turn, status=TurnStatus.CLAIMED, attempts=lease.attempt), opening.decision, None,
         AttemptCause.FALLBACK, conversation.revision, conversation.generation, opening.covers,
+        attempt_id=opening.id,
     )  # fmt: skip
 
 

@@ -1,0 +1,116 @@
+"""Owns recognising the turns in a provider's session: which attempt of ours sent each, and which none did.
+
+What a request says proves nothing: people ask the same thing twice, and a database that was put back mints the
+same turn numbers again. An attempt is known by its random id, which stands before the request. Where none
+stands, a request is an attempt's if it is the first one behind what the session held at the launch.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import takewhile
+
+from holdfast.domain.decisions import DecisionKind
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import TranscriptMark
+from holdfast.domain.records import record
+from holdfast.domain.telling.context import current_request, read_marker
+from holdfast.domain.text import clean_text
+from holdfast.domain.turns import Attempt
+from holdfast.engine.running.agents import Agent
+from holdfast.providers.contract import ArchivedTurn
+from holdfast.store.contract import Store
+
+#: of one session, the newest ones
+_MOST_TURNS = 1000
+
+
+@record
+class Recognised:
+    turn: ArchivedTurn
+    attempt: Attempt | None  #: that sent it; None: a person did, or a Holdfast with another record
+
+    @property
+    def is_outside(self) -> bool:
+        return self.attempt is None
+
+
+def recognise(
+    store: Store, agent: Agent, path: str, native: ProviderSessionId, after: TranscriptMark | None = None
+) -> Sequence[Recognised]:
+    """The turns of a session, in order; with a mark, those that were not there yet when it was made."""
+    found = deque(agent.archive.turns(path, native, after), maxlen=_MOST_TURNS)
+    if not found:
+        return ()
+    known = _attempts(store, agent.provider.name, native)
+    by_id = {attempt.id: attempt for attempt in known if attempt.id is not None}
+    by_number = {attempt.seq: attempt for attempt in known if attempt.id is None}
+    by_place = _by_place(store, agent, path, native, known)
+    recognised = []
+    for turn in found:
+        marker = read_marker(turn.prompt)
+        if marker is None:
+            attempt = by_place.get(turn.key)
+        elif marker.attempt_id is None:
+            attempt = by_number.get(marker.seq)
+        else:
+            # the first one: whoever sends the same text again is somebody else
+            attempt = by_id.pop(marker.attempt_id, None)
+        recognised.append(Recognised(turn, attempt))
+    return recognised
+
+
+def is_request_of(recognised: Recognised, conversation_id: str, seq: int, prompt: str) -> bool:
+    """Whether it holds the request of a turn, as that reads now."""
+    attempt = recognised.attempt
+    return (
+        attempt is not None
+        and (attempt.conversation_id, attempt.seq) == (conversation_id, seq)
+        and _asks(recognised.turn, prompt)
+    )
+
+
+def _attempts(store: Store, provider: str, native: ProviderSessionId) -> list[Attempt]:
+    """Those in the session, the newest first; then those in the one that it was forked from, and so on."""
+    known: list[Attempt] = []
+    looked_at: set[ProviderSessionId] = set()
+    wanted = [native]
+    while wanted:
+        source = wanted.pop()
+        looked_at.add(source)
+        found = store.attempts_in(provider, source)
+        known += found
+        sources = {attempt.forked_from for attempt in found if attempt.forked_from is not None}
+        wanted += sources - looked_at
+    return known
+
+
+def _by_place(
+    store: Store, agent: Agent, path: str, native: ProviderSessionId, known: Sequence[Attempt]
+) -> dict[str, Attempt]:
+    """The requests that were sent as they are: what began the session, and provider commands that did not end well.
+
+    Those that ended well lie before the mark of the session's pointer.
+    """
+    unsettled = takewhile(lambda attempt: not attempt.status.has_spoken, known)
+    began = (attempt for attempt in known if attempt.decision.kind is DecisionKind.FRESH)
+    found: dict[str, Attempt] = {}
+    for attempt in _launched((*unsettled, *began)):
+        if attempt.before is None and attempt.decision.kind is not DecisionKind.FRESH:
+            continue  # nobody knows where it began
+        first = next(iter(agent.archive.turns(path, native, attempt.before)), None)
+        if first is not None and _asks(first, store.get_turn(attempt.conversation_id, attempt.seq).prompt):
+            found.setdefault(first.key, attempt)
+    return found
+
+
+def _asks(turn: ArchivedTurn, prompt: str) -> bool:
+    """Another text is another request; the same one proves nothing."""
+    return current_request(turn.prompt).strip() == clean_text(prompt).strip()
+
+
+def _launched(attempts: Iterable[Attempt]) -> Iterable[Attempt]:
+    """Each once; what was never launched has sent nothing."""
+    launched = (attempt for attempt in attempts if attempt.process is not None)
+    return {(attempt.session_id, attempt.fence): attempt for attempt in launched}.values()
