@@ -16,7 +16,7 @@ from holdfast.domain.phases import Phase, may_continue
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, ProviderSession, TranscriptMark
 from holdfast.domain.policy import Policy
 from holdfast.domain.resume import decide_resume
-from holdfast.domain.retention import CleanupReport
+from holdfast.domain.retention import CleanupReport, Old
 from holdfast.domain.sessions import NewSession, Session, SessionFilter, SessionPage, SessionUpdate
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Turn, TurnEnd, TurnRequest, TurnStatus
 from holdfast.domain.usage import ContextUse, Usage, UsageReport
@@ -118,7 +118,7 @@ class Ours:
         return self.store.fork(session_id, SessionId(child_id))
 
     def clean_up(self, cutoff: int) -> CleanupReport:
-        return self.store.clean_up(Instant(cutoff))
+        return self.store.clean_up(Old(Instant(cutoff)))
 
 
 def decide_alone() -> Callable[[object], Decision]:

@@ -43,6 +43,11 @@ BAD_UTF8 = b"caf\xe9"
         (["create", "--agent", "a", "--metadata", "[" * 100_000], 2, "metadata: is not valid JSON: "),
         (["create"], 2, "Missing option '--agent' (see: holdfast create --help)"),
         (["cleanup", "--hours", "-1"], 2, "hours: must be a number between 0 and 10000000, not -1.0"),
+        (
+            ["cleanup", "--conversation-hours", "-1"],
+            2,
+            "conversation_hours: must be a number between 0 and 10000000, not -1.0",
+        ),
         (["cleanup", "--hours", "nan"], 2, "hours: must be a number between 0 and 10000000, not nan"),
         (["cleanup", "--hours", "inf"], 2, "hours: must be a number between 0 and 10000000, not inf"),
         (["cleanup", "--hours", "1e300"], 2, "hours: must be a number between 0 and 10000000, not 1e+300"),

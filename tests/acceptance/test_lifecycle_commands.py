@@ -226,6 +226,27 @@ def test_cleanup_abandons_the_idle_and_deletes_the_closed(each_engine: str, libr
     assert holdfast("get", closed).code == 3
 
 
+def test_cleanup_keeps_conversations_until_somebody_says_how_long(library: Holdfast) -> None:
+    idle = library.run("hello", provider="scripted").session_id
+    closed = library.run("hello", provider="scripted").session_id
+    library.finalize(closed, "completed")
+
+    for by_default in ((), ("--hours", "0")):
+        assert ok("cleanup", *by_default).lines == ["0 were abandoned, 0 were deleted"]
+    assert library.cleanup_old_sessions(0) == 0
+
+    done = ok("cleanup", "--conversation-hours", "0", "--json").json
+    assert (done["abandoned"], done["deleted"]) == ([idle], [closed])
+
+
+def test_a_policy_says_how_long_conversations_are_kept(library: Holdfast) -> None:
+    library.run("hello", provider="scripted")
+
+    done = ok("cleanup", env={"HOLDFAST_RETENTION__CONVERSATIONS_MAX_AGE_HOURS": "0"})
+
+    assert done.lines == ["1 was abandoned, 0 were deleted"]
+
+
 def test_cleanup_takes_its_age_from_the_settings(library: Holdfast) -> None:
     library.create("a")
 

@@ -7,6 +7,7 @@ from holdfast.clock import after
 from holdfast.domain.decisions import Resume
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.phases import Phase
+from holdfast.domain.retention import Old
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Launch, Lease, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE
@@ -195,7 +196,7 @@ VERBS: list[tuple[str, Callable[[Walk], object]]] = [
     ("fork", Walk.fork),
     ("close", Walk.close),
     ("time passes", lambda walk: walk.clock.advance(walk.random.randrange(1, 8))),
-    ("clean up", lambda walk: walk.store.clean_up(after(walk.clock(), -60))),
+    ("clean up", lambda walk: walk.store.clean_up(Old(after(walk.clock(), -60)))),
 ]
 
 

@@ -17,6 +17,7 @@ from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import TranscriptMark
+from holdfast.domain.retention import Old
 from holdfast.domain.sessions import NewSession, SessionUpdate
 from holdfast.domain.tokens import ENTROPY, NewToken, Role, make_token
 from holdfast.domain.turns import (
@@ -156,7 +157,7 @@ SESSIONS = [
     client("update", lambda walk: walk.store.update_session(MAIN, PLAN), PhaseConflict),
     client("rename", lambda walk: walk.store.rename_session(MAIN, "the-main-one")),
     # the old one goes, the idle one is abandoned
-    client("clean up", lambda walk: walk.store.clean_up(after(walk.clock.now, -12 * 3600))),
+    client("clean up", lambda walk: walk.store.clean_up(Old(after(walk.clock.now, -12 * 3600)))),
     client("remove", lambda walk: walk.store.remove_session(TWIN), NotFound),
 ]
 

@@ -15,6 +15,7 @@ from typing import Any
 from holdfast.domain.decisions import Resume
 from holdfast.domain.ids import ConversationId, ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
+from holdfast.domain.retention import Old
 from holdfast.domain.sessions import NewSession, SessionUpdate
 from holdfast.domain.turns import (
     Claim,
@@ -266,7 +267,7 @@ class Someone:
         moment = self.store.now()
         for session in self.sessions:
             self.store.update_session(session, SessionUpdate(metadata={"used by": self.me}))
-        self.store.clean_up(moment)
+        self.store.clean_up(Old(moment))
 
 
 THINGS_TO_DO = [name for name, verb in vars(Someone).items() if callable(verb) and not name.startswith("_")]

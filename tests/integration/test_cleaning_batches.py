@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.clock import Instant, after
 from holdfast.domain.phases import Phase
+from holdfast.domain.retention import Old
 from holdfast.domain.sessions import Session, SessionUpdate
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
@@ -76,8 +77,8 @@ def test_the_report_is_the_sum_of_all_batches(store: Store) -> None:
     old = {final(store, begin(store)).id for _ in range(2 * BATCH)}
     idle = {begin(store).id for _ in range(BATCH + 1)}
 
-    foreseen = store.clean_up(soon(store), dry_run=True)
-    report = store.clean_up(soon(store))
+    foreseen = store.clean_up(Old(soon(store)), dry_run=True)
+    report = store.clean_up(Old(soon(store)))
 
     assert (set(report.deleted), set(report.abandoned)) == (old, idle)
     assert foreseen == report
@@ -96,12 +97,12 @@ def test_an_interruption_leaves_whole_batches_and_the_next_call_goes_on(
     before_batch(2, interrupt)
 
     with pytest.raises(Interrupted):
-        store.clean_up(soon(store))
+        store.clean_up(Old(soon(store)))
 
     left = {child.id for child in store.children(parent.id)}
     assert len(left) == len(family) - 1 - BATCH, "the forks of the first batch are gone, and nothing else"
     assert_consistent(store)
-    assert set(store.clean_up(soon(store)).deleted) == {parent.id, *left}
+    assert set(store.clean_up(Old(soon(store))).deleted) == {parent.id, *left}
 
 
 def test_what_comes_to_life_between_two_batches_is_spared(
@@ -121,7 +122,7 @@ def test_what_comes_to_life_between_two_batches_is_spared(
         store.update_session(idle[-1].id, SessionUpdate(metadata={"still": "here"}))
 
     before_batch(2, others_work)
-    report = store.clean_up(cutoff)
+    report = store.clean_up(Old(cutoff))
 
     assert parent.id not in report.deleted, "its fork reads through to it"
     assert set(report.abandoned) == {session.id for session in idle[:-1]}

@@ -12,6 +12,7 @@ from holdfast.cli.group import cli
 from holdfast.domain.decisions import Resume
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
+from holdfast.domain.retention import Old
 from holdfast.domain.sessions import NewSession, SessionFilter, SessionUpdate
 from holdfast.domain.turns import Launch, TurnEnd, TurnStatus
 from holdfast.engine.holdfast import Holdfast
@@ -267,7 +268,7 @@ def test_no_garbage_holds_up_the_other_sessions(
         claims = [store.claim_turn(a_claim(runtime=ELSEWHERE)) for _ in range(4)]
         assert HEALTHY in {claim.turn.session_id for claim in claims if claim}, what
         store.orphans()
-        store.clean_up(ManualClock().advance(10))
+        store.clean_up(Old(ManualClock().advance(10)))
 
 
 def test_a_damaged_pointer_is_never_resumed(store: Store, pristine: sqlite3.Connection) -> None:

@@ -7,6 +7,7 @@ import pytest
 from holdfast.clock import after
 from holdfast.domain.ids import ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
+from holdfast.domain.retention import Old
 from holdfast.domain.sessions import SessionUpdate
 from holdfast.domain.turns import Claim, Launch
 from holdfast.domain.usage import NO_USAGE
@@ -172,7 +173,7 @@ def test_what_was_answered_goes_with_its_session(
         over_http.remove_session(ID)
     else:
         clock.advance(1)
-        over_http.clean_up(clock())
+        over_http.clean_up(Old(clock()))
 
     assert said_anywhere(behind, words) == []
 
@@ -186,7 +187,7 @@ def test_cleaning_up_forgets_what_nobody_asks_for_any_more(
     clock.advance(KEPT_SECONDS + 1)
     over_http.enqueue_turn(other.id, a_turn("the last step"))
 
-    behind.clean_up(after(clock(), -24 * 3600))
+    behind.clean_up(Old(after(clock(), -24 * 3600)))
 
     with driver_of(behind).read() as tx:
         ((answer,),) = tx.all("SELECT answer FROM calls", {})

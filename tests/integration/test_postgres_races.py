@@ -13,6 +13,7 @@ import pytest
 from holdfast.clock import after
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.phases import Phase
+from holdfast.domain.retention import Old
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Claim, Launch
 from holdfast.errors import Conflict, LeaseLost, Refused
@@ -174,7 +175,7 @@ def test_cleaning_up_does_not_wait_and_spares_what_is_just_being_forked(store: S
 
     with store._writing() as s:
         child = forks.fork(s, parent.id, a_session_id(), None, None)
-        report = store.clean_up(after(store.now(), 60))
+        report = store.clean_up(Old(after(store.now(), 60)))
 
     assert report.count == 0
     assert [turn.response for turn in store.history(child.conversation_id)] == ["re: go on"]

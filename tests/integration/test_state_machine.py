@@ -22,6 +22,7 @@ from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ConversationId, ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.policy import Policy, QueuePolicy
+from holdfast.domain.retention import Old
 from holdfast.domain.sessions import NewSession, SessionUpdate
 from holdfast.domain.turns import Event, EventKind, NewTurn, TurnEnd, TurnRequest, TurnStatus
 from holdfast.errors import LeaseLost, SessionClosed
@@ -91,8 +92,8 @@ class SessionMachine(SessionActs):
     @rule(seconds=st.sampled_from([60.0, 3600.0]))
     def clean_up(self, seconds: float) -> None:
         cutoff = after(self.clock.now, -seconds)
-        planned = self.store.clean_up(cutoff, dry_run=True)
-        report = self.store.clean_up(cutoff)
+        planned = self.store.clean_up(Old(cutoff), dry_run=True)
+        report = self.store.clean_up(Old(cutoff))
         assert planned == report
         assert set(report.deleted) == self.model.deletable(cutoff)
         for session_id in report.deleted:

@@ -95,6 +95,8 @@ def another_value(key: Key) -> object:
         return next(choice for choice in get_args(key.kind) if choice != key.default)
     if key.kind == int | None:
         return 40_000
+    if key.default is None and float in get_args(key.kind):
+        return 1.5
     match key.default:
         case bool():
             return not key.default

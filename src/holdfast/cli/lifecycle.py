@@ -162,16 +162,33 @@ def finalize(run: Invocation, session: str, outcome: str, summary: str | None) -
     _show_changed(run, run.holdfast.finalize(session_id, outcome, summary))
 
 
-@command("cleanup", "holdfast cleanup --hours 24", "holdfast cleanup --hours 24 --dry-run")
-@click.option("--hours", type=float, help="How old; by default the setting retention.max_age_hours, 24.")
+@command(
+    "cleanup",
+    "holdfast cleanup --hours 24",
+    "holdfast cleanup --hours 24 --dry-run",
+    "holdfast cleanup --conversation-hours 2160 --dry-run",
+)
+@click.option(
+    "--hours",
+    type=float,
+    help="How old delegated sessions become; by default the setting retention.max_age_hours, 24.",
+)
+@click.option(
+    "--conversation-hours",
+    type=float,
+    help="How old conversations become; by default the setting retention.conversations_max_age_hours, "
+    "and without it they are kept.",
+)
 @click.option("--dry-run", is_flag=True, help="Only tell what would be done.")
 @pass_invocation
-def cleanup(run: Invocation, hours: float | None, dry_run: bool) -> None:
-    """Abandon idle sessions and delete old closed ones.
+def cleanup(run: Invocation, hours: float | None, conversation_hours: float | None, dry_run: bool) -> None:
+    """Abandon idle delegated sessions and delete old closed ones.
 
-    Those that were idle, or closed, for the given time. What a worker holds, what waits in the queue and what a living fork needs stays.
+    Those that were idle, or closed, for the given time. Conversations, which run and chat begin, are kept, open or
+    closed, unless you say for how long. What a worker holds, what waits in the queue and what a living fork needs
+    stays. Where a project's file sets the time, only the sessions of that project are looked at.
     """
-    report = run.holdfast.cleanup(hours, dry_run=dry_run)
+    report = run.holdfast.cleanup(hours, conversation_hours=conversation_hours, dry_run=dry_run)
     if run.json:
         output.document(
             {

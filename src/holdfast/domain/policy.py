@@ -191,11 +191,15 @@ class RunPolicy:
 class RetentionPolicy:
     """What cleanup may take away."""
 
-    #: idle sessions older than this become abandoned; final ones older than this are deleted
+    #: delegated sessions: idle ones older than this become abandoned; final ones older than this are deleted
     max_age_hours: float = 24.0
+    #: the same for conversations; None: they are kept, however old they are
+    conversations_max_age_hours: float | None = None
 
     def __post_init__(self) -> None:
         _between("max_age_hours", self.max_age_hours, 0, MAX_SECONDS / 3600)
+        if self.conversations_max_age_hours is not None:
+            _between("conversations_max_age_hours", self.conversations_max_age_hours, 0, MAX_SECONDS / 3600)
 
 
 @dataclass(frozen=True, slots=True)

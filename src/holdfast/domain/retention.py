@@ -1,8 +1,18 @@
-"""Owns what cleanup did, or would do."""
+"""Owns what cleanup may take away, and what it did or would do."""
 
 from __future__ import annotations
 
+from holdfast.clock import Instant
 from holdfast.domain.records import record
+
+
+@record
+class Old:
+    """What cleanup looks for: sessions that were last used before an instant."""
+
+    cutoff: Instant  #: for delegated sessions
+    conversations: Instant | None = None  #: for conversations; None: they are kept, however old they are
+    project: str | None = None  #: a directory: only the sessions that belong to it, or work in it
 
 
 @record

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast.clock import Clock, system_clock
 from holdfast.config import Settings, default_url, load_settings
-from holdfast.config_files import current_directory
+from holdfast.config_files import current_directory, project_file
 from holdfast.domain.redaction import Json
 from holdfast.engine.holdfast import Holdfast
 from holdfast.engine.spooling import empty_spool
@@ -50,6 +50,7 @@ def open_with(settings: Settings, clock: Clock | None = None) -> Holdfast:
         empty_spool(store, settings, os.environ)
         opened = Holdfast(store, settings.policy, clock or system_clock)
         opened.project = _project()
+        opened.project_retention = _project_retention(settings)
     except BaseException:
         store.close()
         raise
@@ -89,6 +90,16 @@ def _close_all() -> None:
 
 def _project() -> str:
     return find_project(os.environ, str(current_directory(os.environ)))
+
+
+def _project_retention(settings: Settings) -> dict[str, str]:
+    file = project_file(os.environ, current_directory(os.environ))
+    keys = (key for key, source in settings.sources.items() if file is not None and source == str(file))
+    return {
+        key.removeprefix("retention."): str(file.parent)
+        for key in keys
+        if file and key.startswith("retention.")
+    }
 
 
 def create_session(agent_name: str, purpose: str = "", metadata: Mapping[str, Json] | None = None) -> str:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
-from types import TracebackType
+from dataclasses import replace
+from types import MappingProxyType, TracebackType
 from typing import Self
 
-from holdfast.clock import Clock, after, system_clock
+from holdfast.clock import Clock, Instant, after, system_clock
 from holdfast.domain.ids import (
     ConversationId,
     SessionId,
@@ -24,7 +25,7 @@ from holdfast.domain.ids import (
 from holdfast.domain.phases import MayContinue, Phase, may_continue, parse_outcome, parse_phase
 from holdfast.domain.policy import Policy
 from holdfast.domain.redaction import Json
-from holdfast.domain.retention import CleanupReport
+from holdfast.domain.retention import CleanupReport, Old
 from holdfast.domain.sessions import (
     NewSession,
     Session,
@@ -54,6 +55,8 @@ class Sessions:
 
     #: the directory of the work, where hooks look for the sessions that are begun here; None: unknown
     project: str | None = None
+    #: keys of ``[retention]`` that a project's file has set -> the directory of that project
+    project_retention: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, store: Store, policy: Policy | None = None, clock: Clock = system_clock) -> None:
         self.store = store
@@ -108,9 +111,10 @@ class Sessions:
         return _happened(lambda: self.finalize(agent_id, outcome, summary))
 
     def cleanup_old_sessions(self, hours: float | None = None) -> int:
-        """Abandon what was idle, delete what was final for that long; how many sessions that touched.
+        """Abandon the delegated sessions that were idle, delete those that were final for that long; how many.
 
-        Without ``hours`` it is the configured ``max_age_hours``, 24 by default.
+        Without ``hours`` it is the configured ``max_age_hours``, 24 by default. Conversations are kept, unless
+        ``conversations_max_age_hours`` is configured.
         """
         return self.cleanup(hours).count
 
@@ -253,11 +257,26 @@ class Sessions:
         """All of them, one at a time."""
         return (session for page in self.pages(wanted) for session in page.sessions)
 
-    def cleanup(self, hours: float | None = None, *, dry_run: bool = False) -> CleanupReport:
-        age = self.policy.retention.max_age_hours if hours is None else hours
-        if type(age) not in (int, float) or not 0 <= age <= _MOST_HOURS:
-            raise InvalidInput("hours", f"must be a number between 0 and {_MOST_HOURS}, not {str(age)[:40]}")
-        return self.store.clean_up(after(self.store.now(), -age * _HOUR), dry_run=dry_run)
+    def cleanup(
+        self, hours: float | None = None, *, conversation_hours: float | None = None, dry_run: bool = False
+    ) -> CleanupReport:
+        """Abandon what was idle, delete what was final for that long: delegated sessions, and conversations.
+
+        What is not given is the setting of that name; conversations are kept unless one of the two says how long.
+        A setting that a project's file makes is for the sessions of that project: then no others are touched.
+        """
+        retention, now = self.policy.retention, self.store.now()
+        given = {"max_age_hours": hours, "conversations_max_age_hours": conversation_hours}
+        from_project = (self.project_retention.get(key) for key, value in given.items() if value is None)
+        old = Old(
+            _hours_before(now, "hours", retention.max_age_hours if hours is None else hours),
+            project=next(filter(None, from_project), None),
+        )
+        if conversation_hours is None:
+            conversation_hours = retention.conversations_max_age_hours
+        if conversation_hours is not None:
+            old = replace(old, conversations=_hours_before(now, "conversation_hours", conversation_hours))
+        return self.store.clean_up(old, dry_run=dry_run)
 
     def rename(self, session_id: str, name: str | None) -> Session:
         if name is not None:
@@ -269,6 +288,12 @@ class Sessions:
 
     def new_id(self) -> SessionId:
         return make_session_id(self._clock(), os.urandom(4))
+
+
+def _hours_before(now: Instant, field: str, hours: float) -> Instant:
+    if type(hours) not in (int, float) or not 0 <= hours <= _MOST_HOURS:
+        raise InvalidInput(field, f"must be a number between 0 and {_MOST_HOURS}, not {str(hours)[:40]}")
+    return after(now, -hours * _HOUR)
 
 
 def _happened(verb: Callable[[], Session]) -> bool:

@@ -32,7 +32,7 @@ from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId, Workspace
 from holdfast.domain.phases import ApprovalWindow, Phase
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals, TranscriptMark
-from holdfast.domain.retention import CleanupReport
+from holdfast.domain.retention import CleanupReport, Old
 from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import (
     NewSession,
@@ -166,10 +166,11 @@ class Store(Protocol):
         """
         ...
 
-    def clean_up(self, cutoff: Instant, *, dry_run: bool = False) -> CleanupReport:
-        """Abandon what has been idle since before ``cutoff``, delete what has been final since before it.
+    def clean_up(self, old: Old, *, dry_run: bool = False) -> CleanupReport:
+        """Abandon what has been idle since before a cutoff, delete what has been final since before it.
 
-        Of what was only watched, everything that was last seen before it is deleted.
+        Delegated sessions have one cutoff, conversations one of their own, or none: then they stay. With a
+        ``project`` nothing outside that directory is touched; without, what was only watched and last seen before ``old.cutoff`` is deleted.
         Leased sessions, those with waiting turns, and those with an approval that can still be answered are not idle. What a remaining fork reads through
         to stays. A retired provider session id is remembered for good. Works in batches, each as a whole:
         others may come in between, and are respected; if it raises, the batches before have happened, and

@@ -16,7 +16,7 @@ from holdfast.domain.numbers import check_whole
 from holdfast.domain.phases import ApprovalWindow, Phase
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals, TranscriptMark
 from holdfast.domain.policy import Policy
-from holdfast.domain.retention import CleanupReport
+from holdfast.domain.retention import CleanupReport, Old
 from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import (
     NewSession,
@@ -205,17 +205,18 @@ class SqlStore(HookVerbs):
     def remove_session(self, session_id: str) -> None:
         self._write(cleanup.remove, session_id)
 
-    def clean_up(self, cutoff: Instant, *, dry_run: bool = False) -> CleanupReport:
+    def clean_up(self, old: Old, *, dry_run: bool = False) -> CleanupReport:
         with self._read() as s:
-            cleaning = cleanup.Cleaning(s, cutoff, dry_run=dry_run)
+            cleaning = cleanup.Cleaning(s, old, dry_run=dry_run)
             while dry_run and cleaning.goes_on:
                 cleaning.next_batch(s)
         while cleaning.goes_on:
             # once only: it remembers itself how far it has come
             with self._writing() as s:
                 cleaning.next_batch(s)
+        if not dry_run and old.project is None:
+            self._write(observed.forget, old.cutoff)
         if not dry_run:
-            self._write(observed.forget, cutoff)
             while self._write(calls.forget, cleanup.BATCH):
                 pass
         return cleaning.report

@@ -8,8 +8,8 @@ import pytest
 
 from holdfast.clock import Instant
 from holdfast.domain.phases import Phase
-from holdfast.domain.retention import CleanupReport
-from holdfast.domain.sessions import PhaseChange, Session
+from holdfast.domain.retention import CleanupReport, Old
+from holdfast.domain.sessions import PhaseChange, Session, SessionFilter, SessionKind
 from holdfast.errors import Busy, Conflict, NotFound, Refused
 from holdfast.store.contract import Store
 from holdfast.testing.builders import (
@@ -135,14 +135,14 @@ class CleanupContract:
     """``clean_up``."""
 
     def test_an_empty_store_is_clean(self, store: Store, clock: ManualClock) -> None:
-        assert store.clean_up(clock()) == NOTHING
+        assert store.clean_up(Old(clock())) == NOTHING
 
     def test_what_has_been_idle_since_before_the_cutoff_is_abandoned(
         self, store: Store, clock: ManualClock
     ) -> None:
         session = with_a_record(store)
         now = clock.advance(HOUR)
-        assert store.clean_up(now) == CleanupReport((session.id,), ())
+        assert store.clean_up(Old(now)) == CleanupReport((session.id,), ())
         after = store.get_session(session.id)
         assert (after.phase, after.finalized_at, after.resume_ready) == (Phase.ABANDONED, now, False)
         change = PhaseChange("initializing", "abandoned", now)
@@ -153,7 +153,7 @@ class CleanupContract:
         self, store: Store, clock: ManualClock
     ) -> None:
         session = closed(store, with_a_record(store))
-        assert store.clean_up(clock.advance(HOUR)) == CleanupReport((), (session.id,))
+        assert store.clean_up(Old(clock.advance(HOUR))) == CleanupReport((), (session.id,))
         assert is_gone(store, session)
 
     @pytest.mark.parametrize("final", [False, True], ids=["idle", "final"])
@@ -168,58 +168,102 @@ class CleanupContract:
             store.rename_session(session.id, "active now")
         clock.advance(HOUR)
         before = snapshot(store)
-        assert store.clean_up(cutoff, dry_run=True) == NOTHING
-        assert store.clean_up(cutoff) == NOTHING
+        assert store.clean_up(Old(cutoff), dry_run=True) == NOTHING
+        assert store.clean_up(Old(cutoff)) == NOTHING
         assert snapshot(store) == before
-        assert store.clean_up(Instant(cutoff + 1)).count == 1
+        assert store.clean_up(Old(Instant(cutoff + 1))).count == 1
 
     def test_activity_counts_and_not_the_age(self, store: Store, clock: ManualClock) -> None:
         session = begin(store)
         cutoff = clock.advance(HOUR)
         run(store, session)
-        assert store.clean_up(cutoff) == NOTHING
+        assert store.clean_up(Old(cutoff)) == NOTHING
 
     def test_what_is_abandoned_is_deleted_only_after_as_long_again(
         self, store: Store, clock: ManualClock
     ) -> None:
         session = begin(store)
         abandoned = clock.advance(HOUR)
-        store.clean_up(abandoned)
+        store.clean_up(Old(abandoned))
         clock.advance(HOUR)
-        assert store.clean_up(abandoned) == NOTHING
-        assert store.clean_up(Instant(abandoned + 1)).deleted == (session.id,)
+        assert store.clean_up(Old(abandoned)) == NOTHING
+        assert store.clean_up(Old(Instant(abandoned + 1))).deleted == (session.id,)
+
+    def test_conversations_are_kept_however_old_they_are(self, store: Store, clock: ManualClock) -> None:
+        begin(store, kind=SessionKind.CONVERSATION)
+        closed(store, begin(store, kind=SessionKind.CONVERSATION))
+        now = clock.advance(100_000 * HOUR)
+        before = snapshot(store)
+        assert store.clean_up(Old(now), dry_run=True) == NOTHING
+        assert store.clean_up(Old(now)) == NOTHING
+        assert snapshot(store) == before
+
+    def test_conversations_have_a_cutoff_of_their_own(self, store: Store, clock: ManualClock) -> None:
+        idle = begin(store, kind=SessionKind.CONVERSATION)
+        final = closed(store, begin(store, kind=SessionKind.CONVERSATION))
+        delegated, began = begin(store), clock()
+        now = clock.advance(HOUR)
+        assert store.clean_up(Old(began, conversations=now)) == CleanupReport((idle.id,), (final.id,))
+        assert store.get_session(delegated.id).finalized_at is None
+
+    def test_a_conversation_keeps_the_delegated_work_in_it(self, store: Store, clock: ManualClock) -> None:
+        kept = begin(store, kind=SessionKind.CONVERSATION)
+        guest = closed(store, join(store, kept, "reviewer"))
+        closed(store, kept)
+        now = clock.advance(HOUR)
+        assert store.clean_up(Old(now)) == NOTHING
+        assert set(store.clean_up(Old(now, conversations=now)).deleted) == {kept.id, guest.id}
+
+    @pytest.mark.parametrize("final", [False, True], ids=["idle", "final"])
+    def test_with_a_project_nothing_outside_of_it_is_touched(
+        self, store: Store, clock: ManualClock, final: bool
+    ) -> None:
+        places = ("/srv/infra", "/srv/infra/modules", "/srv/infra-2", "/srv", None)
+        within, below, *_ = [begin(store, project=place) for place in places]
+        talked = begin(store, kind=SessionKind.CONVERSATION)
+        run(store, talked)  # in /srv/infra
+        for session in store.list_sessions(SessionFilter(), 100).sessions if final else ():
+            closed(store, session)
+        now = clock.advance(HOUR)
+
+        old = Old(now, conversations=now, project="/srv/infra")
+        told = store.clean_up(old, dry_run=True)
+        report = store.clean_up(old)
+
+        assert set(report.deleted if final else report.abandoned) == {within.id, below.id, talked.id}
+        assert told == report
 
     def test_a_leased_session_is_not_idle(self, store: Store, clock: ManualClock) -> None:
         session = begin(store)
         enqueue(store, session, "one")
         claim(store, session, lease_seconds=10 * HOUR)
-        assert store.clean_up(clock.advance(HOUR)) == NOTHING
+        assert store.clean_up(Old(clock.advance(HOUR))) == NOTHING
 
     def test_a_session_with_a_waiting_turn_is_not_idle(self, store: Store, clock: ManualClock) -> None:
         enqueue(store, begin(store), "one")
         enqueue(store, begin(store), "later", not_before=Instant(clock() + 10**12))
-        assert store.clean_up(clock.advance(HOUR)) == NOTHING
+        assert store.clean_up(Old(clock.advance(HOUR))) == NOTHING
 
     def test_a_final_session_whose_turn_still_runs_stays(self, store: Store, clock: ManualClock) -> None:
         session = begin(store)
         enqueue(store, session, "one")
         claim(store, session, lease_seconds=10 * HOUR)
         closed(store, session)
-        assert store.clean_up(clock.advance(HOUR)) == NOTHING
+        assert store.clean_up(Old(clock.advance(HOUR))) == NOTHING
 
     def test_what_a_living_fork_reads_through_to_stays(self, store: Store, clock: ManualClock) -> None:
         parent = closed(store, with_a_record(store))
         middle = closed(store, store.fork(parent.id, a_session_id()))
         clock.advance(HOUR)
         child = store.fork(middle.id, a_session_id())
-        assert store.clean_up(clock()) == NOTHING
+        assert store.clean_up(Old(clock())) == NOTHING
         assert [turn.prompt for turn in store.history(child.conversation_id)] == ["one"]
 
     def test_what_another_agent_still_works_in_stays(self, store: Store, clock: ManualClock) -> None:
         session = closed(store, with_a_record(store))
         clock.advance(HOUR)
         join(store, session, "reviewer")
-        assert store.clean_up(clock()) == NOTHING
+        assert store.clean_up(Old(clock())) == NOTHING
         assert [turn.prompt for turn in store.history(session.conversation_id)] == ["one"]
 
     @pytest.mark.parametrize("seconds", [0, 1], ids=["at once", "one after the other"])
@@ -232,7 +276,7 @@ class CleanupContract:
             family.append(store.fork(family[-1].id, a_session_id()))
         for session in family:
             closed(store, session)
-        assert set(store.clean_up(clock.advance(HOUR)).deleted) == {session.id for session in family}
+        assert set(store.clean_up(Old(clock.advance(HOUR))).deleted) == {session.id for session in family}
         assert all(is_gone(store, session) for session in family)
 
     def test_a_late_guest_in_the_parent_does_not_keep_it(self, store: Store, clock: ManualClock) -> None:
@@ -242,13 +286,13 @@ class CleanupContract:
         clock.advance(1)
         guest = join(store, parent, "reviewer")
         family = [closed(store, session) for session in (parent, child, guest)]
-        assert set(store.clean_up(clock.advance(HOUR)).deleted) == {session.id for session in family}
+        assert set(store.clean_up(Old(clock.advance(HOUR))).deleted) == {session.id for session in family}
 
     def test_a_retired_provider_session_is_remembered(self, store: Store, clock: ManualClock) -> None:
         session, retired = begin(store), a_provider_session_id()
         store.retire(session.id, "claude", retired, "gone")
         closed(store, session)
-        store.clean_up(clock.advance(HOUR))
+        store.clean_up(Old(clock.advance(HOUR)))
         assert is_gone(store, session)
         assert_remembered(store, retired)
 
@@ -259,23 +303,23 @@ class CleanupContract:
         enqueue(store, begin(store), "one")
         now = clock.advance(HOUR)
         before = snapshot(store)
-        told = store.clean_up(now, dry_run=True)
+        told = store.clean_up(Old(now), dry_run=True)
         assert snapshot(store) == before
-        assert told == store.clean_up(now)
+        assert told == store.clean_up(Old(now))
         assert (len(told.abandoned), len(told.deleted), told.count) == (1, 2, 3)
 
     def test_cleaning_up_again_finds_nothing(self, store: Store, clock: ManualClock) -> None:
         begin(store)
         closed(store, with_a_record(store))
         now = clock.advance(HOUR)
-        store.clean_up(now)
-        assert store.clean_up(now) == NOTHING
+        store.clean_up(Old(now))
+        assert store.clean_up(Old(now)) == NOTHING
 
     def test_a_session_that_comes_back_under_an_old_id_has_no_past(
         self, store: Store, clock: ManualClock
     ) -> None:
         old = closed(store, with_a_record(store))
-        store.clean_up(clock.advance(HOUR))
+        store.clean_up(Old(clock.advance(HOUR)))
         new = store.create_session(a_session(id=old.id))
         assert new == replace(
             old, phase=Phase.INITIALIZING, created_at=clock(), updated_at=clock(), finalized_at=None

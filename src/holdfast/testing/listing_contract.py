@@ -8,6 +8,7 @@ import pytest
 
 from holdfast.clock import Instant
 from holdfast.domain.phases import Phase
+from holdfast.domain.retention import Old
 from holdfast.domain.sessions import Session, SessionFilter, SessionUpdate
 from holdfast.domain.turns import TurnRequest
 from holdfast.errors import InvalidInput, UnreadableSession
@@ -284,7 +285,7 @@ class UnreadableContract:
     ) -> None:
         broken, fine = begin(store), begin(store)
         damage(broken.id, **garbage)
-        assert fine.id in store.clean_up(clock.advance(10)).abandoned
+        assert fine.id in store.clean_up(Old(clock.advance(10))).abandoned
 
 
 def _changes(store: Store, session: Session) -> list[Callable[[], object]]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from holdfast.clock import after
+from holdfast.domain.retention import Old
 from holdfast.domain.sightings import ObservedSession, Reading, Sighting
 from holdfast.errors import InvalidInput
 from holdfast.store.contract import Store
@@ -166,9 +167,9 @@ class ObservedContract:
         store.observe_session(a_sighting(0, id=old))
         store.observe_session(a_sighting(1, id=new))
         cutoff = after(NOON, 60)
-        store.clean_up(cutoff, dry_run=True)
+        store.clean_up(Old(cutoff), dry_run=True)
         assert len(store.observed_sessions()) == 2
-        store.clean_up(cutoff)
+        store.clean_up(Old(cutoff))
         assert [found.id for found in store.observed_sessions()] == [new]
 
     @pytest.mark.parametrize("again", range(3))

@@ -9,6 +9,7 @@ from holdfast.domain.approvals import ApprovalStatus
 from holdfast.domain.decisions import Reason, Refuse
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.phases import Phase
+from holdfast.domain.retention import Old
 from holdfast.domain.turns import AttemptCause, Launch, TurnStatus
 from holdfast.errors import NotFound, Refused
 from holdfast.store.contract import Store
@@ -215,7 +216,7 @@ class KeptAnswerContract:
         waiting = begin(store)
         defer(store, waiting)
         clock.advance(3600)
-        assert store.clean_up(clock(), dry_run=True).abandoned == (late.id,)
-        assert store.clean_up(clock()).abandoned == (late.id,)
+        assert store.clean_up(Old(clock()), dry_run=True).abandoned == (late.id,)
+        assert store.clean_up(Old(clock())).abandoned == (late.id,)
         assert store.get_session(spared.id).finalized_at is None
         assert store.get_session(waiting.id).finalized_at is None

@@ -14,7 +14,7 @@ from holdfast.domain.delegations import DelegationEnd, DelegationOutcome
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.phases import Phase
-from holdfast.domain.retention import CleanupReport
+from holdfast.domain.retention import CleanupReport, Old
 from holdfast.domain.sessions import Session, SessionFilter, SessionPage, SessionUpdate
 from holdfast.domain.sightings import Sighting
 from holdfast.domain.statistics import Statistics
@@ -109,7 +109,7 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "children": lambda s, t: s.children(t.id),
     "rename_session": lambda s, t: s.rename_session(t.id, "ours"),
     "remove_session": lambda s, t: s.remove_session(t.queued.id),
-    "clean_up": lambda s, _: s.clean_up(FAR),
+    "clean_up": lambda s, _: s.clean_up(Old(FAR)),
     "get_conversation": lambda s, t: s.get_conversation(t.conversation),
     "history": lambda s, t: s.history(t.conversation),
     "edit_turn": lambda s, t: s.edit_turn(t.id, 1, prompt="edited"),

@@ -12,6 +12,7 @@ from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.policy import Policy, ResumePolicy
+from holdfast.domain.retention import Old
 from holdfast.domain.runtimes import Capabilities, Runtime
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Claim, Launch, Refusal, TurnRequest, TurnStatus
@@ -138,7 +139,7 @@ class OneWriterContract:
             enqueue(store, session, "go on")
         claim(store, writer)
 
-        store.clean_up(after(clock(), -60))
+        store.clean_up(Old(after(clock(), -60)))
 
         assert self.waits(store, third)
 
@@ -158,7 +159,7 @@ class OneWriterContract:
         if verb == "removing":
             store.remove_session(first.id)
         else:
-            store.clean_up(after(clock(), -60))
+            store.clean_up(Old(after(clock(), -60)))
 
         assert decide(store, third, request=by_name).reason is Reason.BUSY
         store.heartbeat(held.lease, 60)

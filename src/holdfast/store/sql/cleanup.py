@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
-from holdfast.clock import Instant
 from holdfast.domain.phases import Phase
-from holdfast.domain.retention import CleanupReport
+from holdfast.domain.retention import CleanupReport, Old
 from holdfast.errors import Busy, Conflict
 from holdfast.store.sql import history, session_statements
 from holdfast.store.sql.scope import Scope
@@ -15,34 +14,43 @@ NOTHING_ASKED = """
 NOT EXISTS (SELECT 1 FROM approvals a
     WHERE a.workspace = :ws AND a.session_id = sessions.id AND a.status = 'open'
         AND (a.expires_at IS NULL OR a.expires_at > :now))"""
+CUTOFF = "CASE kind WHEN 'delegated' THEN CAST(:cutoff AS BIGINT) ELSE CAST(:conversations AS BIGINT) END"
+# a conversation has no project, but a directory that it works in
+IN_PROJECT = """
+(project = :project OR SUBSTR(project, 1, CAST(:size AS INTEGER)) = :inside OR EXISTS (SELECT 1 FROM pointers p
+    WHERE p.workspace = :ws AND p.session_id = sessions.id
+        AND (p.work_dir = :project OR SUBSTR(p.work_dir, 1, CAST(:size AS INTEGER)) = :inside)))"""
 # created_at is never later than updated_at, and unlike it has an index
 IDLE = f"""
 SELECT id FROM sessions
-WHERE workspace = :ws AND created_at < :cutoff AND updated_at < :cutoff AND finalized_at IS NULL
-    AND lease_expires_at IS NULL AND head_seq IS NULL AND {NOTHING_ASKED}
-ORDER BY created_at"""
+WHERE workspace = :ws AND created_at < :latest AND updated_at < {CUTOFF} AND finalized_at IS NULL
+    AND lease_expires_at IS NULL AND head_seq IS NULL AND {NOTHING_ASKED}"""
 # what somebody is changing at this moment is not idle; and cleaning up, which needs many rows, never waits
 STILL_IDLE = f"""
 SELECT phase FROM sessions
-WHERE workspace = :ws AND id = :id AND updated_at < :cutoff AND finalized_at IS NULL
+WHERE workspace = :ws AND id = :id AND updated_at < {CUTOFF} AND finalized_at IS NULL
     AND lease_expires_at IS NULL AND head_seq IS NULL AND {NOTHING_ASKED} FOR UPDATE SKIP LOCKED"""
 LOCK_UNUSED = """
 SELECT id FROM conversations WHERE workspace = :ws AND id = :id FOR UPDATE SKIP LOCKED"""
+FINAL = f"""
+SELECT conversation_id FROM sessions
+WHERE workspace = :ws AND created_at < :latest AND finalized_at IS NOT NULL AND finalized_at < {CUTOFF}"""
 # newest first, so that a fork goes before what it was forked from
-FINAL = """
-SELECT id, parent_id FROM conversations WHERE workspace = :ws AND id IN (
-    SELECT conversation_id FROM sessions
-    WHERE workspace = :ws AND created_at < :cutoff AND finalized_at IS NOT NULL AND finalized_at < :cutoff)
-ORDER BY created_at DESC"""
+CONVERSATIONS = """
+SELECT id, parent_id FROM conversations WHERE workspace = :ws AND id IN ({chosen}) ORDER BY created_at DESC"""
+FINAL_CONVERSATIONS = CONVERSATIONS.format(chosen=FINAL)
+FINAL_IN_PROJECT = CONVERSATIONS.format(chosen=f"{FINAL} AND {IN_PROJECT}")
+IDLE_SESSIONS = f"{IDLE} ORDER BY created_at"
+IDLE_IN_PROJECT = f"{IDLE} AND {IN_PROJECT} ORDER BY created_at"
 SESSIONS_OF = "SELECT id FROM sessions WHERE workspace = :ws AND conversation_id = :id"
 FORKS_OF = """
 SELECT id FROM sessions WHERE workspace = :ws AND conversation_id IN
     (SELECT id FROM conversations WHERE workspace = :ws AND parent_id = :id)"""
 CHILD_CONVERSATIONS = "SELECT id FROM conversations WHERE workspace = :ws AND parent_id = :id"
-LIVING = """
+LIVING = f"""
 SELECT 1 FROM sessions
 WHERE workspace = :ws AND conversation_id = :id
-    AND (finalized_at IS NULL OR finalized_at >= :cutoff OR lease_expires_at IS NOT NULL)
+    AND (finalized_at IS NULL OR finalized_at >= {CUTOFF} OR lease_expires_at IS NOT NULL)
 LIMIT 1"""
 LOCK_OWNER = "SELECT lease_owner FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"
 DELETE_CONVERSATION = (
@@ -84,12 +92,22 @@ class Cleaning:
     go first, so that what is abandoned now stays readable until the next time.
     """
 
-    def __init__(self, s: Scope, cutoff: Instant, *, dry_run: bool) -> None:
-        self._cutoff = cutoff
+    def __init__(self, s: Scope, old: Old, *, dry_run: bool) -> None:
         self._dry_run = dry_run
-        self._parents: dict[str, str | None] = dict(s.all(FINAL, cutoff=cutoff))
+        # no instant is before 0: what is kept is never old
+        self._cutoffs = {"cutoff": old.cutoff, "conversations": old.conversations or 0}
+        looked_at: dict[str, object] = {"latest": max(self._cutoffs.values()), **self._cutoffs}
+        if old.project is not None:
+            inside = old.project.rstrip("/") + "/"
+            looked_at |= {"project": old.project, "inside": inside, "size": len(inside)}
+        final, idle = (
+            (FINAL_CONVERSATIONS, IDLE_SESSIONS)
+            if old.project is None
+            else (FINAL_IN_PROJECT, IDLE_IN_PROJECT)
+        )
+        self._parents: dict[str, str | None] = dict(s.all(final, **looked_at))
         self._final = deque(self._parents)
-        self._idle = deque(session_id for (session_id,) in s.all(IDLE, cutoff=cutoff, now=s.now))
+        self._idle = deque(session_id for (session_id,) in s.all(idle, now=s.now, **looked_at))
         self._gone: set[str] = set()
         self._spared: set[str] = set()
         self._deleted: list[str] = []
@@ -128,13 +146,13 @@ class Cleaning:
         """By someone who uses it just now, a session that is not old and final, or a fork that stays."""
         if not self._dry_run and s.one(LOCK_UNUSED, id=conversation_id) is None:
             return True
-        if s.one(LIVING, id=conversation_id, cutoff=self._cutoff) is not None:
+        if s.one(LIVING, id=conversation_id, **self._cutoffs) is not None:
             return True
         return any(fork not in self._gone for (fork,) in s.all(CHILD_CONVERSATIONS, id=conversation_id))
 
     def _abandon(self, s: Scope, session_id: str) -> None:
         if not self._dry_run:
-            idle = s.one(STILL_IDLE, id=session_id, cutoff=self._cutoff, now=s.now)
+            idle = s.one(STILL_IDLE, id=session_id, now=s.now, **self._cutoffs)
             if idle is None:
                 return
             (phase,) = idle
