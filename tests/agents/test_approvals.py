@@ -193,6 +193,41 @@ def test_what_changes_in_between_makes_the_approval_void_and_the_call_is_not_mad
         assert hf.approval(waiting["approval"]["id"]).status is ApprovalStatus.VOIDED
 
 
+@pytest.mark.parametrize("turn", [1, 2])
+@pytest.mark.parametrize(
+    "change", [alter_session, move_directory], ids=["the session's file", "the directory"]
+)
+@only("claude")
+def test_after_a_void_approval_the_model_knows_what_was_asked_what_ran_and_what_did_not(
+    driver: Driver, change: Callable[[Driver, Ended], None], turn: int
+) -> None:
+    project = driver.lab.home.parent / "project"
+    project.mkdir()
+    options = (*GATED, "--cwd", str(project))
+    if turn == 1:
+        driver.lab.server.script(bash("echo this ran"), bash(COMMAND))
+        waiting = driver.run("apply it", *options)
+    else:
+        first = driver.run("hello", *options)
+        driver.lab.server.script(bash("echo this ran"), bash(COMMAND))
+        waiting = driver.resume(first.session, "apply it")
+    assert waiting.exit_code == 5
+    approve(driver, waiting)
+    change(driver, waiting)
+    assert driver.resume(waiting.session).exit_code == 4
+
+    after = driver.resume(waiting.session, "what now?")
+
+    assert after.exit_code == 0, after
+    sent = "\n".join(message.text for message in driver.request.messages)
+    assert "apply it" in sent
+    assert "echo this ran" in sent
+    assert f"Approval {waiting['approval']['id']} is void" in sent
+    assert "This call did NOT run:" in sent
+    assert "in_flight" not in sent
+    assert not list(driver.lab.home.parent.glob("*/applied.txt"))
+
+
 @only("claude")
 def test_hooks_that_the_project_switches_off_still_run(driver: Driver) -> None:
     settings = driver.lab.workdir / ".claude" / "settings.json"

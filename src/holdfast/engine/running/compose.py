@@ -137,8 +137,12 @@ class Composer:
         return tuple(
             call
             for call in calls
-            if call.call_id not in held
-            or (not held[call.call_id] and call.outcome is not CallOutcome.IN_FLIGHT)
+            # that a call never ran is told with its approval
+            if call.outcome is not CallOutcome.NOT_RUN
+            and (
+                call.call_id not in held
+                or (not held[call.call_id] and call.outcome is not CallOutcome.IN_FLIGHT)
+            )
         )
 
     def _was_launched(self, claim: Claim, decision: Resume | Fork) -> bool:
