@@ -68,7 +68,7 @@ help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z.-]+):.*## (.*)/  make \1|\2/' | \
 	  while IFS='|' read -r target words; do printf '%-19s %s\n' "$$target" "$$words"; done
 
-demo: $(STAMP) ## show what holdfast does, in ten seconds, on this machine
+demo: $(STAMP) ## show what holdfast does, on this machine, without any agent or model
 	@$(VENV)/bin/python examples/demo.py $(ARGS)
 
 chaos: $(STAMP) ## run turns while everything breaks, on either database, for minutes (ARGS=--write publishes it)

@@ -6,6 +6,7 @@ SQLite file in a temporary directory. Everything here is the command as you woul
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import signal
@@ -35,7 +36,7 @@ class Desk:
 
     def holdfast(self, *arguments: str, expected: int = 0) -> str:
         """Run a command, show it with everything it says, and stop the demo if it ends in another way."""
-        print(f"  $ holdfast {shlex.join(arguments)}", flush=True)
+        print(f"  $ holdfast {_shown(arguments)}", flush=True)
         done = subprocess.run(
             [HOLDFAST, *arguments], cwd=self.project, env=self.environ, text=True, capture_output=True,
             check=False,
@@ -57,18 +58,33 @@ class Desk:
             if line.startswith(("The ", "decided")) or " failed " in line or " missing " in line:
                 print(f"    {line}", flush=True)
 
-    def kill_in_the_middle(self, *arguments: str) -> None:
-        """kill -9, once the agent is at work."""
-        print(f"  $ holdfast {shlex.join(arguments)} &", flush=True)
-        with subprocess.Popen(
-            [HOLDFAST, *arguments], cwd=self.project, env=self.environ, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        ) as run:  # fmt: skip
-            deadline = time.monotonic() + PATIENCE
-            while "halfway" not in self._log() and time.monotonic() < deadline:
-                time.sleep(0.1)
+    def kill_agent(self, *arguments: str) -> None:
+        """kill -9 of the agent, once it is at work; Holdfast notices, and says how to go on."""
+        with self._at_work(*arguments) as run:
+            (agent,) = _children(run.pid)
+            print(f"  $ kill -9 {agent}  # the agent", flush=True)
+            os.kill(agent, signal.SIGKILL)
+            said = run.communicate(timeout=PATIENCE)[0]
+        for line in said.splitlines():
+            print(f"    {line}", flush=True)
+
+    def kill_holdfast(self, *arguments: str) -> None:
+        """kill -9 of Holdfast, once the agent is at work: nobody is left to notice."""
+        with self._at_work(*arguments) as run:
+            print(f"  $ kill -9 {run.pid}  # holdfast", flush=True)
             run.send_signal(signal.SIGKILL)
-        print(f"  $ kill -9 {run.pid}", flush=True)
+
+    def _at_work(self, *arguments: str) -> subprocess.Popen[str]:
+        """The command, as soon as its agent has said that it is halfway."""
+        print(f"  $ holdfast {_shown(arguments)} &", flush=True)
+        run = subprocess.Popen(
+            [HOLDFAST, *arguments], cwd=self.project, env=self.environ, text=True, stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+        said, deadline = self._log().count("halfway"), time.monotonic() + PATIENCE
+        while self._log().count("halfway") == said and time.monotonic() < deadline:
+            time.sleep(0.1)
+        return run
 
     def _log(self) -> str:
         told = subprocess.run(
@@ -78,20 +94,42 @@ class Desk:
         return told.stdout
 
 
+def _children(pid: int) -> list[int]:
+    table = subprocess.run(
+        ["ps", "-A", "-o", "pid=,ppid="], text=True, capture_output=True, check=True
+    ).stdout
+    rows = (map(int, line.split()) for line in table.splitlines())
+    return [child for child, parent in rows if parent == pid]
+
+
+def _shown(arguments: tuple[str, ...]) -> str:
+    return shlex.join(argument.replace("\n", " / ") for argument in arguments)
+
+
 def main() -> None:
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         desk = Desk(Path(folder))
-        step("1. A turn. The agent's own session and ours are recorded together")
-        desk.holdfast("run", "--name", "demo", "SAY The bug is in parser.py, it is called swordfish")
+        step("1. A crash in the very first turn: the agent is killed in the middle of its work, with kill -9")
+        fix = json.dumps({"command": "echo fixed >> parser.py"})
+        desk.kill_agent(
+            "run", "--name", "demo",
+            f"SAY The bug is in parser.py, it is called swordfish\nTOOL shell {fix}\nSAY halfway\nSLEEP 60",
+        )  # fmt: skip
 
-        step("2. A crash: holdfast is killed in the middle of the next turn, with kill -9")
-        desk.kill_in_the_middle("resume", "demo", "SAY Tests: halfway\nSLEEP 60")
-
-        step("3. Going on. What was left running is ended, and the agent's own session is resumed")
+        step("2. Going on. The turn never ended, and the agent's own session is resumed all the same")
         desk.holdfast("resume", "demo")
         desk.holdfast("resume", "demo", "HISTORY")
+        print(
+            f"  parser.py was fixed {len((desk.project / 'parser.py').read_text().split())} time", flush=True
+        )
         desk.why("demo")
+
+        step(
+            "3. Another crash: holdfast itself is killed. What it left running is ended first, then it goes on"
+        )
+        desk.kill_holdfast("resume", "demo", "SAY Tests: halfway\nSLEEP 60")
+        desk.holdfast("resume", "demo")
 
         step("4. A fork: another way, from the same past. The first session is not touched")
         desk.holdfast("fork", "demo", "--name", "another-way", "RECALL swordfish")

@@ -81,7 +81,11 @@ def test_the_demo_tells_its_story() -> None:
     assert ran.returncode == 0, ran.stderr
     for words in (
         "no_pointer",
-        "kill -9",
+        "# the agent",
+        "interrupted",
+        "1. SAY The bug is in parser.py, it is called swordfish / TOOL shell",
+        "parser.py was fixed 1 time\n",
+        "# holdfast",
         "resuming session",
         "forking session",
         "workdir_changed",
