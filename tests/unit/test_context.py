@@ -25,7 +25,7 @@ from holdfast.domain.telling.context import (
 from holdfast.domain.telling.packet import Packet
 from holdfast.domain.telling.reasons import Because
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
-from holdfast.domain.telling.transcript import PastTold, PastTurn
+from holdfast.domain.telling.transcript import PastTold, PastTurn, transcript
 from holdfast.domain.usage import estimate_tokens
 from tests.unit.past import a_packet, a_turn, answers, histories, packets, requests, turns
 
@@ -343,3 +343,7 @@ def test_continue_names_the_request_even_if_the_history_does_not_fit() -> None:
 def test_continue_with_nothing_to_continue_is_just_sent() -> None:
     assert fresh("continue") == "continue"
     assert "to be continued" not in fresh("continue", [a_turn(1, "weiter", None)])
+
+
+def test_no_past_is_told_as_nothing_even_without_any_room() -> None:
+    assert transcript((), -1, 1).text == ""

@@ -132,6 +132,8 @@ def transcript(past: Sequence[PastTurn], size: int, message_characters: int, whe
 
 def _whole(past: Sequence[PastTurn], size: int) -> Told | None:
     """Every turn in its own words, or None if that is more than ``size`` bytes."""
+    if not past:
+        return Told("")
     if len(past) * LEAST_TURN_BYTES > size or any(each.is_outline or each.calls_unread for each in past):
         return None
     texts: list[str] = []
