@@ -189,7 +189,8 @@ def _union(arms: tuple[Any, ...]) -> Coder:
         raise TypeError(f"{type(value).__name__} is none of {arms}")
 
     def decode(value: Json, place: str) -> Any:
-        fits = [c for c, expected in zip(choices, kinds, strict=True) if isinstance(value, expected[1])]
+        # by its exact type: a bool would pass for an int
+        fits = [c for c, expected in zip(choices, kinds, strict=True) if type(value) in expected[1]]
         if not fits:
             raise InvalidInput(place, "has another type than expected")
         return fits[0].decode(value, place)
