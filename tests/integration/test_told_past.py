@@ -233,3 +233,32 @@ def test_an_approved_call_has_the_result_of_the_attempt_that_made_it(shop: Works
     hf.approve(waiting.approval.id)
     assert hf.resume(waiting.session_id).ok
     assert [call.outcome.value for call in hf.packet(waiting.session_id).tool_calls] == ["ok"]
+
+
+# --- calls in flight, with others in the same conversation ---
+
+
+def test_anothers_answer_does_not_settle_a_call_in_flight(shop: Workshop) -> None:
+    hf = shop.open()
+    first = shop.begin('SAY begun\nTOOL shell {"command": "kill -9 $PPID"}')
+    assert first.failure is not None
+    conversation = ConversationId(hf.session(first.session_id).conversation_id)
+    other = hf.store.create_session(NewSession(hf.new_id(), "reviewer", conversation_id=conversation))
+    hf.store.record_turn(other.id, NewTurn("review", "scripted"), "fine", NO_USAGE)
+    assert [call.outcome.value for call in hf.packet(first.session_id).in_flight] == ["in_flight"]
+    prompt = sent(shop, hf.resume(first.session_id, "SAY on", fresh=True))
+    assert "- in_flight: shell " in prompt
+    prompt = sent(shop, hf.resume(first.session_id, "SAY on", fresh=True))
+    assert "- not_reported: shell " in prompt
+
+
+def test_a_long_absence_is_caught_up_on_within_the_budget(shop: Workshop) -> None:
+    hf, first = shop.open(SMALL), shop.begin("SAY hello")
+    conversation = ConversationId(hf.session(first.session_id).conversation_id)
+    other = hf.store.create_session(NewSession(hf.new_id(), "reviewer", conversation_id=conversation))
+    talk(hf, other.id, 30)
+    on = hf.resume(first.session_id, "SAY on")
+    assert isinstance(on.decision, Resume)
+    assert "are summarised to their first lines; `holdfast log" in sent(shop, on)
+    assert on.past.turns == tuple(range(2, 32))
+    assert any("too long to be told whole" in notice for notice in on.notices)

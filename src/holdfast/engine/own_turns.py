@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from holdfast.domain.turns import Turn
 from holdfast.store.contract import Store
 
-_PAGE = 50
+_FIRST_PAGE, _LARGEST_PAGE = 4, 64  #: mostly the newest few are enough
 
 
 def newest_turn(store: Store, session_id: str) -> Turn | None:
@@ -17,6 +17,7 @@ def newest_turn(store: Store, session_id: str) -> Turn | None:
 
 def newest_first(store: Store, session_id: str, before: int | None = None) -> Iterator[Turn]:
     """All of them, dropped ones included; with ``before``, those of a smaller number."""
-    while page := store.newest_turns(session_id, _PAGE, before=before):
+    size = _FIRST_PAGE
+    while page := store.newest_turns(session_id, size, before=before):
         yield from reversed(page)
-        before = page[0].seq
+        before, size = page[0].seq, min(2 * size, _LARGEST_PAGE)

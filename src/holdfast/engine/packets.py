@@ -14,13 +14,14 @@ from holdfast.domain.telling.packet import Packet, Start, TurnFailure
 from holdfast.domain.telling.quoting import shortened
 from holdfast.domain.telling.reasons import Because
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
-from holdfast.domain.turns import Attempt, AttemptStatus, TurnStatus
+from holdfast.domain.turns import Attempt, AttemptStatus
 from holdfast.engine.ground_truth import ground_truth
 from holdfast.engine.past import PastReader
 from holdfast.engine.told_answers import untold_answers
 from holdfast.store.contract import Store
 
 _LONGEST_MESSAGE = 2000
+_NO_LIMIT = 2**62
 
 
 def gather_packet(
@@ -39,10 +40,11 @@ def gather_packet(
     newest = store.newest_attempt(session.id)
     next_turn = _next_turn(store, session) if seq is None else seq
     reader = PastReader(store, session)
-    turns = reader.history(last=next_turn - 1, limit=policy.packet_turns)
-    settled = max((turn.seq for turn in turns if turn.status == TurnStatus.DONE), default=0)
+    past = reader.past(next_turn, _NO_LIMIT, policy.packet_turns)
+    turns = [each.turn for each in past]
+    calls = [call for each in past for call in each.calls]
+    calls += reader.calls_of(session.id, next_turn, settled=False)
     ran = [*((turn.session_id, turn.seq) for turn in turns), (session.id, next_turn)]
-    calls = [call for who, at in ran for call in reader.calls_of(who, at, settled=at <= settled)]
     attempts = [attempt for who, at in ran for attempt in reader.attempts(who, at)]
     goal = session.purpose or _asked(turns)
     return Packet(

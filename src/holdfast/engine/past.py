@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import islice
 
 from holdfast.domain.approvals import Approval, ApprovalStatus
 from holdfast.domain.conversations import HistoryTurn
@@ -38,28 +39,29 @@ class PastReader:
         )
 
     def past(self, before: int, size: int, most: int) -> tuple[PastTurn, ...]:
-        """At most the ``most`` newest turns before one, oldest first, with their calls.
+        """At most the ``most`` newest turns before one, oldest first, with their calls."""
+        return self.missed([(1, before - 1)], size, most)
+
+    def missed(self, ranges: Sequence[tuple[int, int]], size: int, most: int) -> tuple[PastTurn, ...]:
+        """At most the ``most`` newest turns of these ranges, oldest first, with their calls.
 
         Once ``size`` bytes are read, nothing older can be told whole: of that, only the first lines are kept.
         """
         found: list[PastTurn] = []
-        settled = False
-        for turn in self._newest_first(before, most):
-            settled = settled or turn.status is TurnStatus.DONE
+        answered: set[str] = set()  #: sessions that have answered since
+        for turn in islice(self._newest_first(ranges), most):
+            if turn.status is TurnStatus.DONE:
+                answered.add(turn.session_id)
             if size < 0:
                 found.append(_outline(turn))
                 continue
             unread = len(found) >= _TURNS_WITH_CALLS and turn.attempts > 0
+            # whoever made a call, or has been told of it, has answered since: it is in flight no more
+            settled = not answered.isdisjoint((turn.session_id, self._session.id))
             calls = () if unread else tuple(self.calls(turn, settled=settled))
             found.append(PastTurn(turn, calls, calls_unread=unread))
             size -= _characters(turn, calls)
         return tuple(reversed(found))
-
-    def with_calls(self, turns: Sequence[HistoryTurn]) -> tuple[PastTurn, ...]:
-        """For turns of others that a session has missed: nothing of them is in flight for it."""
-        return tuple(
-            PastTurn(turn, tuple(self.calls(turn, settled=turn.status is TurnStatus.DONE))) for turn in turns
-        )
 
     def calls(self, turn: HistoryTurn, *, settled: bool) -> list[ToolCall]:
         return self.calls_of(turn.session_id, turn.seq, settled=settled) if turn.attempts else []
@@ -77,14 +79,11 @@ class PastReader:
         conversation = self._conversation(session_id)
         return () if conversation is None else self._store.attempts(conversation, seq)
 
-    def _newest_first(self, before: int, most: int) -> Iterator[HistoryTurn]:
-        while most > 0 and before > 1:
-            page = self.history(last=before - 1, limit=min(_PAGE, most))
-            if not page:
-                return
-            yield from reversed(page)
-            most -= len(page)
-            before = page[0].seq
+    def _newest_first(self, ranges: Sequence[tuple[int, int]]) -> Iterator[HistoryTurn]:
+        for first, last in reversed(ranges):
+            while page := self.history(first=first, last=last, limit=_PAGE):
+                yield from reversed(page)
+                last = page[0].seq - 1
 
     def _conversation(self, session_id: str) -> str | None:
         """A turn that a fork inherited has its record where it ran."""

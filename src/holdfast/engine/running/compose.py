@@ -55,15 +55,19 @@ class Composer:
         turn = claim.turn
         session = self._store.get_session(turn.session_id)
         reader = PastReader(self._store, session)
-        missed = [
-            known for first, last in decision.catch_up for known in reader.history(first=first, last=last)
+        window = _window(claim)
+        size, most = past_size(self._policy, window), most_turns(self._policy, window)
+        missed = reader.missed(decision.catch_up, size, most)
+        own = [
+            past.turn
+            for past in missed
+            if past.turn.session_id == turn.session_id and past.turn.response is None
         ]
-        own = [known for known in missed if known.session_id == turn.session_id and known.response is None]
         was_launched = self._was_launched(claim, decision)
         was_sent = was_launched and self._holds_request(claim, decision.provider_session_id)
         composed = compose_resumed(
-            self._request(claim, session, _window(claim)),
-            reader.with_calls(missed),
+            self._request(claim, session, window),
+            missed,
             self._policy,
             stopped=own,
             interrupted=was_sent,
@@ -95,7 +99,8 @@ class Composer:
 
     def _overflows(self, turn: Turn) -> int:
         count = 0
-        for known in islice(newest_first(self._store, turn.session_id, turn.seq + 1), _MOST_OVERFLOWS):
+        newest = self._store.newest_turns(turn.session_id, _MOST_OVERFLOWS, before=turn.seq + 1)
+        for known in reversed(newest):
             for attempt in reversed(self._store.attempts(known.conversation_id, known.seq)):
                 failed = (
                     attempt.failure is not None and attempt.failure.failure_class is FailureClass.OVERFLOW
