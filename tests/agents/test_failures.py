@@ -12,6 +12,7 @@ MEGABYTE = 1024 * 1024
 
 FAILURES: dict[str, Reply] = {
     "HTTP 400": Fail(400),
+    "HTTP 404": Fail(404),
     "HTTP 401": Fail(401),
     "HTTP 429": Fail(429, headers={"retry-after": "1"}),
     "HTTP 500": Fail(500),
@@ -20,7 +21,7 @@ FAILURES: dict[str, Reply] = {
     "an empty stream": EmptyStream(),
 }
 #: whatever is not the service's own trouble; a 400 tells nothing certain about the session
-CLASSES = {"HTTP 400": "unknown", "HTTP 401": "auth"}
+CLASSES = {"HTTP 400": "unknown", "HTTP 401": "auth", "HTTP 404": "config"}
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -32,8 +33,53 @@ def test_a_model_that_fails_fails_the_turn_and_is_told_apart(driver: Driver, nam
 
     expected = CLASSES.get(name, "transient")
     assert (second.exit_code, second["status"], second.failure) == (1, "failed", expected)
-    assert second.decision == "resume"
+    # what may be the fault of the history is tried afresh, once; what fails then too is not
+    assert second.decision == ("fresh" if expected == "unknown" else "resume")
     assert driver.holdfast("why", first.session).decision == "resume"
+
+
+def test_a_history_that_has_become_too_large_is_told_in_a_new_session(driver: Driver) -> None:
+    first = driver.run("colour?")
+    driver.lab.server.otherwise(Fail(413))
+    second = driver.resume(first.session, "again?")
+    driver.lab.server.otherwise(Say("ok"))
+
+    third = driver.resume(first.session, "and now?")
+
+    assert (second.exit_code, second.failure) == (1, "overflow")
+    assert (third.exit_code, third.decision, third.reason) == (0, "fresh", "retired")
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_history_that_its_service_does_not_accept_costs_no_turn(driver: Driver, status: int) -> None:
+    driver.lab.server.script(Say("violet"))
+    first = driver.run("colour?")
+    refuse = Fail(status, message="nobody knows these words")
+    driver.lab.server.otherwise(lambda request: refuse if len(request.texts) > 1 else Say("still violet"))
+
+    second = driver.resume(first.session, "again?")
+
+    assert (second.exit_code, second["text"]) == (0, "still violet")
+    assert (second.decision, second.reason) == ("fresh", "resume_failed")
+    (sent,) = driver.request.texts
+    assert (sent.count("colour?"), sent.count("violet")) == (1, 1)
+    assert sent.endswith("\nagain?")
+    by_name = driver.resume(first.session, "by name", "--provider-session-id", first.native)
+    assert (by_name.exit_code, by_name.reason) == (4, "retired")
+
+
+def test_a_session_is_kept_if_a_fresh_one_gets_the_same_error(driver: Driver) -> None:
+    driver.lab.server.script(Say("violet"))
+    first = driver.run("colour?")
+    driver.lab.server.otherwise(Fail(400, message="nobody knows these words"))
+    for _ in range(3):
+        assert driver.resume(first.session, "again?").exit_code == 1
+    driver.lab.server.otherwise(Say("ok"))
+
+    last = driver.resume(first.session, "and now?")
+
+    assert (last.exit_code, last.decision, last.native) == (0, "resume", first.native)
+    assert " ".join(driver.request.texts).count("violet") == 1
 
 
 def test_a_session_goes_on_after_its_model_failed(driver: Driver) -> None:

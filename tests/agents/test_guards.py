@@ -23,6 +23,7 @@ ELSEWHERE = {
     Reason.BUSY,
     Reason.EXPLICIT_ID,
     Reason.GENERATION_CHANGED,
+    Reason.RESUME_FAILED,
     Reason.RESUMABLE,
 }
 
@@ -73,7 +74,7 @@ def _model_changed(driver: Driver, first: Ended) -> Ended:
 
 
 def _retired(driver: Driver, first: Ended) -> Ended:
-    driver.lab.server.otherwise(Fail(400))
+    driver.lab.server.otherwise(Fail(413))
     for _ in range(2):
         assert driver.resume(first.session, "refused by the model").exit_code == 1
         if driver.show(first.session)["provider_sessions"][0]["retired"]:

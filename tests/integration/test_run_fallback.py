@@ -2,12 +2,12 @@
 
 import pytest
 
-from holdfast.domain.decisions import Fresh, Resume
+from holdfast.domain.decisions import Fresh, Reason, Resume
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.pointers import Rights
 from holdfast.domain.turns import AttemptStatus, TurnStatus
 from holdfast.engine.result import RunResult
-from tests.integration.workshop import FROM_PROMPT, OPENING, RECALL, Workshop
+from tests.integration.workshop import FROM_PROMPT, FROM_SESSION, OPENING, RECALL, Workshop
 
 READ_ONLY = Rights(permission_mode="plan")
 WRITES = 'TOOL shell {"command": "touch written"}'
@@ -18,6 +18,14 @@ if '--resume' in argv:
     path = f"{home}/sessions/{argv[argv.index('--resume') + 1]}.jsonl"
     os.path.exists(path) and os.remove(path)
 """
+#: answers whatever it is asked to resume with an error that nobody knows
+NOT_ACCEPTED = """
+if '--resume' in argv:
+    import json
+    print(json.dumps({"type": "end", "ok": False, "error": "nobody knows these words", "status": 400, "code": ""}))
+    raise SystemExit(1)
+"""
+ALWAYS = NOT_ACCEPTED.replace("'--resume' in argv", "'--version' not in argv and '--help' not in argv")
 
 
 def _attempts(shop: Workshop, result: RunResult) -> list[AttemptStatus]:
@@ -74,6 +82,39 @@ def test_a_session_that_was_asked_for_by_name_is_never_replaced(shop: Workshop, 
     assert again.failure is not None
     assert again.failure.failure_class is FailureClass.GONE
     assert _attempts(shop, again) == [AttemptStatus.FAILED]
+
+
+def test_a_history_that_is_not_accepted_costs_no_turn_and_is_retired_by_the_answer(
+    shop: Workshop, first: RunResult
+) -> None:
+    shop.changes["HOLDFAST_SCRIPTED_BINARY"] = shop.stand_in("strict-agent", NOT_ACCEPTED)
+
+    again = shop.open().resume(first.session_id, RECALL)
+
+    assert (again.ok, again.text) == (True, FROM_PROMPT)
+    assert again.decision.reason is Reason.RESUME_FAILED
+    assert _attempts(shop, again) == [AttemptStatus.FELL_BACK, AttemptStatus.DONE]
+    assert _retired(shop, first) == [first.provider_session_id]
+    assert any("is not used again" in notice for notice in again.notices)
+    pointer = shop.open().store.pointer(first.session_id, "scripted")
+    assert pointer is not None
+    assert pointer.provider_session_id == again.provider_session_id
+
+
+def test_a_session_is_kept_if_a_fresh_one_gets_the_same_error(shop: Workshop, first: RunResult) -> None:
+    shop.changes["HOLDFAST_SCRIPTED_BINARY"] = shop.stand_in("broken-agent", ALWAYS)
+    for _ in range(3):
+        failed = shop.open().resume(first.session_id, RECALL)
+        assert not failed.ok
+        assert _attempts(shop, failed) == [AttemptStatus.FELL_BACK, AttemptStatus.FAILED]
+        assert any("is kept" in notice for notice in failed.notices)
+    assert not _retired(shop, first)
+
+    del shop.changes["HOLDFAST_SCRIPTED_BINARY"]
+    again = shop.open().resume(first.session_id, RECALL)
+
+    assert isinstance(again.decision, Resume)
+    assert (again.text, again.provider_session_id) == (FROM_SESSION, first.provider_session_id)
 
 
 @pytest.mark.parametrize("says", ["SAY", "STDERR", "TOOL shell"])

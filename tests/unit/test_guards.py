@@ -264,7 +264,7 @@ def test_every_guard_has_its_row_in_the_order_in_which_it_speaks() -> None:
 
     assert list(MATRIX) == speaking
     assert len(MATRIX) == len(GUARDS)
-    assert set(Reason) - set(MATRIX) == {Reason.RESUMABLE}
+    assert set(Reason) - set(MATRIX) == {Reason.RESUMABLE, Reason.RESUME_FAILED}
 
 
 def test_a_case_that_cannot_exist_says_why() -> None:

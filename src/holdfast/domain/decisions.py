@@ -34,6 +34,9 @@ class Reason(StrEnum):
     RIGHTS_WIDER = "rights_wider"
     BUSY = "busy"
     EXPLICIT_ID = "explicit_id"  #: the id that was asked for cannot be honoured
+    RESUME_FAILED = (
+        "resume_failed"  #: no guard: the resumed session was answered with an error, before anything was done
+    )
     RESUMABLE = "resumable"  #: every guard passed
 
 

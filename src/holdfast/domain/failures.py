@@ -34,6 +34,8 @@ class Failure:
 #: what a cancelled turn has come to, whichever way it was cancelled
 WAS_CANCELLED = Failure(FailureClass.CANCELLED, "cancelled")
 
+#: HTTP statuses of a request that the model's service does not accept as it is: the fault may lie in the history
+NOT_ACCEPTED = frozenset({400, 422})
 #: the provider session is not used again
 RETIRES = frozenset({FailureClass.GONE, FailureClass.POISONED, FailureClass.OVERFLOW})
 #: counts against the provider session, whatever its text says

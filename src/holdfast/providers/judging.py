@@ -6,7 +6,7 @@ import re
 
 from holdfast.clock import Instant
 from holdfast.domain.decisions import Fork, Fresh
-from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.failures import NOT_ACCEPTED, Failure, FailureClass
 from holdfast.domain.records import record
 from holdfast.processes.process import Exit, StopCause
 from holdfast.providers.contract import Order, Provider
@@ -35,7 +35,8 @@ class Ending:
 
     failure: Failure | None = None
     deferred: Deferred | None = None
-    refused: bool = False  #: positive evidence that the session was refused, before anything was done
+    #: the session was refused, or its history may have been, before anything was done: a fresh start may help
+    refused: bool = False
     reset_at: Instant | None = None
 
     @property
@@ -97,8 +98,20 @@ def _classify(order: Order, report: Report, exit_: Exit, rules: FailureRules) ->
     # some agents that someone interrupts end well, whatever else they have said on standard error
     if ended is None and exit_.code == 0 and found.failure_class is FailureClass.UNKNOWN:
         return Ending(Failure(FailureClass.INTERRUPTED, _without_end(exit_)))
-    refused = resumed and found.failure_class is FailureClass.GONE and not report.tools
+    refused = resumed and not report.tools and _blames_history(found.failure_class, report)
     return Ending(Failure(found.failure_class, message), refused=refused, reset_at=found.reset_at)
+
+
+def _blames_history(failure_class: FailureClass, report: Report) -> bool:
+    """Structured evidence before any wording: a request that is not accepted, and no other class explains it."""
+    if failure_class is FailureClass.GONE:
+        return True
+    if report.response is not None:
+        return False
+    status = report.ended.status if report.ended else None
+    return failure_class is FailureClass.POISONED or (
+        failure_class is FailureClass.UNKNOWN and status in NOT_ACCEPTED
+    )
 
 
 def _has_begun(report: Report, exit_: Exit) -> bool:

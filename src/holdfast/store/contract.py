@@ -335,9 +335,11 @@ class Store(Protocol):
     def fall_back(
         self, lease: Lease, failure: Failure, key: str, usage: UsageReport = NOTHING_REPORTED
     ) -> Claim:
-        """The provider refused the session it was asked to resume: retire it, go on fresh.
+        """The session that was to be resumed, or forked, did not work before anything was done: go on fresh.
 
-        What was used all the same, in a session that nobody asked for, counts as it is.
+        One that is ``gone`` is retired. Any other failure leaves it in doubt, and its pointer as it is, until the
+        fresh attempt ends: answered, it retires that session as ``poisoned``; else the session is kept, since the
+        fault may lie elsewhere. What was used all the same, in a session that nobody asked for, counts as it is.
 
         A new attempt of the same try, under a new fencing token. Idempotent by ``key``. Conflict if
         nothing was resumed, if the turn asked for that very session by name, or if it acts on an answer.

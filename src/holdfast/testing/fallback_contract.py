@@ -7,6 +7,7 @@ import pytest
 from holdfast.clock import after
 from holdfast.domain.decisions import Fork, Fresh, Reason
 from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.turns import (
     AttemptCause,
     AttemptStatus,
@@ -31,6 +32,8 @@ from holdfast.testing.mishaps import decide, resumed_id
 from holdfast.testing.steps import begin, claim, enqueue, refused, run, snapshot
 
 GONE = Failure(FailureClass.GONE, "no conversation found")
+MARK = TranscriptMark("projects/infra/5b1c2d3e.jsonl", size=10, digest="abc")
+NOT_ACCEPTED = Failure(FailureClass.UNKNOWN, "API Error: 400 nobody knows these words")
 
 
 class FallBackContract:
@@ -63,6 +66,47 @@ class FallBackContract:
         session_id = resumed.lease.session_id
         assert store.pointer(session_id, "claude") is None
         assert [(t.id, t.retired) for t in store.provider_sessions(session_id)] == [(refused, "gone")]
+
+    def test_a_session_in_doubt_stays_until_a_fresh_start_was_answered(self, store: Store) -> None:
+        resumed = self.resuming(store)
+        session_id, doubted = resumed.lease.session_id, resumed_id(resumed.decision)
+        pointed = store.pointer(session_id, "claude")
+
+        fresh = store.fall_back(resumed.lease, NOT_ACCEPTED, "fallback")
+        assert isinstance(fresh.decision, Fresh)
+        assert fresh.decision.reason is Reason.RESUME_FAILED
+        store.launch(fresh.lease, Launch(fresh.decision, a_process()))
+        new = a_provider_session_id()
+        store.pin(fresh.lease, new)
+
+        assert store.pointer(session_id, "claude") == pointed
+        assert {totals.id: totals.retired for totals in store.provider_sessions(session_id)}[doubted] is None
+        store.finish_turn(fresh.lease, done(provider_session_id=new))
+        after_answer = store.pointer(session_id, "claude")
+        assert after_answer is not None
+        assert after_answer.provider_session_id == new
+        assert {totals.id: totals.retired for totals in store.provider_sessions(session_id)}[
+            doubted
+        ] == "poisoned"
+
+    @pytest.mark.parametrize(
+        "failure_class", [FailureClass.UNKNOWN, FailureClass.POISONED, FailureClass.TRANSIENT]
+    )
+    def test_a_session_in_doubt_is_kept_if_the_fresh_start_fails(
+        self, store: Store, failure_class: FailureClass
+    ) -> None:
+        resumed = self.resuming(store)
+        session_id, doubted = resumed.lease.session_id, resumed_id(resumed.decision)
+        pointed = store.pointer(session_id, "claude")
+        fresh = store.fall_back(resumed.lease, NOT_ACCEPTED, "fallback")
+        store.launch(fresh.lease, Launch(fresh.decision, a_process()))
+        new = a_provider_session_id()
+        store.pin(fresh.lease, new, MARK)
+
+        store.finish_turn(fresh.lease, failed(failure_class, provider_session_id=new, transcript=MARK))
+
+        assert store.pointer(session_id, "claude") == pointed
+        assert {totals.id: totals.retired for totals in store.provider_sessions(session_id)}[doubted] is None
 
     def test_the_answer_to_a_lost_reply_is_the_same_attempt(self, store: Store) -> None:
         resumed = self.resuming(store)

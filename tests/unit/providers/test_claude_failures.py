@@ -90,6 +90,23 @@ def test_the_clis_own_codes_are_classified(code: str, expected: FailureClass) ->
 
 
 @pytest.mark.parametrize(
+    ("text", "status", "expected"),
+    [
+        ("Could not process image", 400, FailureClass.POISONED),
+        ("Could not process image", 529, FailureClass.TRANSIENT),
+        ("Could not process image", 429, FailureClass.TRANSIENT),
+        ("the service for images is overloaded, try again", None, FailureClass.TRANSIENT),
+        ("Request too large (max 32MB). Accumulated images and attachments", 413, FailureClass.OVERFLOW),
+    ],
+)
+def test_an_image_that_was_not_to_be_had_says_nothing_about_the_history(
+    text: str, status: int | None, expected: FailureClass
+) -> None:
+    found = RULES.classify(Evidence(text, status, code="image_error", resumed=True))
+    assert found.failure_class is expected
+
+
+@pytest.mark.parametrize(
     "text",
     [
         "No conversation was found in the notes",

@@ -58,3 +58,54 @@ def test_a_service_that_fails_is_known_by_what_it_says(
     provider: str, text: str, expected: FailureClass
 ) -> None:
     assert classify(provider, text) is expected
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [
+        (401, FailureClass.AUTH),
+        (402, FailureClass.LIMIT),
+        (403, FailureClass.AUTH),
+        (404, FailureClass.CONFIG),
+        (408, FailureClass.TRANSIENT),
+        (413, FailureClass.OVERFLOW),
+        (429, FailureClass.TRANSIENT),
+        (529, FailureClass.TRANSIENT),
+        (400, FailureClass.UNKNOWN),
+        (422, FailureClass.UNKNOWN),
+    ],
+)
+def test_a_status_has_its_class_whatever_the_words_are(
+    provider: str, status: int, expected: FailureClass
+) -> None:
+    found = load_rules(provider).classify(
+        Evidence("nobody knows these words", status, exit_code=1, resumed=True)
+    )
+    assert found.failure_class is expected
+
+
+HISTORY_IMAGE = (
+    "Internal error (code=-32603, data=Encountered an error in the response stream: messages.14.content.0.image."
+    "source.base64.data: At least one of the image dimensions exceed max allowed size: 8000 pixels)"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (HISTORY_IMAGE, FailureClass.POISONED),
+        ("messages[3].content[0].image.source.base64.data: image dimensions exceed max allowed size", FailureClass.POISONED),
+        ("the message at position 37 with role 'assistant' must not be empty", FailureClass.POISONED),
+        ("Internal error (code=-32603, data=failed to generate a response)", FailureClass.TRANSIENT),
+        ("API Error: 529 Overloaded while processing an image", FailureClass.TRANSIENT),
+        ("some tool reported: image dimensions exceed max allowed size: 8000 pixels", FailureClass.UNKNOWN),
+        ("validation error: field must not be empty", FailureClass.UNKNOWN),
+        ("agent tool returned status 400: not found", FailureClass.UNKNOWN),
+        ('API Error: 400 {"type":"invalid_request_error","message":"Could not process image"}', FailureClass.POISONED),
+        ('API Error: 400 {"type":"invalid_request_error","message":"Your credit balance is too low"}', FailureClass.LIMIT),
+    ],
+)  # fmt: skip
+def test_a_history_is_poisoned_only_where_the_error_points_into_it(
+    provider: str, text: str, expected: FailureClass
+) -> None:
+    assert classify(provider, text) is expected

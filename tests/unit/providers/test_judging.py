@@ -103,6 +103,31 @@ def test_only_positive_evidence_before_any_tool_is_a_refusal(
     assert verdict(decision, *happenings, ended=ended, new_id=new_id).refused is refused
 
 
+def an_error(status: int, text: str = "nobody knows these words") -> Ended:
+    return Ended(False, error=text, status=status)
+
+
+@pytest.mark.parametrize(
+    ("decision", "happenings", "refused"),
+    [
+        (RESUME, (an_error(400),), True),
+        (RESUME, (an_error(422),), True),
+        (FORK, (an_error(400),), True),
+        (RESUME, (Ended(False, error="poisoned", code="poisoned"),), True),
+        (FRESH, (an_error(400),), False),
+        (RESUME, (Said("half"), an_error(400)), False),
+        (RESUME, (Called("1", "shell", {}), Returned("1", "", False), an_error(400)), False),
+        (RESUME, (an_error(400, "your credit balance is too low"),), False),
+        (RESUME, (an_error(400, "prompt is too long"),), False),
+        *((RESUME, (an_error(status),), False) for status in (401, 402, 403, 404, 408, 413, 429, 500, 529)),
+    ],
+)
+def test_a_request_that_is_not_accepted_right_after_a_resume_may_be_the_fault_of_its_history(
+    decision: Resume | Fork | Fresh, happenings: tuple[Happening, ...], refused: bool
+) -> None:
+    assert verdict(decision, *happenings, ended=an_exit(1), new_id=NEW).refused is refused
+
+
 def test_a_limit_says_when_it_ends_and_colours_are_no_part_of_a_message() -> None:
     ending = verdict(
         RESUME, ended=an_exit(1, stderr="\x1b[31musage limit reached, resets at 1800000000\x1b[0m")

@@ -73,6 +73,9 @@ WORDS: Final[Mapping[Reason, Words]] = MappingProxyType(
         Reason.EXPLICIT_ID: Words(
             "the session that was asked for cannot be used", "whether the session that was asked for can be used"
         ),
+        Reason.RESUME_FAILED: Words(
+            "the model's service answered the earlier session with an error", "whether the earlier session works"
+        ),
         Reason.RESUMABLE: Words(
             "nothing stands against resuming; this is what a fresh start would be told",
             "whether anything stands against resuming",

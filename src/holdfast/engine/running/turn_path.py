@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from holdfast.clock import Instant, after
 from holdfast.domain.approvals import NewApproval
-from holdfast.domain.decisions import Decision, Fork, Fresh, Refuse, Resume, Wait
+from holdfast.domain.decisions import Decision, Fork, Fresh, Reason, Refuse, Resume, Wait
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.phases import Phase
@@ -62,6 +62,11 @@ from holdfast.providers.report import MAX_RESPONSE
 T = TypeVar("T")
 
 _LOOK_EVERY = 0.1
+#: whether a fresh start helped -> what becomes of the session that it stood in for
+_RESUME_FAILED = {
+    True: "the earlier session was answered with an error, a fresh one was not: the earlier one is not used again",
+    False: "the earlier session was answered with an error, and so was a fresh one: the earlier one is kept",
+}
 _CANNOT_DEFER = "this version of the agent cannot wait for the approval of its tool calls, as its rights say"
 
 
@@ -406,6 +411,8 @@ class TurnPath:
         answered = self._claim.approval
         if answered is not None and is_void(self._store, answered):
             notices.append(f"approval {answered.id} is void, and the call was not made")
+        if ran.decision.reason is Reason.RESUME_FAILED:
+            notices.append(_RESUME_FAILED[ran.ending.failure is None])
         if self._told.cuts:
             notices.append(f"the past was too long to be told whole: {self._told.cuts.words}")
         if ran.ending.is_answered and ran.mark is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -23,6 +24,7 @@ _TOOLS: Final = {
 _FAILED: Final = ("failed", "declined")
 #: it goes on by itself after this
 _RETRY: Final = "Reconnecting..."
+_STATUS: Final = re.compile(r"unexpected status (\d{3})\b")
 
 
 class CodexStream:
@@ -43,10 +45,10 @@ class CodexStream:
                 yield _spent(as_object(line.get("usage")))
                 yield Ended(ok=True)
             case "turn.failed":
-                yield Ended(ok=False, error=as_text(as_object(line.get("error")).get("message")))
+                yield _failure(as_text(as_object(line.get("error")).get("message")))
             case "error":
                 message = as_text(line.get("message"))
-                yield Noted(message) if message.startswith(_RETRY) else Ended(ok=False, error=message)
+                yield Noted(message) if message.startswith(_RETRY) else _failure(message)
 
     def _complete(self, item: Mapping[str, Json]) -> Iterator[Happening]:
         match item.get("type"):
@@ -66,6 +68,21 @@ class CodexStream:
         if kind in _TOOLS and call_id not in self._called:
             self._called.add(call_id)
             yield Called(call_id, kind, {name: item[name] for name in _TOOLS[kind] if name in item})
+
+
+def _failure(message: str) -> Ended:
+    """Codex names the HTTP status of an error, except of a 400: then the message is what the service has answered."""
+    named = _STATUS.match(message)
+    status = int(named[1]) if named else 400 if _is_answer_of_a_service(message) else None
+    return Ended(ok=False, error=message, status=status)
+
+
+def _is_answer_of_a_service(message: str) -> bool:
+    try:
+        answer = json.loads(message)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(answer, dict) and ("error" in answer or "detail" in answer)
 
 
 def _return(item: Mapping[str, Json]) -> Iterator[Happening]:

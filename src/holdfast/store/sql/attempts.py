@@ -6,7 +6,7 @@ import os
 from dataclasses import dataclass, field, replace
 
 from holdfast.domain.conversations import Conversation, SeenTurns
-from holdfast.domain.decisions import Decision, DecisionKind, Fork, Fresh, Resume, decision_kind
+from holdfast.domain.decisions import Decision, DecisionKind, Fork, Fresh, Reason, Resume, decision_kind
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import AttemptId, ProviderSessionId, make_attempt_id
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, TranscriptMark
@@ -381,8 +381,16 @@ def pin(
     if held and provider_sessions.state(s, attempt.provider, provider_session_id).retired is None:
         _take(s, attempt, provider_session_id, lease)
         pinned = replace(attempt, provider_session_id=provider_session_id, transcript=transcript).pointer()
-        if pinned is not None:
+        if pinned is not None and not stands_in(s, attempt):
             pointers.move(s, replace(pinned, context=NO_CALL_YET, updated_at=s.now))
+
+
+def stands_in(s: Scope, attempt: Attempt) -> bool:
+    """It runs in place of a session that is kept until this attempt was answered: the pointer stays there."""
+    if attempt.decision.reason is not Reason.RESUME_FAILED:
+        return False
+    stored = pointers.get(s, attempt.session_id, attempt.provider)
+    return stored is not None and stored.provider_session_id != attempt.provider_session_id
 
 
 def interrupt(s: Scope, lease: Lease, turn: Turn, status: AttemptStatus, failure: Failure | None) -> Attempt:

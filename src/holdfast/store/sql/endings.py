@@ -123,6 +123,7 @@ def finish(s: Scope, lease: Lease, end: TurnEnd) -> Turn | Late:
         transcript=end.transcript or attempt.transcript,
     )
     used = provider_settling.settle(s, attempt, end)
+    _settle_doubt(s, attempt, end)
     _end_attempt(s, attempt, end, used)
     turn = _end_turn(s, turn, end, history.read_revision(s, row[-1], turn.conversation_id))
     # on PostgreSQL ringing has a price, and every turn ends here: it is left out where the worker that ends this
@@ -276,7 +277,7 @@ def _is_asking(s: Scope, session: Session, phase: Phase) -> bool:
 
 
 def fall_back(s: Scope, lease: Lease, failure: Failure, key: str, usage: UsageReport) -> Claim:
-    """The provider refused the session: retire it and go on, fresh, under the same lease."""
+    """Go on, fresh, under the same lease. A session that is gone is retired now, one in doubt once this was answered."""
     known = claims.redeliver(s, key, runtime=None)
     if known is not None and known.lease == replace(
         lease, attempt=lease.attempt + 1, fence=lease.fence + 1, expires_at=known.lease.expires_at
@@ -293,20 +294,15 @@ def fall_back(s: Scope, lease: Lease, failure: Failure, key: str, usage: UsageRe
     if attempt.cause is AttemptCause.APPROVAL:
         raise Conflict(f"turn {lease.seq} acts on an answer in this session: it is not replaced by another")
     attempts.refuse_miscounted(s, turn)
-    refused = attempt.provider_session_id if attempt.decision.kind is DecisionKind.RESUME else None
     s.run(
         attempts.END, id=lease.conversation_id, seq=lease.seq, number=lease.attempt,
         status=AttemptStatus.FELL_BACK.value, now=s.now, failure_class=failure.failure_class.value,
         error=redact_text(clean_text(failure.message)), provider_session_id=attempt.provider_session_id,
         transcript=codec.encode_transcript(attempt.transcript), **_figures(usage.usage),
     )  # fmt: skip
-    if refused:
-        pointers.retire(s, attempt.session_id, attempt.provider, refused, failure.failure_class.value)
-    else:
-        pointers.clear(s, attempt.session_id, attempt.provider, attempt.forked_from or "")
-    # redacted before it is cut: half a secret has no shape any more
-    evidence = redact_text(clean_text(f"the provider refused it: {failure.message}"))[:300]
-    decision = Fresh(Reason.RETIRED, (Verdict(Reason.RETIRED, Standing.FAILED, Outcome.FRESH, evidence),))
+    decision = _fallen_back(failure)
+    if decision.reason is Reason.RETIRED:
+        _let_go(s, attempt, failure.failure_class)
     opening = attempts.Opening(
         replace(lease, attempt=lease.attempt + 1, fence=lease.fence + 1),
         # what the refused session was launched with is what the fresh one is launched with
@@ -316,6 +312,33 @@ def fall_back(s: Scope, lease: Lease, failure: Failure, key: str, usage: UsageRe
         conversation, decision, None, attempt.seen, attempt.runtime_id, attempt.version, key,
     )  # fmt: skip
     return _open_fallback(s, opening, turn, usage.usage)
+
+
+def _fallen_back(failure: Failure) -> Fresh:
+    reason, words = Reason.RESUME_FAILED, ""
+    if failure.failure_class is FailureClass.GONE:
+        reason, words = Reason.RETIRED, "the provider refused it: "
+    # redacted before it is cut: half a secret has no shape any more
+    evidence = redact_text(clean_text(words + failure.message))[:300]
+    return Fresh(reason, (Verdict(reason, Standing.FAILED, Outcome.FRESH, evidence),))
+
+
+def _let_go(s: Scope, refused: Attempt, why: FailureClass) -> None:
+    """Of the session that an attempt was to resume; the source of a fork is not the fork's to retire."""
+    if refused.decision.kind is DecisionKind.RESUME and refused.provider_session_id:
+        pointers.retire(s, refused.session_id, refused.provider, refused.provider_session_id, why.value)
+    else:
+        pointers.clear(s, refused.session_id, refused.provider, refused.forked_from or "")
+
+
+def _settle_doubt(s: Scope, attempt: Attempt, end: TurnEnd) -> None:
+    """A fresh start that was answered shows that the error lay in the history of the session it stands in for."""
+    if attempt.decision.reason is not Reason.RESUME_FAILED or not provider_settling.has_spoken(end):
+        return
+    before = attempts.of_turn(s, attempt.conversation_id, attempt.seq)
+    doubted = next((one for one in before if one.number == attempt.number - 1), None)
+    if doubted is not None:
+        _let_go(s, doubted, FailureClass.POISONED)
 
 
 def _figures(used: Usage) -> dict[str, object]:

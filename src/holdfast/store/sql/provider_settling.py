@@ -9,7 +9,7 @@ from holdfast.domain.failures import BLAMES_SESSION, RETIRES
 from holdfast.domain.pointers import ProviderSession
 from holdfast.domain.turns import Attempt, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE, Usage, UsageReport, usage_delta
-from holdfast.store.sql import pointers, provider_sessions
+from holdfast.store.sql import attempts, pointers, provider_sessions
 from holdfast.store.sql.scope import Scope
 
 
@@ -71,6 +71,8 @@ def _retirement(s: Scope, state: ProviderSession, end: TurnEnd) -> str | None:
 
 def _moves_pointer(s: Scope, attempt: Attempt, end: TurnEnd) -> bool:
     """A session that never finished a turn is only pointed at when its provider is known to hold it."""
+    if not has_spoken(end) and attempts.stands_in(s, attempt):
+        return False
     if end.status is TurnStatus.DONE or end.transcript is not None:
         return True
     stored = pointers.get(s, attempt.session_id, attempt.provider)
