@@ -14,7 +14,7 @@ from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
 from holdfast.testing.clock import ManualClock
 from tests.contract.heads import watch
-from tests.contract.served import Served, behind_http, serving
+from tests.contract.served import AnyToken, Served, behind_http, serving
 
 MEMORY = "sqlite:///:memory:"
 
@@ -35,7 +35,7 @@ def clock() -> ManualClock:
 @pytest.fixture(scope="session")
 def served() -> Iterator[Served]:
     """A server on this machine; each test puts its own store behind it."""
-    with serving() as running:
+    with serving(AnyToken()) as running:
         yield running
 
 

@@ -15,11 +15,14 @@ import pytest
 
 from holdfast.clock import Instant, after
 from holdfast.domain.decisions import Fresh, Reason
+from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, Question
 from holdfast.domain.ids import ProviderSessionId, Workspace
+from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import Rights, TranscriptMark
+from holdfast.domain.sessions import SessionKind, SessionUpdate
 from holdfast.domain.sightings import Sighting
 from holdfast.domain.tokens import ENTROPY, Role, make_token
-from holdfast.domain.turns import ClaimRequest, Launch, NewTurn, TurnRequest
+from holdfast.domain.turns import ClaimRequest, Launch, NewTurn, TurnEnd, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import (
@@ -53,6 +56,7 @@ MEMORY = "sqlite:///:memory:"
 
 #: reader, operator, worker, admin: who may
 MATRIX = {
+    "agent_token": "--wa",
     "answer_approval": "-o-a",
     "approval_window": "rowa",
     "approvals": "rowa",
@@ -168,7 +172,9 @@ def routes() -> list[Route]:
 
 
 ROUTES = [route for route in routes() if route.verb not in OPEN_TO_ALL]
-CELLS = [(role, verb) for role in Role for verb in sorted(verbs())]
+#: whose tokens are made by hand; what agents get is below
+ROLES = [role for role in Role if role is not Role.AGENT]
+CELLS = [(role, verb) for role in ROLES for verb in sorted(verbs())]
 
 
 def may(role: Role, verb: str) -> bool:
@@ -346,7 +352,7 @@ def test_nobody_does_anything_without_a_good_token(untouched: Fleet, verb: str) 
         assert (status, problem["code"]) == (401, "unauthenticated"), headers
 
 
-@pytest.mark.parametrize("role", Role)
+@pytest.mark.parametrize("role", ROLES)
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_every_route_asks_the_same_table(untouched: Fleet, role: Role, route: Route) -> None:
     token = bearer(untouched.token(role, untouched.empty_room()))
@@ -453,6 +459,119 @@ def test_a_worker_launches_with_the_rights_that_were_asked_for(make_fleet: Calla
         with pytest.raises(Conflict, match="rights"):
             store.launch(claim.lease, Launch(fresh, rights=Rights("bypassPermissions")))
         store.launch(claim.lease, Launch(fresh, rights=Rights("plan")))
+
+
+# --- agents -----------------------------------------------------------------------------------------------------
+
+
+class Agent:
+    """Of a session that has delegated to another one, while a worker runs it."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet, self.full = fleet, fleet.full
+        self.own = self.full.create_session(a_session())
+        self.full.enqueue_turn(self.own.id, NewTurn("work", "claude"))
+        claim = self.full.claim_turn(ClaimRequest(a_runtime(), "me", "agents", 60.0, self.own.id))
+        assert claim is not None
+        self.lease = claim.lease
+        minted = ProviderSessionId(f"native-{self.own.id}")
+        self.full.launch(self.lease, Launch(Fresh(Reason.NO_POINTER, ()), provider_session_id=minted))
+        self.delegation = a_delegation(id=f"toolu-{self.own.id}", provider_session_id=minted)
+        below = self.full.delegate(self.delegation).session
+        assert below is not None
+        self.below = below.id
+        text = self.full.agent_token(self.lease)
+        assert text is not None
+        self.token = text
+
+    @contextmanager
+    def store(self) -> Iterator[Store]:
+        with closing(open_http(self.fleet.served.url, self.fleet.room, self.token)) as store:
+            yield store
+
+
+@pytest.fixture
+def agent(served: Served, book: SqlStore) -> Agent:
+    """On the database that the tokens are looked up in."""
+    clock = ManualClock()
+    fleet = Fleet(served, book, book, clock)
+    fleet.token(Role.READER, fleet.room)
+    return Agent(fleet)
+
+
+@pytest.mark.parametrize("verb", sorted(verbs()))
+def test_an_agent_does_nothing_to_the_sessions_of_others(agent: Agent, verb: str) -> None:
+    before = dump(agent.full)
+    with agent.store() as store:
+        if verb in ("now", "free_sessions", "open_delegations"):
+            CALLS[verb](store, agent.fleet.theirs)
+        elif verb == "ask_delegation":
+            with pytest.raises(Forbidden):
+                store.ask_delegation(
+                    Question(id="q", agent="a", project="/p", session_id=agent.fleet.theirs.id)
+                )
+        else:
+            with pytest.raises(Forbidden):
+                CALLS[verb](store, agent.fleet.theirs)
+    assert dump(agent.full) == before
+
+
+def test_an_agent_reports_on_its_own_session_and_on_what_it_delegated(agent: Agent) -> None:
+    with agent.store() as store:
+        for session_id in (agent.own.id, agent.below):
+            assert (
+                store.update_session(session_id, SessionUpdate(phase=Phase.PLANNING)).phase is Phase.PLANNING
+            )
+            assert store.get_session(store.find_session(session_id)).id == session_id
+        asked = store.request_approval(agent.below, an_approval())
+        assert store.get_approval(store.find_approval(asked.id)) == asked
+        assert store.approvals(session_id=agent.below) == (asked,)
+        with pytest.raises(Forbidden):
+            store.approvals()
+        ended = store.end_delegation(DelegationEnd(session_id=agent.below, outcome=DelegationOutcome.LOST))
+        assert ended is not None
+        own = agent.delegation.provider_session_id
+        assert own is not None
+        store.observe_session(Sighting(provider="claude", id=own, at=store.now()))
+        another = a_delegation(id="toolu-more", agent="tester", provider_session_id=own)
+        assert store.delegate(another).session is not None
+        theirs = agent.full.create_session(a_session(kind=SessionKind.CONVERSATION))
+        with pytest.raises(Forbidden):
+            store.delegate(a_delegation(id="toolu-x", provider_session_id=own, told=theirs.id))
+
+
+def test_an_agents_hooks_are_answered_over_http_about_its_own_session(agent: Agent) -> None:
+    token = bearer(agent.token)
+    own = agent.delegation.provider_session_id
+    for session_id, is_seen in ((own, True), ("another", False)):
+        payload = recorded("stop", session_id=session_id, transcript_path="/nowhere")
+        status, _ = ask(agent.fleet.served.url, "POST", "/v1/hooks/stop", token, body=json.dumps(payload))
+        assert status == 200
+        assert (agent.full.observed_session("claude", str(session_id)) is not None) is is_seen
+
+
+def test_an_agents_token_is_good_as_long_as_its_lease(agent: Agent) -> None:
+    callers = Callers(agent.fleet.book)
+    header = [f"Bearer {agent.token}"]
+    assert callers.identify(header).session_id == agent.own.id
+    agent.full.finish_turn(agent.lease, TurnEnd(TurnStatus.DONE, response="done"))
+    with pytest.raises(Unauthenticated):
+        callers.identify(header)
+
+
+def test_every_resource_is_confined_to_an_agents_own(agent: Agent) -> None:
+    token, theirs = bearer(agent.token), agent.fleet.theirs
+    for path in (
+        f"/v1/sessions/{theirs.id}",
+        "/v1/sessions",
+        f"/v1/sessions/{theirs.id}/history",
+        "/v1/approvals",
+    ):
+        assert ask(agent.fleet.served.url, "GET", path, token)[0] == 403
+    assert ask(agent.fleet.served.url, "GET", f"/v1/sessions/{agent.own.id}", token)[0] == 200
+    body = json.dumps({"phase": "planning"})
+    assert ask(agent.fleet.served.url, "PATCH", f"/v1/sessions/{theirs.id}", token, body=body)[0] == 403
+    assert ask(agent.fleet.served.url, "PATCH", f"/v1/sessions/{agent.own.id}", token, body=body)[0] == 200
 
 
 def test_without_tokens_a_program_makes_none(opened: Callable[..., SqlStore]) -> None:

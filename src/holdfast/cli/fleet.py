@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import signal
 from contextlib import nullcontext
 from types import FrameType
@@ -19,6 +20,7 @@ from holdfast.cli.rights import named_rights, rights_options
 from holdfast.clock import after
 from holdfast.domain.turns import NewTurn, Turn, TurnRequest
 from holdfast.engine.documents import turn_document
+from holdfast.engine.spooling import empty_spool
 from holdfast.engine.worker import Worker, WorkerOptions
 
 _MOST_SLOTS = 256
@@ -151,7 +153,9 @@ def worker(
     """
     logging.getLogger("holdfast").setLevel(logging.INFO)
     with logged_as_json(run) if log_json else nullcontext():
-        _work(run.holdfast.worker(providers, WorkerOptions(slots, once, drain)))
+        settings, store = run.settings(), run.holdfast.store
+        options = WorkerOptions(slots, once, drain, lambda: empty_spool(store, settings, os.environ))
+        _work(run.holdfast.worker(providers, options))
 
 
 def _work(working: Worker) -> None:

@@ -32,7 +32,11 @@ _LONGEST = 100 * 365 * 86400.0
 )
 @click.argument("action", type=click.Choice(["create", "list", "revoke"]))
 @click.argument("token_id", metavar="[ID]", required=False)
-@click.option("--role", type=click.Choice([role.value for role in Role]), help="What the new token may do.")
+@click.option(
+    "--role",
+    type=click.Choice([role.value for role in Role if role is not Role.AGENT]),
+    help="What the new token may do.",
+)
 @click.option("--name", metavar="NAME", help="Whose it is, for people; by default its role.")
 @click.option(
     "--expires",

@@ -8,7 +8,7 @@ import re
 from enum import StrEnum
 
 from holdfast.clock import Instant
-from holdfast.domain.ids import TokenId, Workspace
+from holdfast.domain.ids import SessionId, TokenId, Workspace
 from holdfast.domain.records import record
 from holdfast.domain.text import check_name
 from holdfast.errors import InvalidInput
@@ -30,6 +30,7 @@ class Role(StrEnum):
     OPERATOR = "operator"  #: looks, begins and changes sessions, cancels and answers
     WORKER = "worker"  #: looks, and runs turns
     ADMIN = "admin"  #: everything, tokens too
+    AGENT = "agent"  #: of an agent that is running: its own session, and what it delegates
 
 
 @record
@@ -53,6 +54,9 @@ class Token:
     expires_at: Instant | None
     last_used_at: Instant | None  #: to the hour
     revoked_at: Instant | None
+    session_id: SessionId | None = (
+        None  #: of an agent's: it opens nothing but this session and what is below it
+    )
 
     def is_good(self, now: Instant) -> bool:
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
@@ -85,4 +89,6 @@ def check_new_token(new: NewToken) -> NewToken:
     if not _ID.match(new.id) or not _DIGEST.match(new.digest):
         raise InvalidInput("token", "its id and its digest are not those of a token")
     check_name("name", new.name)
+    if new.role is Role.AGENT:
+        raise InvalidInput("role", "an agent gets its token from the server, when it is launched")
     return new

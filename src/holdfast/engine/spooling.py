@@ -15,7 +15,7 @@ from holdfast.config import Settings, default_url
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, NewDelegation, Question
 from holdfast.domain.plain_records import PlainRecord
 from holdfast.domain.policy import NotifyPolicy
-from holdfast.errors import Conflict, HoldfastError, InvalidInput, NotFound
+from holdfast.errors import Conflict, Forbidden, HoldfastError, InvalidInput, NotFound
 from holdfast.hooks.configuration import spool_dir
 from holdfast.hooks.log import HookLog
 from holdfast.hooks.spool import COPY, forget_marks, record_names
@@ -107,6 +107,10 @@ def _take_records(store: Store, policy: NotifyPolicy, place: Path, log: HookLog)
         except _BROKEN_FOR_GOOD as exc:
             log.say("set aside", record=file, error=type(exc).__name__, message=exc)
             file.rename(file.with_suffix(_BROKEN))
+            continue
+        except Forbidden as exc:
+            # of another agent on this machine: whoever may say it takes it there
+            log.say("left", record=file, message=exc)
             continue
         # the verbs are idempotent: if this process dies in between, the next one says it again
         file.unlink()

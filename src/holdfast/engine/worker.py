@@ -6,7 +6,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from queue import Empty, SimpleQueue
@@ -36,6 +36,8 @@ class WorkerOptions:
     slots: int = 1  #: turns at the same time
     once: bool = False  #: end when nothing can be run now
     drain_seconds: float = 60.0  #: what still runs so long after the stop is handed back
+    #: done when a turn has ended: what its hooks left for the store, and its own token can take there no more
+    after_each: Callable[[], object] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +228,7 @@ class Worker:
         else:
             ended.join()
             del self._running[ended]
+            self._options.after_each()
 
     def _drain(self) -> None:
         until = time.monotonic() + self._options.drain_seconds

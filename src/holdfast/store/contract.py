@@ -603,6 +603,14 @@ class Store(Protocol):
         """Idempotent by ``new.id``. Conflict if that is another token's."""
         ...
 
+    def agent_token(self, lease: Lease) -> str | None:
+        """A new token for the agent of this attempt, which replaces one that was made for its session before.
+
+        It opens that session and the delegations below it, until the lease ends. None on a store that no
+        token was made for: nobody needs one. LeaseLost.
+        """
+        ...
+
     def tokens(self) -> tuple[Token, ...]:
         """Oldest first, revoked ones too."""
         ...

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from typing import Concatenate, ParamSpec, TypeVar
 
@@ -30,7 +31,7 @@ from holdfast.domain.sessions import (
 )
 from holdfast.domain.sightings import ObservedSession
 from holdfast.domain.statistics import Statistics
-from holdfast.domain.tokens import NewToken, Token, check_new_token
+from holdfast.domain.tokens import ENTROPY, NewToken, Token, check_new_token
 from holdfast.domain.turns import (
     Attempt,
     Claim,
@@ -504,6 +505,9 @@ class SqlStore(HookVerbs):
 
     def create_token(self, new: NewToken) -> Token:
         return self._write(tokens.create, check_new_token(new))
+
+    def agent_token(self, lease: Lease) -> str | None:
+        return self._write(tokens.lend, lease, os.urandom(ENTROPY))
 
     def tokens(self) -> tuple[Token, ...]:
         with self._read() as s:

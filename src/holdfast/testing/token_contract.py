@@ -9,10 +9,12 @@ from itertools import count
 import pytest
 
 from holdfast.clock import after
-from holdfast.domain.tokens import NewToken, Role, Token, make_token
-from holdfast.errors import Conflict, InvalidInput, NotFound
+from holdfast.domain.tokens import NewToken, Role, Token, make_token, split_token
+from holdfast.errors import Conflict, InvalidInput, LeaseLost, NotFound
 from holdfast.store.contract import Store
+from holdfast.testing.builders import done
 from holdfast.testing.clock import ManualClock
+from holdfast.testing.steps import begin, claim, enqueue
 
 MakeStore = Callable[..., Store]
 
@@ -25,7 +27,31 @@ def a_token() -> NewToken:
 
 
 class TokenContract:
-    """``create_token``, ``tokens`` and ``revoke_token``."""
+    """``create_token``, ``tokens``, ``revoke_token`` and ``agent_token``."""
+
+    def test_an_agents_token_is_made_for_a_lease_and_replaced_with_the_next(self, store: Store) -> None:
+        made = store.create_token(a_token())
+        session = begin(store)
+        enqueue(store, session, "one")
+        lease = claim(store, session).lease
+        first, second = store.agent_token(lease), store.agent_token(lease)
+        assert first is not None
+        assert second is not None
+        assert split_token(first) != split_token(second)
+        assert store.tokens() == (made,), "nobody lists or revokes it"
+        store.finish_turn(lease, done())
+        with pytest.raises(LeaseLost):
+            store.agent_token(lease)
+
+    def test_nobody_makes_an_agents_token_by_hand(self, store: Store) -> None:
+        with pytest.raises(InvalidInput, match="role"):
+            store.create_token(replace(a_token(), role=Role.AGENT))
+
+    def test_where_no_token_was_made_an_agent_needs_none(self, store: Store) -> None:
+        session = begin(store)
+        enqueue(store, session, "one")
+        assert store.agent_token(claim(store, session).lease) is None
+        assert store.tokens() == ()
 
     def test_a_new_token_is_what_was_asked_for(self, store: Store, clock: ManualClock) -> None:
         new = replace(a_token(), expires_at=after(clock(), 60))

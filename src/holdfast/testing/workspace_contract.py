@@ -169,6 +169,7 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "observed_session": lambda s, t: s.observed_session("claude", t.provider_session_id),
     "observed_sessions": lambda s, _: s.observed_sessions(),
     "welcome": lambda s, t: s.welcome("claude", t.provider_session_id, "/srv/infra").render(),
+    "agent_token": lambda s, t: s.agent_token(t.lease),
     "create_token": lambda s, t: s.create_token(t.token),
     "tokens": lambda s, _: s.tokens(),
     "statistics": lambda s, _: s.statistics(),

@@ -95,6 +95,7 @@ OPERATES: Final = _HOOKS | frozenset(
 )
 WORKS: Final = _HOOKS | frozenset(
     {
+        "agent_token",
         "claim_turn",
         "fall_back",
         "finish_turn",
@@ -112,7 +113,46 @@ WORKS: Final = _HOOKS | frozenset(
         "watch_queue",
     }
 )
-_OF_ROLE: Final = {Role.READER: READS, Role.OPERATOR: READS | OPERATES, Role.WORKER: READS | WORKS}
+#: of its own session and those below it; see ``confined``
+AGENTS: Final = _HOOKS | frozenset(
+    {
+        "approval_window",
+        "approvals",
+        "attempts",
+        "delegations",
+        "events",
+        "explain",
+        "find_approval",
+        "find_session",
+        "free_sessions",
+        "get_approval",
+        "get_conversation",
+        "get_session",
+        "get_turn",
+        "head_turn",
+        "history",
+        "newest_attempt",
+        "newest_events",
+        "newest_turns",
+        "now",
+        "observed_session",
+        "open_delegations",
+        "phase_history",
+        "pointer",
+        "pointers",
+        "request_approval",
+        "session_state",
+        "turns",
+        "update_session",
+        "welcome",
+    }
+)
+_OF_ROLE: Final = {
+    Role.READER: READS,
+    Role.OPERATOR: READS | OPERATES,
+    Role.WORKER: READS | WORKS,
+    Role.AGENT: AGENTS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +163,7 @@ class Caller:
     role: Role
     workspace: str | None
     name: str
+    session_id: str | None = None  #: of an agent's: nothing but this, and what is below it
 
     @property
     def signature(self) -> str:

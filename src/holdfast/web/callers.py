@@ -62,7 +62,7 @@ class Callers:
         if token is None:
             self._known.pop(digest_of(header), None)
             raise Unauthenticated("the token is not known here, or is not good any more")
-        caller = Caller(token.id, token.role, token.workspace, token.name)
+        caller = Caller(token.id, token.role, token.workspace, token.name, token.session_id)
         if len(self._known) >= _MOST_REMEMBERED:
             self._known.clear()
         self._known[digest_of(header)] = (self._seconds(), caller)

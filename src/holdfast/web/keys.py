@@ -16,7 +16,8 @@ from holdfast.store.sql.calls import Call
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.verbs import verbs
 from holdfast.web.access import caller_of, verb_of
-from holdfast.web.serving import Served, signed
+from holdfast.web.confined import confined
+from holdfast.web.serving import Served, served, signed
 
 
 class _Once:
@@ -51,10 +52,10 @@ async def once(request: Request, holdfast: Holdfast) -> Holdfast:
 
 async def _once(
     request: Request,
-    holdfast: Served,
+    _described: Served,  # for its header
     _documented: Annotated[str | None, Header(alias=KEY_HEADER, max_length=MAX_ID)] = None,
 ) -> Holdfast:
-    return await once(request, holdfast)
+    return confined(caller_of(request), await once(request, served(request)))
 
 
 ServedOnce = Annotated[Holdfast, Depends(_once)]

@@ -12,6 +12,7 @@ from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import Forbidden, InvalidInput
 from holdfast.store.sql_store import SqlStore
 from holdfast.web.access import caller_of
+from holdfast.web.confined import confined
 
 #: names the workspace of a request; without it, the token's, or the one that the server was started for
 WORKSPACE_HEADER = "Holdfast-Workspace"
@@ -62,7 +63,7 @@ async def _served(
     request: Request,
     _documented: Annotated[str | None, Header(alias=WORKSPACE_HEADER, max_length=MAX_ID)] = None,
 ) -> Holdfast:
-    return served(request)
+    return confined(caller_of(request), served(request))
 
 
 Served = Annotated[Holdfast, Depends(_served)]

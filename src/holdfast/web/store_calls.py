@@ -15,6 +15,7 @@ from holdfast.store.contract import Store
 from holdfast.store.http_store import KEY_HEADER
 from holdfast.store.verbs import HAPPENS_AGAIN, Verb, verbs
 from holdfast.web.access import caller_of, check_call, check_caller
+from holdfast.web.confined import confined
 from holdfast.web.keys import once
 from holdfast.web.limits import check_arguments
 from holdfast.web.problems import ANSWERS
@@ -38,7 +39,7 @@ async def call(request: Request) -> Response:
     holdfast = signed(request, served(request))
     if verb in HAPPENS_AGAIN:
         holdfast = await once(request, holdfast)
-    return await _called(found, holdfast.store, request)
+    return await _called(found, confined(caller_of(request), holdfast).store, request)
 
 
 def described(schemas: Schemas) -> dict[str, Any]:

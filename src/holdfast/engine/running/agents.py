@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,7 +20,9 @@ from holdfast.providers.contract import Archive, Provider
 from holdfast.providers.registry import get_provider, provider_names
 from holdfast.providers.runtimes import find_runtime
 
-#: what agents are given as their token
+log = logging.getLogger("holdfast")
+
+#: what agents are given as their token, instead of one for their own session; deprecated
 AGENT_TOKEN_VARIABLE = "HOLDFAST_AGENT_TOKEN"  # noqa: S105 - its name, not a token
 
 
@@ -92,4 +95,9 @@ def _for_agents(environ: Mapping[str, str]) -> dict[str, str]:
     own = given.pop(AGENT_TOKEN_VARIABLE, "")
     if own and split_token(own) is None:
         raise ConfigError(AGENT_TOKEN_VARIABLE, "must be what `holdfast token create` has shown: hft_…")
-    return {**given, TOKEN_VARIABLE: own} if own else given
+    if not own:
+        return given
+    log.warning(
+        "%s is deprecated: an agent gets a token for its own session from the server", AGENT_TOKEN_VARIABLE
+    )
+    return {**given, TOKEN_VARIABLE: own}

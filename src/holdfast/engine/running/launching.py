@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from holdfast.clock import running_from
+from holdfast.config import TOKEN_VARIABLE
 from holdfast.domain.decisions import Decision, Fork, Resume
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
@@ -135,7 +136,7 @@ class Launcher:
         agent = self._agent
         command = agent.provider.command(order)
         inherited = () if lock is None else (lock.fileno(),)
-        environ = {**agent.environ, SESSION_VARIABLE: self._lease.session_id}
+        environ = {**agent.environ, SESSION_VARIABLE: self._lease.session_id, **self._token()}
         with AgentProcess.start(
             command,
             order.work_dir,
@@ -165,6 +166,13 @@ class Launcher:
             finally:
                 self._alive.watch(None)
                 self._recorder.close(self._patience)
+
+    def _token(self) -> dict[str, str]:
+        """For hooks and commands that the agent runs: on a server they need one, for this session alone."""
+        if TOKEN_VARIABLE in self._agent.environ or not self._store.where.startswith(("http://", "https://")):
+            return {}
+        token = self._store.agent_token(self._lease)
+        return {} if token is None else {TOKEN_VARIABLE: token}
 
     def _follow_to_the_end(self, run: _Run, ran: Ran) -> None:
         """An interruption ends the agent; what it still says is kept, and the turn is committed."""

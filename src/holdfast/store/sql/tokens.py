@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from holdfast.clock import Instant, after
-from holdfast.domain.ids import Workspace
-from holdfast.domain.tokens import NO_DIGEST, NewToken, Role, Token, proves
+from holdfast.domain.ids import TokenId, Workspace
+from holdfast.domain.tokens import NO_DIGEST, NewToken, Role, Token, make_token, proves
+from holdfast.domain.turns import Lease
 from holdfast.errors import Conflict, NotFound
 from holdfast.store.driver import Row
+from holdfast.store.sql import leases
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.shapes import Shape, read_instant, read_optional_instant, readable
 
@@ -21,6 +23,18 @@ REVOKE = "UPDATE tokens SET revoked_at = :now WHERE workspace = :ws AND id = :id
 ANY = "SELECT 1 FROM tokens LIMIT 1"
 FIND = f"SELECT {COLUMNS} FROM tokens WHERE id = :id"
 TOUCH = "UPDATE tokens SET last_used_at = :now WHERE id = :id"
+
+# of agents that are running
+LEND = """
+INSERT INTO agent_tokens (workspace, session_id, id, digest, fence, created_at)
+VALUES (:ws, :session_id, :id, :digest, :fence, :now)
+ON CONFLICT (workspace, session_id) DO UPDATE
+SET id = excluded.id, digest = excluded.digest, fence = excluded.fence, created_at = excluded.created_at"""
+LENT = """
+SELECT a.workspace, a.session_id, a.digest, a.created_at, s.lease_expires_at
+FROM agent_tokens a JOIN sessions s
+    ON s.workspace = a.workspace AND s.id = a.session_id AND s.fence = a.fence
+WHERE a.id = :id"""
 
 #: how exactly the last use is known: not every request is worth a write
 TOUCH_SECONDS = 3600.0
@@ -37,6 +51,17 @@ def create(s: Scope, new: NewToken) -> Token:
     if row is None or _SHAPE.column(row, "digest") != new.digest:
         raise Conflict(f"the id {new.id} is another token's", id=new.id)
     return _read(s, row)
+
+
+def lend(s: Scope, lease: Lease, entropy: bytes) -> str | None:
+    leases.require(s, lease)
+    if not are_there(s):
+        return None
+    new, text = make_token(Role.AGENT, lease.session_id, None, entropy)
+    s.run(
+        LEND, session_id=lease.session_id, id=new.id, digest=new.digest, fence=lease.fence, now=s.now
+    )  # fmt: skip
+    return text
 
 
 def of_workspace(s: Scope) -> tuple[Token, ...]:
@@ -57,11 +82,26 @@ def are_there(s: Scope) -> bool:
 
 def proved(s: Scope, token_id: str, secret: str) -> Token | None:
     row = s.one(FIND, id=token_id)
+    if row is None and (lent := s.one(LENT, id=token_id)) is not None:
+        return _proved_agent(s, TokenId(token_id), secret, lent)
     right = proves(secret, NO_DIGEST if row is None else str(_SHAPE.column(row, "digest")))
     if row is None or not right:
         return None
     token = _read(s, row)
     return token if token.is_good(s.now) else None
+
+
+def _proved_agent(s: Scope, token_id: TokenId, secret: str, row: Row) -> Token | None:
+    """Good as long as the lease of its attempt; nobody revokes it, and its use is not written down."""
+    workspace, session_id, digest, created_at, lease_expires_at = row
+    is_right = proves(secret, str(digest))
+    if not is_right or lease_expires_at is None or lease_expires_at <= s.now:
+        return None
+    at = read_instant(created_at)
+    return Token(
+        token_id, Workspace(workspace), Role.AGENT, session_id, at, read_instant(lease_expires_at), s.now,
+        None, session_id,
+    )  # fmt: skip
 
 
 def is_long_ago(token: Token, now: Instant) -> bool:

@@ -1,0 +1,112 @@
+"""Owns what the token of an agent that is running opens: its own session, and the delegations below it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+from holdfast.domain.delegations import DelegationEnd, NewDelegation, Question
+from holdfast.domain.sightings import Sighting
+from holdfast.domain.tokens import Role
+from holdfast.engine.holdfast import Holdfast
+from holdfast.errors import Forbidden, NotFound
+from holdfast.store.contract import Store
+from holdfast.store.verbs import verbs
+from holdfast.web.access import Caller, may
+
+
+def confined(caller: Caller, holdfast: Holdfast) -> Holdfast:
+    """As it is to anyone but an agent."""
+    if caller.role is not Role.AGENT or caller.session_id is None:
+        return holdfast
+    return Holdfast(cast(Store, _Confined(holdfast.store, caller.session_id)), holdfast.policy)
+
+
+class _Confined:
+    """A store of which every verb is about one session, or what was delegated from it."""
+
+    def __init__(self, store: Store, session_id: str) -> None:
+        self._store = store
+        self._session_id = session_id
+
+    def __getattr__(self, name: str) -> Any:
+        verb = verbs().get(name)
+        if verb is None:
+            return getattr(self._store, name)
+        if not may(Role.AGENT, name):
+            raise Forbidden(f"a token of the role {Role.AGENT} does not do {name}", role=Role.AGENT.value)
+        call: Callable[..., Any] = getattr(self._store, name)
+
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            given = verb.signature.bind(None, *args, **kwargs).arguments
+            self._check(name, given)
+            answer = call(*args, **kwargs)
+            if name == "find_session":
+                self._require(answer)
+            elif name == "get_approval":
+                self._require(answer.session_id)
+            elif name == "find_approval":
+                self._require(self._store.get_approval(answer).session_id)
+            return answer
+
+        return checked
+
+    def _check(self, name: str, given: Mapping[str, Any]) -> None:
+        if "session_id" in given or name == "approvals":
+            self._require(given.get("session_id"))
+        if "conversation_id" in given:
+            own = self._store.get_session(self._session_id).conversation_id
+            if given["conversation_id"] != own:
+                raise _elsewhere()
+        if "provider_session_id" in given:
+            self._require_own(given["provider_session_id"])
+        for value in given.values():
+            self._check_record(value)
+
+    def _check_record(self, value: object) -> None:
+        match value:
+            case NewDelegation():
+                self._require_own(value.provider_session_id)
+                self._require_delegable(value.told)
+            case DelegationEnd(session_id=str() as session_id) | Question(session_id=str() as session_id):
+                self._require(session_id)
+            case DelegationEnd():
+                self._require_own(value.provider_session_id)
+            case Sighting():
+                self._require_own(value.id)
+            case _:
+                pass
+
+    def _require(self, session_id: str | None) -> None:
+        if session_id == self._session_id:
+            return
+        by = {held.provider_session_id for held in self._store.delegations(session_id or "")}
+        if not by & self._own_ids():
+            raise _elsewhere()
+
+    def _require_own(self, provider_session_id: str | None) -> None:
+        if provider_session_id not in self._own_ids():
+            raise _elsewhere()
+
+    def _require_delegable(self, session_id: str | None) -> None:
+        """One that a delegation might have taken, or begins."""
+        try:
+            if session_id is not None and not self._store.get_session(session_id).is_delegated:
+                raise _elsewhere()
+        except NotFound:
+            return
+
+    def _own_ids(self) -> set[str | None]:
+        """Of the provider: by these its hooks say who they are."""
+        newest = self._store.newest_attempt(self._session_id)
+        known = {pointer.provider_session_id for pointer in self._store.pointers(self._session_id)}
+        return {
+            *known,
+            *(() if newest is None or not newest.provider_session_id else (newest.provider_session_id,)),
+        }
+
+
+def _elsewhere() -> Forbidden:
+    return Forbidden(
+        "the token of an agent is for its own session, and what it has delegated", role=Role.AGENT.value
+    )
