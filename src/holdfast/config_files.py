@@ -138,7 +138,7 @@ def parse_toml(path: Path, content: bytes) -> dict[str, Any]:
         raise ConfigError(str(path), f"is not valid TOML: {exc}") from None
 
 
-def read_file(path: Path) -> bytes:
+def read_file(path: Path, most: int = _MAX_FILE_BYTES) -> bytes:
     """A project file comes with a checkout: it may be a link to something endless."""
     try:
         mode = path.stat().st_mode
@@ -147,9 +147,9 @@ def read_file(path: Path) -> bytes:
         if not stat.S_ISREG(mode) and str(path) != os.devnull:
             raise ConfigError(str(path), "is not a regular file")
         with path.open("rb") as file:
-            data = file.read(_MAX_FILE_BYTES + 1)
+            data = file.read(most + 1)
     except OSError as exc:
         raise ConfigError(str(path), f"cannot be read: {exc.strerror}") from exc
-    if len(data) > _MAX_FILE_BYTES:
-        raise ConfigError(str(path), f"is larger than {_MAX_FILE_BYTES} bytes")
+    if len(data) > most:
+        raise ConfigError(str(path), f"is larger than {most} bytes")
     return data

@@ -157,6 +157,21 @@ def say_once(listening: socket.socket, words: bytes) -> None:
         connection.sendall(words)
 
 
+@pytest.mark.parametrize("kind", ["hole", "pipe"])
+def test_settings_of_a_project_that_no_program_wrote_keep_nobody_waiting(project: Path, kind: str) -> None:
+    file = project / ".claude" / "settings.json"
+    write(file, "{}")
+    if kind == "hole":
+        os.truncate(file, 4 << 40)
+    else:
+        file.unlink()
+        os.mkfifo(file)
+
+    status = holdfast("hooks", "status", cwd=project)
+
+    assert (status.code, "unreadable" in status.out) == (1, True)
+
+
 def test_it_is_for_one_of_both() -> None:
     assert holdfast("hooks", "install", "--user", "--project").code == 2
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.hooks.main import DEADLINE_SECONDS, EVENTS, MOST_INPUT
+from holdfast.hooks import deadline
+from holdfast.hooks.main import EVENTS, MOST_INPUT
 from holdfast.store.migrate import migrations
 from tests.integration.hook_process import (
     AGENT,
@@ -23,8 +24,10 @@ from tests.integration.hook_process import (
     log_of,
     rows,
     run_hook,
+    session_of,
     start_hook,
 )
+from tests.processes import until
 
 FIXTURES = Path(__file__).parents[1] / "migrations" / "fixtures"
 
@@ -82,14 +85,20 @@ def test_no_place_for_its_log_or_its_cache(home: Path, where: str) -> None:
     assert AGENT in str(answered.json)
 
 
-def test_a_locked_database(home: Path, database: Path) -> None:
+def test_a_locked_database(home: Path, database: Path, tmp_path: Path) -> None:
     run_hook("pre-delegate", a_tool_call("warm"))
     with closing(sqlite3.connect(database, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
         answered = run_hook("pre-delegate", a_tool_call())
-    answered.harmless()
-    assert answered.out == b""
-    assert said_last(home)["message"].endswith("holdfast.db: database is locked")
+        answered.harmless()
+        session = session_of(answered.prompt)
+        # its end is told while nobody has taken its beginning to the store
+        run_hook("subagent-stop", a_stop(tmp_path, "toolu_1", last_assistant_message="Planned.")).harmless()
+    (late,) = (line for line in log_of(home) if line["what"] == "late")
+    assert late["message"].endswith("holdfast.db: database is locked")
+    with holdfast.open() as library:
+        until(lambda: not list(home.glob(".local/state/holdfast/spool/*/*.record")))
+        assert (library.session(session).agent, library.session(session).summary) == (AGENT, "Planned.")
     asked = {"agent_name": AGENT}
     with closing(sqlite3.connect(database, isolation_level=None)) as other:
         other.execute("BEGIN IMMEDIATE")
@@ -176,7 +185,7 @@ def test_input_that_never_ends_is_given_up(home: Path) -> None:
         assert process.wait(60) == 0
         seconds = time.monotonic() - began
         process.communicate()
-    assert seconds >= DEADLINE_SECONDS
+    assert seconds >= deadline.SECONDS
     assert said_last(home)["error"] == "DeadlinePassed"
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -25,7 +26,7 @@ from holdfast.hooks.configuration import read_configuration
 from holdfast.hooks.settings import HookSettings
 from holdfast.hooks.spool import SpoolStore
 from holdfast.store.contract import Store
-from tests.integration.hook_process import log_of
+from tests.integration.hook_process import log_of, run_hook, start_hook
 
 ELSEWHERE = "http://127.0.0.1:1"
 
@@ -136,3 +137,77 @@ def test_only_records_that_wait_count_as_too_many(
     said.lose_delegations("2")
     with pytest.raises(StoreUnavailable, match="2 records wait"):
         said.lose_delegations("3")
+
+
+# --- what killed hooks leave ---
+
+
+def spool_of(home: Path) -> Path:
+    (directory,) = home.glob(".local/state/holdfast/spool/*")
+    return directory
+
+
+def age(path: Path, seconds: float) -> None:
+    then = path.stat().st_mtime - seconds
+    os.utime(path, (then, then))
+
+
+def test_what_a_killed_hook_left_half_written_is_removed_by_whoever_comes_next(
+    home: Path, said: SpoolStore
+) -> None:
+    said.lose_delegations("1")
+    half, fresh = spool_of(home) / "00-1-0.new", spool_of(home) / "00-2-0.new"
+    for path in (half, fresh):
+        path.write_text('{"verb": "lose_deleg')
+    age(half, 1000)
+    assert empty(Refuses(StoreUnavailable("there", "away"))) == 0
+    assert not half.exists()
+    assert fresh.exists(), "its hook may still write to it"
+
+
+def test_a_whole_record_that_a_killed_hook_could_not_name_is_taken(home: Path, said: SpoolStore) -> None:
+    said.lose_delegations("1")
+    (record,) = spool_of(home).glob("*.record")
+    left = record.rename(record.with_suffix(".new"))
+    age(left, 1000)
+
+    class Takes(Refuses):
+        def lose_delegations(self, provider_session_id: str) -> int:
+            self.asked += 1
+            return 0
+
+    store = Takes(NotFound("session", "x"))
+    assert empty(store) == 1
+    assert store.asked == 1
+    assert files(home) == [".json"]
+
+
+@pytest.mark.parametrize("url", [ELSEWHERE, None], ids=["elsewhere", "sqlite"])
+def test_hooks_that_are_killed_leave_nothing_for_good(
+    home: Path, monkeypatch: pytest.MonkeyPatch, url: str | None
+) -> None:
+    """Killed for real, while they write: also the cache of settings, which each first hook makes anew."""
+    for number in range(12):
+        environ = {"HOLDFAST_CONTINUE__MAX_ERRORS": str(number + 1)} | ({"HOLDFAST_URL": url} if url else {})
+        with start_hook("stop", environ) as process:
+            assert process.stdin is not None
+            process.stdin.write(b'{"session_id": "s"}')
+            process.stdin.close()
+            time.sleep(number / 60)
+            process.kill()
+    places = [home / ".local/state/holdfast", home / ".cache/holdfast"]
+    for partial in (places[1] / "hook-settings.json.99999", places[1] / "hook-settings.json.99998"):
+        partial.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text("{")
+    for path in (path for place in places for path in place.rglob("*") if path.is_file()):
+        age(path, 1000)
+    run_hook(
+        "stop",
+        {"session_id": "s"},
+        {"HOLDFAST_CONTINUE__MAX_ERRORS": "99"} | ({"HOLDFAST_URL": url} if url else {}),
+    )
+    if url:
+        monkeypatch.setenv("HOLDFAST_URL", url)
+        empty(Refuses(StoreUnavailable("there", "away")))
+    names = [path.name for place in places for path in place.rglob("*") if path.is_file()]
+    assert [name for name in names if name.endswith(".new") or name.startswith("hook-settings.json.")] == []

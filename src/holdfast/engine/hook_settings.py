@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from holdfast.config_files import read_file
 from holdfast.engine.hook_entries import Hooks, WrongShape, without_entries
 from holdfast.engine.json_text import JsonProblem, line_of, read_object, remove_member, set_member
 from holdfast.errors import ConfigError, Conflict
@@ -17,6 +18,8 @@ from holdfast.errors import ConfigError, Conflict
 _HOOKS = "hooks"
 _BACKUP_SUFFIX = ".before-holdfast"
 _NEW_FILE_MODE = 0o644
+#: a project's settings come with its checkout, and may be anything
+_MOST_BYTES = 16_000_000
 _BYTE_ORDER_MARK = "\ufeff"
 
 
@@ -86,9 +89,9 @@ def _project(environ: Mapping[str, str], cwd: Path) -> Path:
 def _read(path: Path) -> str | None:
     """None for a file that is not there, or that holds nothing."""
     try:
-        text = path.read_bytes().decode()
-    except FileNotFoundError:
-        return None
+        if not path.exists():
+            return None
+        text = read_file(path, _MOST_BYTES).decode()
     except UnicodeDecodeError as exc:
         raise _problem(path, "is not valid UTF-8", exc.object.count(b"\n", 0, exc.start) + 1) from None
     except OSError as exc:

@@ -18,7 +18,8 @@ from holdfast.domain.policy import NotifyPolicy
 from holdfast.errors import Conflict, Forbidden, HoldfastError, InvalidInput, NotFound
 from holdfast.hooks.configuration import spool_dir
 from holdfast.hooks.log import HookLog
-from holdfast.hooks.spool import COPY, forget_marks, record_names
+from holdfast.hooks.places import RECORD, record_names
+from holdfast.hooks.spool import COPY, PARTIAL, forget_marks, settle_partial
 from holdfast.notifying.occasions import done_notice
 from holdfast.notifying.sending import notify
 from holdfast.store.contract import Store
@@ -64,16 +65,21 @@ _VERBS: dict[str, _Verb] = {
 def empty_spool(store: Store, settings: Settings, environ: Mapping[str, str]) -> int:
     """How many records the store has taken. Never raises: what stays is taken by the next one who opens the store."""
     url = settings.url or default_url(environ)
-    place = None if url.startswith("sqlite:") else spool_dir(environ, url, settings.workspace)
+    place = spool_dir(environ, url, settings.workspace)
     if place is None or not Path(place).is_dir():
         return 0
+    is_copied = not url.startswith("sqlite:")  # hooks look into the SQLite file itself
     log = HookLog(environ, "spool")
     try:
+        if not is_copied and not any(file.suffix in (RECORD, PARTIAL) for file in Path(place).iterdir()):
+            return 0
         with _alone(Path(place)) as is_alone:
             if not is_alone:
                 return 0
+            settle_partial(place)
             taken = _take_records(store, settings.policy.notify, Path(place), log)
-            _renew_copy(store, Path(place))
+            if is_copied:
+                _renew_copy(store, Path(place))
             # not before the copy says who works in what
             forget_marks(place, {str(record.get("key")) for record in taken})
             return len(taken)
@@ -120,7 +126,7 @@ def _take_records(store: Store, policy: NotifyPolicy, place: Path, log: HookLog)
 
 def _renew_copy(store: Store, place: Path) -> None:
     copy = {"at": system_clock(), "sessions": [_plain(free) for free in store.free_sessions()]}
-    partial = place / f"{COPY}.new"
+    partial = place / f"{COPY}{PARTIAL}"
     partial.touch(mode=0o600)
     partial.write_text(json.dumps(copy), "utf-8")
     partial.replace(place / COPY)

@@ -7,7 +7,8 @@ import sys
 
 from holdfast.clock import SECOND, system_clock
 
-_AGAIN_SECONDS = 5
+#: whoever is sent looks once more after this time: nobody else is sent meanwhile
+AGAIN_SECONDS = 5
 _SENT = "sent"
 #: a hook may run in a stranger's checkout: nothing of it may be imported
 _ELSEWHERE = 'cd / && exec "$0" "$@"'
@@ -31,7 +32,7 @@ def send_carrier(spool: str, directory: str) -> None:
         sent_at = os.stat(mark).st_mtime_ns // 1000
     except FileNotFoundError:
         sent_at = 0
-    if 0 <= system_clock() - sent_at < _AGAIN_SECONDS * SECOND:
+    if 0 <= system_clock() - sent_at < AGAIN_SECONDS * SECOND:
         return
     with open(mark, "w"):
         pass

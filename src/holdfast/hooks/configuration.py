@@ -26,7 +26,7 @@ def read_configuration(environ: Mapping[str, str], cwd: str) -> dict[str, Any]:
     rules, shares = settings.policy.continue_, settings.policy.resume
     return {
         "path": None if path is None else str(path),
-        "spool": None if path is not None else spool_dir(environ, url, settings.workspace),
+        "spool": spool_dir(environ, url, settings.workspace),
         "workspace": settings.workspace,
         "synchronous": synchronous(settings),
         "schema": migrations("sqlite")[-1].version,
@@ -47,7 +47,12 @@ def synchronous(settings: Settings) -> str:
 
 
 def spool_dir(environ: Mapping[str, str], url: str, workspace: str) -> str | None:
-    """One for each store and workspace; its name tells neither."""
+    """One for each store and workspace; its name tells neither. None for a store in memory."""
+    if url.startswith("sqlite:"):
+        path = sqlite_path(url)
+        if path is None:
+            return None
+        url = f"sqlite:///{path}"
     state = state_dir(environ)
     digest = hashlib.sha256(f"{url}\n{workspace}".encode()).hexdigest()[:32]
     return None if state is None else f"{state}/spool/{digest}"

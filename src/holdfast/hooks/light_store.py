@@ -7,6 +7,8 @@ import sqlite3
 
 from holdfast.clock import Instant, system_clock
 from holdfast.errors import SchemaTooNew, StoreUnavailable
+from holdfast.hooks import deadline
+from holdfast.hooks.stores import StoreLocked
 from holdfast.store.gate import open_gate
 from holdfast.store.hook_verbs import HookVerbs
 from holdfast.store.sqlite_dialect import APPLICATION_ID, SAID
@@ -26,7 +28,11 @@ if TYPE_CHECKING:
 else:
     Scope = object
 
+#: then what is to be written goes into the spool
 BUSY_SECONDS = 2.0
+#: hundreds of hooks may wait at once: each of them must leave the processor to the others
+_LOOK_EVERY = 0.005
+_LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
 class _Policy:
@@ -55,9 +61,10 @@ class LightScope(Scope):
     def __enter__(self) -> Self:
         try:
             if self._gate is not None:
-                left = self._gate.pass_within(BUSY_SECONDS)
+                left = self._gate.pass_within(BUSY_SECONDS, look_every=_LOOK_EVERY)
                 self._sql.execute(f"PRAGMA busy_timeout = {int(left * 1000)}")
             self._sql.execute("BEGIN IMMEDIATE")
+            deadline.stop()  # what is written now is also answered: nobody says it a second time
         except BaseException:
             self._leave_gate()
             raise
@@ -115,7 +122,10 @@ class LightStore(HookVerbs):
             with LightScope(self._connection, self._settings) as s:
                 return work(s, *args, **kwargs)
         except sqlite3.Error as exc:
-            raise StoreUnavailable(str(self._settings.path), str(exc)) from exc
+            # without a code: no answer of SQLite, but a mistake in how it was asked
+            is_locked = getattr(exc, "sqlite_errorcode", 0) & 0xFF in _LOCKED
+            error = StoreLocked if is_locked else StoreUnavailable
+            raise error(str(self._settings.path), str(exc)) from exc
 
     def close(self) -> None:
         if self._connection is not None:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 
+from holdfast.hooks import deadline
 from holdfast.hooks.log import HookLog
+from holdfast.hooks.stores import StoreLocked, open_hook_store
 
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, NoReturn
+    from typing import Any
 
 #: event -> the module that answers it, imported when it happens
 EVENTS = {
@@ -23,13 +24,8 @@ EVENTS = {
     "pre-compact": "pre_compact",
     "session-end": "session_end",
 }
-DEADLINE_SECONDS = 4.0
 MOST_INPUT = 10_000_000
 _BLOCK = 1 << 16
-
-
-class DeadlinePassed(BaseException):
-    """Nobody in between may take it for an ordinary error."""
 
 
 class TooMuchInput(Exception):
@@ -40,10 +36,9 @@ def main(event: str) -> int:
     """Always 0: a hook that records must not stop the agent."""
     log = HookLog(os.environ, event)
     try:
-        signal.signal(signal.SIGALRM, _give_up)
-        signal.setitimer(signal.ITIMER_REAL, DEADLINE_SECONDS)
+        deadline.start()
         answer = respond(event, _read_input(), os.environ, log)
-        signal.setitimer(signal.ITIMER_REAL, 0)
+        deadline.stop()
         if answer is not None:
             _write(json.dumps(answer))
     except BaseException as exc:  # noqa: BLE001 - whatever it is, the agent goes on
@@ -52,33 +47,56 @@ def main(event: str) -> int:
 
 
 def respond(event: str, data: bytes, environ: Mapping[str, str], log: HookLog) -> dict[str, Any] | None:
-    """The answer to what was said on standard input; None: nothing is to be said. Raises nothing but interrupts."""
-    module = EVENTS.get(event)
-    if module is None:
+    """The answer to what was said on standard input; None: nothing is to be said. Raises nothing but interrupts.
+
+    What the store has no time for is said to the spool: it is recorded later, and not lost.
+    """
+    if event not in EVENTS:
         log.say("unknown event")
         return None
+    try:
+        return _respond(event, data, environ, log)
+    except (deadline.DeadlinePassed, StoreLocked) as exc:
+        log.say("late", error=type(exc).__name__, message=exc)
+        deadline.prolong()
+        return _respond(event, data, environ, log, is_late=True)
+
+
+def _respond(
+    event: str, data: bytes, environ: Mapping[str, str], log: HookLog, *, is_late: bool = False
+) -> dict[str, Any] | None:
+    """StoreLocked if the store has no time now, and what is to be said can wait."""
     payload = _parse(data, log)
     try:
-        if payload is not None:
-            return _answer(module, payload, environ, log)
-    except Exception as exc:  # noqa: BLE001 - whatever it is, the agent goes on
+        if payload is not None and (not is_late or _can_wait(event, payload)):
+            return _answer(EVENTS[event], payload, environ, log, is_late=is_late)
+    except Exception as exc:
+        if isinstance(exc, StoreLocked) and _can_wait(event, payload):
+            raise
         log.problem(exc)
     return _answer_failure(event, payload)
 
 
+def _can_wait(event: str, payload: Mapping[str, Any] | None) -> bool:
+    """A question is answered now or not at all."""
+    from holdfast.hooks.pre_delegate import is_claudes
+
+    return payload is not None and (event != "pre-delegate" or is_claudes(payload))
+
+
 def _answer(
-    module: str, payload: dict[str, Any], environ: Mapping[str, str], log: HookLog
+    module: str, payload: dict[str, Any], environ: Mapping[str, str], log: HookLog, *, is_late: bool
 ) -> dict[str, Any] | None:
     from holdfast.hooks.calls import HookCall
     from holdfast.hooks.settings import load_hook_settings
-    from holdfast.hooks.stores import open_hook_store
 
     cwd = _directory(payload)
     settings = load_hook_settings(environ, cwd)
     for notice in settings.notices:
         log.say("not trusted", why=notice)
     done: list[str] = []
-    store = open_hook_store(settings, cwd)
+    begins = str(payload.get("tool_use_id") or "") if module == "pre_delegate" else None
+    store = open_hook_store(settings, cwd, begins=begins, is_late=is_late)
     try:
         handler = __import__(f"holdfast.hooks.{module}", fromlist=["answer"])
         call = HookCall(payload, store, environ, settings.machine, log, done.append)
@@ -141,7 +159,3 @@ def _write(text: str) -> None:
     data = f"{text}\n".encode()
     while data:
         data = data[os.write(1, data) :]
-
-
-def _give_up(*_: object) -> NoReturn:
-    raise DeadlinePassed(f"after {DEADLINE_SECONDS:g} seconds")

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import os
 
+from holdfast.clock import SECOND, system_clock
 from holdfast.errors import InvalidInput
 
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
+
+RECORD = ".record"  #: how the names end of what waits in a spool
+#: no hook lives that long
+STALE_SECONDS = 300
 
 
 def state_dir(environ: Mapping[str, str]) -> str | None:
@@ -18,6 +23,34 @@ def state_dir(environ: Mapping[str, str]) -> str | None:
 
 def cache_dir(environ: Mapping[str, str]) -> str | None:
     return _xdg(environ, "XDG_CACHE_HOME", ".cache")
+
+
+def record_names(directory: str) -> list[str]:
+    try:
+        return sorted(name for name in os.listdir(directory) if name.endswith(RECORD))
+    except OSError:
+        return []
+
+
+def key_mark(key: str | None) -> str:
+    """Part of a record's name, so that one that is looked for is found without reading them all."""
+    if key is None:
+        return ""
+    import zlib  # only where there is a spool
+
+    return f"-{zlib.crc32(key.encode()):08x}"
+
+
+def stale_files(directory: str, is_partial: Callable[[str], bool]) -> Iterator[str]:
+    """What was left half written by processes that were killed: of files that nobody writes any more."""
+    now = system_clock()
+    for name in os.listdir(directory):
+        path = f"{directory}/{name}"
+        try:
+            if is_partial(name) and now - os.stat(path).st_mtime_ns // 1000 > STALE_SECONDS * SECOND:
+                yield path
+        except OSError:  # another one was faster
+            continue
 
 
 def find_project(environ: Mapping[str, str], directory: str) -> str:

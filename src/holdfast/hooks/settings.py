@@ -6,7 +6,7 @@ import json
 import os
 
 from holdfast.domain.plain_records import PlainRecord
-from holdfast.hooks.places import cache_dir
+from holdfast.hooks.places import cache_dir, stale_files
 
 TYPE_CHECKING = False
 
@@ -26,10 +26,8 @@ _SYSTEM_ID = "/etc/machine-id"
 class HookSettings(PlainRecord):
     """What a hook needs to know. A URL that may hold a password is not among it."""
 
-    path: (
-        str | None
-    )  #: the SQLite file; None: the store is elsewhere, what is to be written goes into ``spool``
-    spool: str | None
+    path: str | None  #: the SQLite file; None: the store is elsewhere
+    spool: str | None  #: what is to be written goes there if the store is elsewhere, or has no time
     workspace: str
     synchronous: str
     schema: int  #: the version that this Holdfast writes
@@ -115,6 +113,8 @@ def _write(path: str, entries: Mapping[str, object]) -> None:
     partial = f"{path}.{os.getpid()}"
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        for left in stale_files(os.path.dirname(path), lambda name: name.startswith(f"{NAME}.")):
+            os.unlink(left)
         descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         try:
             os.write(descriptor, json.dumps(entries).encode())

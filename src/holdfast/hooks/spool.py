@@ -1,4 +1,4 @@
-"""Owns the spool: what hooks have to say to a store that is elsewhere, one file each, until someone takes it there.
+"""Owns the spool: what hooks have to say to a store that is elsewhere or busy, one file each, until it is taken there.
 
 The sessions that may be taken are read from a copy that is good for a few minutes; with an older one the work
 begins anew rather than go on from what may no longer be true. ``engine.spooling`` empties the spool and
@@ -24,6 +24,7 @@ from holdfast.domain.quick_redaction import redact_seldom
 from holdfast.domain.sightings import ObservedSession
 from holdfast.domain.telling.welcome import Welcome
 from holdfast.errors import StoreUnavailable
+from holdfast.hooks.places import RECORD, key_mark, record_names, stale_files
 
 TYPE_CHECKING = False
 
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from holdfast.hooks.settings import HookSettings
 
 COPY = "sessions.json"  #: of ``Store.free_sessions``
-RECORD = ".record"  #: how the names of what is to be written end
+PARTIAL = ".new"  #: how the names end of records that are being written
 COPY_SECONDS = 300
 MOST_RECORDS = 10_000
 _TAKEN = "taken-"
@@ -116,27 +117,33 @@ class SpoolStore:
             raise StoreUnavailable(
                 self._directory, f"{MOST_RECORDS} records wait there to be taken to the store"
             )
-        name = f"{self._directory}/{system_clock():020d}-{os.getpid()}-{self._written}"
+        name = f"{self._directory}/{system_clock():020d}-{os.getpid()}-{self._written}{key_mark(key)}"
         self._written += 1
         clean = {name: redact_seldom(fields[name]) for name in _TEXTS if fields.get(name)}
         record = {"verb": verb, "fields": {**fields, **clean}, "key": key}
         content = json.dumps(record).encode()
-        descriptor = os.open(f"{name}.new", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(f"{name}{PARTIAL}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
             try:
                 _write_all(descriptor, content)
                 os.fsync(descriptor)
             finally:
                 os.close(descriptor)
-            os.rename(f"{name}.new", f"{name}{RECORD}")
+            os.rename(f"{name}{PARTIAL}", f"{name}{RECORD}")
         except BaseException:
-            os.unlink(f"{name}.new")
+            try:
+                os.unlink(f"{name}{PARTIAL}")
+            except FileNotFoundError:  # it was renamed already
+                pass
             raise
 
     def _told_before(self, delegation_id: str) -> str | None:
         """The session of a call with the same id, as long as that waits to be taken to the store."""
-        for record in read_records(self._directory):
-            if record.get("key") == delegation_id:
+        for name in record_names(self._directory):
+            if not name.endswith(f"{key_mark(delegation_id)}{RECORD}"):
+                continue
+            record = _read(f"{self._directory}/{name}")
+            if record is not None and record.get("key") == delegation_id:
                 return str(record["fields"]["told"])
         return None
 
@@ -204,19 +211,13 @@ def _write_all(descriptor: int, content: bytes) -> None:
         content = content[os.write(descriptor, content) :]
 
 
-def read_records(directory: str) -> Iterator[dict[str, Any]]:
-    """Those that wait, oldest first, as far as they can be read."""
-    for name in record_names(directory):
-        record = _read(f"{directory}/{name}")
-        if record is not None:
-            yield record
-
-
-def record_names(directory: str) -> list[str]:
-    try:
-        return sorted(name for name in os.listdir(directory) if name.endswith(RECORD))
-    except OSError:
-        return []
+def settle_partial(directory: str) -> None:
+    """What killed hooks have left: whole records wait like the others, and the rest is removed."""
+    for path in stale_files(directory, lambda name: name.endswith(PARTIAL) and not name.startswith(COPY)):
+        if _read(path) is None:
+            os.unlink(path)
+        else:
+            os.rename(path, f"{path.removesuffix(PARTIAL)}{RECORD}")
 
 
 def forget_marks(directory: str, known: set[str]) -> None:

@@ -26,7 +26,7 @@ class Gate:
             os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self._file = FileIO(path, "r+")
 
-    def pass_within(self, seconds: float) -> float:
+    def pass_within(self, seconds: float, look_every: float | None = None) -> float:
         """How many of the seconds are left; 0 if the gate stayed shut."""
         since = 0.0
         while True:
@@ -37,7 +37,7 @@ class Gate:
                 since = since or now
                 if now - since >= seconds:
                     return 0.0
-                time.sleep(max(_LAST_LOOK, _FIRST_LOOK - (now - since) / 20))
+                time.sleep(look_every or max(_LAST_LOOK, _FIRST_LOOK - (now - since) / 20))
             except OSError:
                 # a file system without such locks: there is no gate then
                 return seconds

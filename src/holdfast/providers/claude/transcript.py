@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 SYNTHETIC = "<synthetic>"
 #: bytes that are looked at in one go; what lies behind them is next time's
 MOST = 8 * 1024 * 1024
+#: further bytes in which the end of a longer line is looked for: no agent writes such a line, but a file may be a hole
+LONGEST_LINE = 4 * MOST
 
 
 def read_usage(path: str, offset: int = 0, counted: str | None = None, since: str = "") -> Reading | None:
@@ -32,7 +34,9 @@ def read_usage(path: str, offset: int = 0, counted: str | None = None, since: st
     a time as the file writes it: a fork's file begins with copies of what its parent has paid for.
     """
     try:
-        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - a hook's process
+            return None
+        file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (OSError, ValueError):
         return None
     try:
@@ -63,13 +67,11 @@ def _begins_line(file: int, offset: int) -> bool:
 
 
 def _end_of_line(file: int, begin: int) -> int:
-    """Behind a line that is too long to be looked at; ``begin`` while it is being written."""
-    at = begin + MOST
-    while block := os.pread(file, MOST, at):
-        found = block.find(b"\n")
+    """Behind a line that is too long to be looked at; ``begin`` while it is being written, or has no end in sight."""
+    for at in range(begin + MOST, begin + MOST + LONGEST_LINE, MOST):
+        found = os.pread(file, MOST, at).find(b"\n")
         if found >= 0:
             return at + found + 1
-        at += len(block)
     return begin
 
 
