@@ -134,7 +134,9 @@ def _whole(past: Sequence[PastTurn], size: int) -> Told | None:
     """Every turn in its own words, or None if that is more than ``size`` bytes."""
     if not past:
         return Told("")
-    if len(past) * LEAST_TURN_BYTES > size or any(each.is_outline or each.calls_unread for each in past):
+    if len(past) * LEAST_TURN_BYTES > max(size, 0) or any(
+        each.is_outline or each.calls_unread for each in past
+    ):
         return None
     texts: list[str] = []
     room = size + len(_GAP)
