@@ -38,7 +38,7 @@ def key_mark(key: str | None) -> str:
         return ""
     import zlib  # only where there is a spool
 
-    return f"-{zlib.crc32(key.encode()):08x}"
+    return f"-{zlib.crc32(key.encode(errors='replace')):08x}"
 
 
 def stale_files(directory: str, is_partial: Callable[[str], bool]) -> Iterator[str]:
