@@ -6,6 +6,8 @@ import subprocess
 import pytest
 
 from holdfast import Holdfast
+from holdfast.domain.turns import NewTurn
+from holdfast.testing.builders import a_claim, a_runtime
 from tests.acceptance.command import default_database, holdfast, ok, on_terminal
 
 
@@ -132,3 +134,25 @@ def _completed(*words: str) -> list[str]:
     )
     assert (done.code, done.err) == (0, "")
     return [line.partition(",")[2] for line in done.lines if line]
+
+
+@pytest.mark.parametrize("foreground", [False, True], ids=["from the queue", "a person's own"])
+def test_a_turn_whose_worker_never_comes_back_can_be_taken_away_from_it(
+    each_engine: str, library: Holdfast, foreground: bool
+) -> None:
+    session = library.create("a", name="deploy")
+    there = a_runtime()
+    library.store.register_runtime(there)
+    taken = a_claim(runtime=there, owner="1/2/elsewhere/boot/pids/host", lease_seconds=3600.0)
+    if foreground:
+        library.store.start_turn(session.id, NewTurn("go", there.provider, foreground=True), taken)
+    else:
+        library.store.enqueue_turn(session.id, NewTurn("go", there.provider))
+        library.store.claim_turn(taken)
+
+    assert "was asked to stop" in ok("cancel", "deploy").lines[0]
+    assert holdfast("rm", "deploy", "--yes").code == 4
+    forced = ok("cancel", "deploy", "--force").lines
+
+    assert forced == ["turn 1 is cancelled"]
+    assert ok("rm", "deploy", "--yes").code == 0

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.domain.turns import ProcessMark
+from holdfast.clock import Instant
+from holdfast.domain.ids import ConversationId, SessionId
+from holdfast.domain.turns import Lease, ProcessMark
 from holdfast.errors import ConfigError
 from holdfast.processes.machine import Machine, machine_id, this_machine
 from holdfast.processes.owners import ON_LINUX, Place, boot_id, has_ended, process_start
@@ -187,3 +189,73 @@ def test_ps_tells_the_same_where_there_is_no_proc(monkeypatch: pytest.MonkeyPatc
     assert abs(began - listed.started_at) <= 1  # Linux works it out anew each time
     assert abs(began - now) < 30
     assert (listed.parent, listed.group) == (os.getpid(), process.pid)
+
+
+# --- copies of a machine ---
+
+GONE_HERE = "999999/1/m/boot-1/pid:[7]/host"
+BEFORE_THE_BOOT = "999999/1/m/boot-0/pid:[7]/host"
+
+
+def a_lease(owner: str, until: int = 60) -> Lease:
+    return Lease(SessionId("s"), ConversationId("c"), 1, 1, 1, owner, Instant(until))
+
+
+def a_machine(folder: Path, boot: str = BOOT) -> Machine:
+    folder.mkdir(exist_ok=True)
+    return Machine("m", boot, folder)
+
+
+def silent(machine: Machine) -> None:
+    """Nobody has renewed anything for a while."""
+    assert machine.folder is not None
+    for file in (machine.folder / "leases").iterdir():
+        os.utime(file, (1, 1))
+
+
+def test_a_lease_of_a_process_that_is_gone_is_lost_where_it_was_held(tmp_path: Path) -> None:
+    machine = a_machine(tmp_path / "data")
+    machine.witness(a_lease(GONE_HERE))
+    assert machine.has_lost(a_lease(GONE_HERE))
+    assert not machine.has_lost(a_lease(machine.this_process()))
+    machine.forget(a_lease(GONE_HERE))
+    assert not machine.has_lost(a_lease(GONE_HERE))
+
+
+@pytest.mark.parametrize("boot", [BOOT, "boot-2/pid:[7]/host"], ids=["of a snapshot", "of a disk"])
+def test_a_copy_made_before_knows_nothing_of_the_lease(tmp_path: Path, boot: str) -> None:
+    original, copy = a_machine(tmp_path / "data"), a_machine(tmp_path / "copy", boot)
+    original.witness(a_lease(GONE_HERE))
+    assert copy.is_gone(GONE_HERE), "all that it sees says so"
+    assert not copy.has_lost(a_lease(GONE_HERE))
+
+
+def test_a_copy_made_meanwhile_sees_that_the_lease_was_renewed_elsewhere(tmp_path: Path) -> None:
+    original = a_machine(tmp_path / "data")
+    original.witness(a_lease(GONE_HERE))
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    copy = a_machine(tmp_path / "copy", "boot-2/pid:[7]/host")
+    renewed = a_lease(GONE_HERE, until=75)
+    original.witness(renewed)
+    silent(copy)
+    assert not copy.has_lost(renewed)
+    assert original.has_lost(renewed)
+
+
+def test_after_a_boot_a_lease_is_lost_once_its_holder_was_silent(tmp_path: Path) -> None:
+    machine = a_machine(tmp_path / "data")
+    machine.witness(a_lease(BEFORE_THE_BOOT))
+    assert not machine.has_lost(a_lease(BEFORE_THE_BOOT))
+    silent(machine)
+    assert machine.has_lost(a_lease(BEFORE_THE_BOOT))
+
+
+def test_witnesses_that_nobody_removed_do_not_stay_for_good(tmp_path: Path) -> None:
+    machine = a_machine(tmp_path / "data")
+    machine.forget_old()
+    machine.witness(a_lease(GONE_HERE))
+    machine.forget_old()
+    assert len(list((tmp_path / "data" / "leases").iterdir())) == 1
+    silent(machine)
+    machine.forget_old()
+    assert list((tmp_path / "data" / "leases").iterdir()) == []

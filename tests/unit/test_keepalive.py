@@ -3,8 +3,10 @@
 import json
 import logging
 import threading
+import time
 from dataclasses import replace
 from io import StringIO
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -13,10 +15,10 @@ from holdfast.cli.json_logs import JsonLines
 from holdfast.clock import Instant
 from holdfast.domain.ids import ConversationId, SessionId
 from holdfast.domain.policy import QueuePolicy
-from holdfast.domain.turns import Lease
+from holdfast.domain.turns import Heartbeat, Lease
 from holdfast.engine.running.keepalive import KeepAlive
 from holdfast.engine.running.log_subject import go_on_about, lease_fields, lines_about, log_subject
-from holdfast.errors import Forbidden, HoldfastError, NotFound, TooMany, Unauthenticated
+from holdfast.errors import Forbidden, HoldfastError, NotFound, StoreUnavailable, TooMany, Unauthenticated
 from holdfast.processes.process import StopCause
 from holdfast.store.contract import Store
 
@@ -106,3 +108,55 @@ def test_what_it_logs_is_about_the_turn_that_it_keeps() -> None:
     assert len(lines) == 2, "it cannot be renewed, and the grace is over"
     assert {(line["session"], line["turn"], line["attempt"]) for line in lines} == {("agent-1", 1, 2)}
     assert dict(log_subject()) == {}, "nothing that is logged later is about it"
+
+
+class Fading:
+    """A store that renews once, answers looks for a while longer, and then nothing any more."""
+
+    def __init__(self, looks: int) -> None:
+        self.renewed_at = 0.0
+        self._looks = looks
+
+    def heartbeat(self, lease: Lease, _: float) -> Heartbeat:
+        if self.renewed_at:
+            raise StoreUnavailable("there", "away")
+        self.renewed_at = time.monotonic()
+        return Heartbeat(lease, cancel_requested=False)
+
+    def get_turn(self, *_: object) -> Any:
+        self._looks -= 1
+        if self._looks < 0:
+            raise StoreUnavailable("there", "away")
+        return SimpleNamespace(cancel_requested=False)
+
+
+def test_the_grace_counts_from_the_last_renewal_whatever_was_answered_since() -> None:
+    policy = QueuePolicy(heartbeat_seconds=0.3, lease_seconds=1.5, grace_seconds=1.5, poll_seconds=0.05)
+    store, told = Fading(looks=25), threading.Event()
+    alive = KeepAlive(cast("Store", store), LEASE, policy)
+    alive.watch(lambda _: told.set())
+    with alive:
+        assert told.wait(30)
+        ended = time.monotonic()
+
+    assert alive.cause is StopCause.LEASE_LOST
+    assert ended - store.renewed_at < policy.lease_seconds, "another one may hold the turn by now"
+
+
+@pytest.mark.parametrize("grace", [0.0, 0.01])
+def test_a_grace_that_is_shorter_than_a_heartbeat_does_not_end_a_turn_that_is_renewed(grace: float) -> None:
+    policy = QueuePolicy(heartbeat_seconds=0.2, lease_seconds=1, grace_seconds=grace, poll_seconds=0.05)
+    renewals = list[float]()
+
+    class Granting(Fading):
+        def heartbeat(self, lease: Lease, _: float) -> Heartbeat:
+            renewals.append(time.monotonic())
+            return Heartbeat(lease, cancel_requested=False)
+
+    alive = KeepAlive(cast("Store", Granting(looks=10_000)), LEASE, policy)
+    with alive:
+        until = time.monotonic() + 30
+        while len(renewals) < 6 and time.monotonic() < until:
+            time.sleep(0.02)
+
+    assert (len(renewals) >= 6, alive.cause) == (True, None)

@@ -11,7 +11,7 @@ from holdfast.cli.arguments import TURN, session_argument
 from holdfast.cli.command import command, pass_invocation
 from holdfast.cli.harmless import one_line
 from holdfast.cli.invocation import Invocation
-from holdfast.domain.turns import TurnStatus
+from holdfast.domain.turns import Turn
 from holdfast.engine.documents import session_document, turn_document
 from holdfast.errors import Conflict
 
@@ -83,23 +83,38 @@ def relocate(run: Invocation, session: str, directory: str) -> None:
 @click.option(
     "--turn", type=TURN, metavar="TURN", help="This one; by default the session's newest open turn."
 )
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Do not wait for its worker: take the turn away from it. For a worker that is gone for good.",
+)
 @pass_invocation
-def cancel(run: Invocation, session: str, turn: int | None) -> None:
+def cancel(run: Invocation, session: str, turn: int | None, force: bool) -> None:
     """Stop a turn that waits or runs.
 
-    One that waits is cancelled at once, one that runs when its worker next renews its lease. The agent is
-    ended with everything it started; the session is kept and can go on.
+    One that waits is cancelled at once, one that runs when its worker next looks. The agent is ended with
+    everything it started; the session is kept and can go on. With --force nobody is asked: what a worker
+    still reports of the turn afterwards does not count, and an agent on another machine may run on.
     """
     session_id = run.find(session)
-    run.holdfast.take_over(session_id)
-    chosen = turn if turn is not None else _open_turn(run, session_id)
-    cancelled = run.holdfast.cancel(session_id, chosen)
+    chosen = turn
+    if force and turn is None:
+        chosen = _open_turn(run, session_id)
+    taken = run.holdfast.take_over(session_id, by_force=force)
+    if taken is not None and taken.seq == chosen and not taken.status.is_open:
+        _tell_cancelled(run, taken)
+        return
+    chosen = chosen if chosen is not None else _open_turn(run, session_id)
+    _tell_cancelled(run, run.holdfast.cancel(session_id, chosen))
+
+
+def _tell_cancelled(run: Invocation, turn: Turn) -> None:
     if run.json:
-        output.document(turn_document(cancelled))
-    elif cancelled.status is TurnStatus.CANCELLED:
-        output.say(f"turn {chosen} is cancelled")
+        output.document(turn_document(turn))
+    elif turn.status.is_open:
+        output.say(f"turn {turn.seq} was asked to stop")
     else:
-        output.say(f"turn {chosen} was asked to stop")
+        output.say(f"turn {turn.seq} is {turn.status}")
 
 
 def _open_turn(run: Invocation, session_id: str) -> int:

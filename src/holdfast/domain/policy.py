@@ -22,6 +22,8 @@ OCCASIONS = frozenset(occasion.value for occasion in Occasion)
 # Bounds that keep every instant and every wait computed from a policy inside 64 bits.
 MAX_COUNT = 1_000_000
 MAX_SECONDS = 100 * 365 * 24 * 3600.0
+#: of a lease: whoever died with one keeps others waiting no longer
+MAX_LEASE_SECONDS = 3600.0
 MAX_LOCK_TRIES = 100
 MAX_LOCK_BACKOFF = 10.0
 MIN_CONTEXT_TOKENS = 500  #: below this not even the headings fit
@@ -155,7 +157,7 @@ class QueuePolicy:
     affinity_seconds: float = 30.0
 
     def __post_init__(self) -> None:
-        _above_zero("lease_seconds", self.lease_seconds, MAX_SECONDS)
+        _above_zero("lease_seconds", self.lease_seconds, MAX_LEASE_SECONDS)
         _above_zero("heartbeat_seconds", self.heartbeat_seconds, MAX_SECONDS)
         _rising({"heartbeat_seconds": self.heartbeat_seconds, "lease_seconds": self.lease_seconds})
         _between("grace_seconds", self.grace_seconds, 0, MAX_SECONDS)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from enum import StrEnum
 
-from holdfast.clock import Instant
+from holdfast.clock import SECOND, Instant
 from holdfast.domain.approvals import Approval, NewApproval
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.decisions import Decided, Decision, DecisionKind, Reason, Refuse
@@ -14,6 +14,7 @@ from holdfast.domain.failures import Failure
 from holdfast.domain.ids import AttemptId, ConversationId, ProviderSessionId, RuntimeId, SessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import NOTHING_YET, Pointer, Rights, TranscriptMark
+from holdfast.domain.policy import MAX_LEASE_SECONDS
 from holdfast.domain.records import record
 from holdfast.domain.redaction import Json
 from holdfast.domain.runtimes import Runtime
@@ -129,6 +130,10 @@ class Turn:
         )
 
 
+#: in microseconds; what lies further in the future was not granted by this clock
+LONGEST_LEASE = round((MAX_LEASE_SECONDS + 300) * SECOND)
+
+
 @record
 class Lease:
     """The right to write to one turn; ``fence`` proves it."""
@@ -140,6 +145,10 @@ class Lease:
     fence: int
     owner: str
     expires_at: Instant
+
+    def is_over(self, now: Instant) -> bool:
+        """Expired; or longer than any lease can be, as after the clock was set back, or of an older version."""
+        return self.expires_at <= now or self.expires_at > now + LONGEST_LEASE
 
 
 @record

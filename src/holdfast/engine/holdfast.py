@@ -279,10 +279,14 @@ class Holdfast(Conversations):
         self.take_over(session_id)
         super().remove(session_id)
 
-    def take_over(self, session_id: str) -> None:
-        """End what an owner that is gone left running of this session, and free its turn."""
-        if self.store.holder(check_id("session", session_id)) is not None:
-            self._work.take_over(session_id)
+    def take_over(self, session_id: str, *, by_force: bool = False) -> Turn | None:
+        """End what an owner that is gone left running of this session, and free its turn, which is returned.
+
+        ``by_force``: take it from whoever has it. Only for an owner that does not come back.
+        """
+        if self.store.holder(check_id("session", session_id)) is None:
+            return None
+        return self._work.take_over(session_id, by_force=by_force)
 
     def wait(self, session_id: str, timeout: float | None = None) -> Waited:
         """Until its work is done, has failed, or needs a person; at most ``timeout`` seconds."""

@@ -61,9 +61,9 @@ class Work:
     def recover(self) -> tuple[Turn, ...]:
         return recover_all(self._store, self.agents.machine)
 
-    def take_over(self, session_id: str) -> None:
+    def take_over(self, session_id: str, *, by_force: bool = False) -> Turn | None:
         """From an owner that is gone, so that nothing of its turn runs on behind what comes next."""
-        recover_session(self._store, self.agents.machine, session_id)
+        return recover_session(self._store, self.agents.machine, session_id, by_force=by_force)
 
     def adopt(self, session_id: SessionId, provider: str) -> None:
         """What was made by hand, where the provider is installed at all."""

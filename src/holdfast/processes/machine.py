@@ -8,22 +8,35 @@ import re
 from contextlib import suppress
 from pathlib import Path
 
+from holdfast.clock import SECOND, system_clock
 from holdfast.domain.records import record
-from holdfast.domain.turns import ProcessMark
+from holdfast.domain.turns import Lease, ProcessMark
 from holdfast.errors import ConfigError
 from holdfast.processes.owners import Place, boot_id, is_gone, make_owner, place_of, process_start
 
 _SYSTEM_ID = Path("/etc/machine-id")
 _OWN_ID = "machine-id"
+_LEASES = "leases"
+#: after a boot, whoever held a lease must have been silent for longer than two heartbeats
+_SILENT_SECONDS = 35.0
+#: what nobody has removed by then is about nothing any more
+_OLD_SECONDS = 2 * 24 * 3600.0
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
 @record
 class Machine:
-    """``boot`` is one run of a kernel, the processes seen in it, and the name it goes by: ``boot/pids/host``."""
+    """``boot`` is one run of a kernel, the processes seen in it, and the name it goes by: ``boot/pids/host``.
+
+    Machines made from one image share everything that is on a disk, and those made from one snapshot of a
+    running machine even the boot. So a process that does not exist here may exist in the copy. What they do not
+    share is what happened since: each holder of a lease leaves a witness in ``folder`` that says until when it
+    was granted to it, and only a lease that nobody renewed since then is one that this machine held last.
+    """
 
     id: str
     boot: str
+    folder: Path | None = None  #: for witnesses; without one nobody asks for them
 
     def place(self, machine: str, boot: str) -> Place:
         return place_of(boot, self.boot) if machine == self.id else Place.ELSEWHERE
@@ -40,8 +53,59 @@ class Machine:
         return make_owner(pid, process_start(pid), self.id, self.boot)
 
     def is_gone(self, owner: str) -> bool:
-        """True only if the process behind an owner provably does not exist any more."""
+        """True only if the process behind an owner does not exist any more, on this machine."""
         return is_gone(owner, self.id, self.boot)
+
+    def has_lost(self, lease: Lease) -> bool:
+        """True only if the lease was held on this very machine, by a process that provably does not exist any more."""
+        if not self.is_gone(lease.owner):
+            return False
+        if self.folder is None:
+            return True
+        try:
+            path = self._witness_of(lease)
+            granted, seen_at = int(path.read_text()), path.stat().st_mtime
+        except (OSError, ValueError):
+            return False
+        if granted < lease.expires_at:
+            return False
+        is_past = self.place_of_owner(lease.owner) is Place.PAST
+        return not is_past or abs(system_clock() / SECOND - seen_at) > _SILENT_SECONDS
+
+    def witness(self, lease: Lease) -> None:
+        """This process holds it, until then. Without the file others wait until the lease expires."""
+        if self.folder is None:
+            return
+        path = self._witness_of(lease)
+        fresh = path.with_name(f"{path.name}.{os.getpid()}.{os.urandom(4).hex()}")
+        with suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            fresh.write_text(str(lease.expires_at))
+            fresh.replace(path)
+
+    def forget(self, lease: Lease) -> None:
+        """Nobody holds it any more."""
+        if self.folder is not None:
+            with suppress(OSError):
+                self._witness_of(lease).unlink()
+
+    def forget_old(self) -> None:
+        """What processes that were killed have left behind."""
+        if self.folder is None:
+            return
+        with suppress(OSError):
+            for file in (self.folder / _LEASES).iterdir():
+                if system_clock() / SECOND - file.stat().st_mtime > _OLD_SECONDS:
+                    file.unlink(missing_ok=True)
+
+    def place_of_owner(self, owner: str) -> Place:
+        parts = owner.split("/", 3)
+        return self.place(parts[2], parts[3]) if len(parts) == 4 else Place.ELSEWHERE
+
+    def _witness_of(self, lease: Lease) -> Path:
+        assert self.folder is not None
+        name = f"{lease.owner} {lease.conversation_id} {lease.seq} {lease.attempt} {lease.fence}"
+        return self.folder / _LEASES / hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:32]
 
 
 def describe_owner(owner: str) -> str:
@@ -52,7 +116,7 @@ def describe_owner(owner: str) -> str:
 
 def this_machine(data_dir: Path) -> Machine:
     """ConfigError if the machine's id can be neither read nor made."""
-    return Machine(machine_id(data_dir), boot_id())
+    return Machine(machine_id(data_dir), boot_id(), data_dir)
 
 
 def machine_id(data_dir: Path) -> str:

@@ -111,6 +111,7 @@ class SqlStore(HookVerbs):
         policy: Policy,
         call: Call | None = None,
         by: str | None = None,
+        clockwork: heads.Clockwork | None = None,
     ) -> None:
         """With a ``call``, the verb that is called on it happens once, however often it is called.
 
@@ -122,18 +123,19 @@ class SqlStore(HookVerbs):
         self.workspace = workspace
         self._policy = policy
         self.where = driver.where
+        self._clockwork = clockwork or heads.Clockwork()
 
     def within(self, workspace: Workspace) -> SqlStore:
         """The same store for another workspace; it is closed with this one."""
-        return SqlStore(self._driver, workspace, self._policy, by=self._by)
+        return SqlStore(self._driver, workspace, self._policy, by=self._by, clockwork=self._clockwork)
 
     def signed(self, by: str) -> SqlStore:
         """The same store, used by somebody else than who runs this process."""
-        return SqlStore(self._driver, self.workspace, self._policy, self._call, by)
+        return SqlStore(self._driver, self.workspace, self._policy, self._call, by, self._clockwork)
 
     def once(self, call: Call) -> SqlStore:
         """The same store, for this one call of a verb that writes and is not idempotent by itself."""
-        return SqlStore(self._driver, self.workspace, self._policy, call, self._by)
+        return SqlStore(self._driver, self.workspace, self._policy, call, self._by, self._clockwork)
 
     def _read(self) -> Scope:
         return Scope(self._driver.read(), self.workspace, self._policy, self.where, self._by)
@@ -298,7 +300,7 @@ class SqlStore(HookVerbs):
             return turns.head_of_session(s, sessions.get(s, session_id))
 
     def claim_turn(self, request: ClaimRequest) -> Claim | None:
-        return self._write(claims.claim, request)
+        return self._write(claims.claim, request, self._clockwork)
 
     def watch_queue(self) -> QueueWatch:
         return self._driver.watch(self.workspace, self._has_ready_turns)

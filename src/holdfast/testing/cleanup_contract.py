@@ -236,7 +236,7 @@ class CleanupContract:
     def test_a_leased_session_is_not_idle(self, store: Store, clock: ManualClock) -> None:
         session = begin(store)
         enqueue(store, session, "one")
-        claim(store, session, lease_seconds=10 * HOUR)
+        claim(store, session, lease_seconds=HOUR)
         assert store.clean_up(Old(clock.advance(HOUR))) == NOTHING
 
     def test_a_session_with_a_waiting_turn_is_not_idle(self, store: Store, clock: ManualClock) -> None:
@@ -247,7 +247,7 @@ class CleanupContract:
     def test_a_final_session_whose_turn_still_runs_stays(self, store: Store, clock: ManualClock) -> None:
         session = begin(store)
         enqueue(store, session, "one")
-        claim(store, session, lease_seconds=10 * HOUR)
+        claim(store, session, lease_seconds=HOUR)
         closed(store, session)
         assert store.clean_up(Old(clock.advance(HOUR))) == NOTHING
 

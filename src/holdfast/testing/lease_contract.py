@@ -12,7 +12,7 @@ from holdfast.domain.decisions import Fresh, Reason
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.pointers import NO_RIGHTS, Rights
 from holdfast.domain.turns import AttemptStatus, Launch, Lease, Orphan, TurnRequest, TurnStatus
-from holdfast.errors import Conflict, LeaseLost, NotFound
+from holdfast.errors import Conflict, InvalidInput, LeaseLost, NotFound
 from holdfast.store.contract import Store
 from holdfast.testing.builders import (
     a_claim,
@@ -28,6 +28,10 @@ from holdfast.testing.steps import begin, claim, enqueue, run, snapshot
 
 GONE = Failure(FailureClass.GONE, "no conversation found")
 FRESH = Fresh(Reason.NO_POINTER, ())
+
+
+#: as long as a lease may be
+HOUR = 3600.0
 
 
 def pin_again(store: Store, lease: Lease) -> None:
@@ -409,3 +413,24 @@ class LeaseContract:
         enqueue(store, session, "go")
 
         store.record_events(claim(store, session).lease, [])
+
+    @pytest.mark.parametrize("seconds", [0.0, -1.0, HOUR + 0.001, 1e11, float("nan")])
+    def test_a_lease_lasts_an_hour_at_the_most(self, store: Store, seconds: float) -> None:
+        session = begin(store)
+        enqueue(store, session, "one")
+        with pytest.raises(InvalidInput, match="lease_seconds"):
+            store.claim_turn(a_claim(lease_seconds=seconds))
+        lease = claim(store, session, lease_seconds=HOUR).lease
+        with pytest.raises(InvalidInput, match="lease_seconds"):
+            store.heartbeat(lease, seconds)
+        assert store.heartbeat(lease, HOUR).lease.expires_at == lease.expires_at
+
+    def test_a_lease_from_a_future_that_cannot_be_is_over(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        enqueue(store, session, "one")
+        claim(store, session, lease_seconds=60.0)
+        clock.advance(-2 * HOUR)
+
+        (orphan,) = store.orphans()
+
+        assert store.recover(orphan).status is TurnStatus.QUEUED

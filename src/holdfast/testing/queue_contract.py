@@ -225,6 +225,49 @@ class QueueContract:
         clock.advance(MICROSECOND)
         assert take(store).turn.prompt == "later"
 
+    @pytest.mark.parametrize("back", [60, 2 * 3600, 400 * 24 * 3600])
+    def test_a_wait_lasts_as_long_as_it_was_asked_for_though_the_clock_is_set_back(
+        self, store: Store, clock: ManualClock, back: int
+    ) -> None:
+        session = begin(store)
+        enqueue(store, session, "later", not_before=after(clock(), 30))
+        assert store.claim_turn(a_claim()) is None
+
+        clock.advance(-back)
+
+        assert store.claim_turn(a_claim()) is None
+        assert store.get_turn(session.conversation_id, 1).not_before == after(clock(), 30)
+        enqueue(store, session, "behind it")
+        clock.advance(29)
+        assert store.claim_turn(a_claim()) is None
+        clock.advance(1)
+        assert take(store).turn.prompt == "later"
+
+    def test_a_retry_waits_as_long_as_it_was_to_though_the_clock_is_set_back(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        enqueue(store, begin(store), "again")
+        store.finish_turn(take(store).lease, failed(retry_at=after(clock(), 6)))
+
+        clock.advance(-2 * 3600)
+
+        assert store.claim_turn(a_claim()) is None
+        clock.advance(6)
+        assert take(store).turn.prompt == "again"
+
+    def test_waits_that_began_after_the_clock_was_set_back_are_left_alone(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        enqueue(store, begin(store), "before", not_before=after(clock(), 30))
+        assert store.claim_turn(a_claim()) is None
+        clock.advance(-7200)
+        enqueue(store, begin(store), "after", not_before=after(clock(), 10))
+        assert store.claim_turn(a_claim()) is None
+        clock.advance(10)
+        assert take(store).turn.prompt == "after"
+        clock.advance(20)
+        assert take(store).turn.prompt == "before"
+
     def test_a_delayed_head_holds_its_session_and_no_other(self, store: Store, clock: ManualClock) -> None:
         session, other = begin(store), begin(store)
         enqueue(store, session, "later", not_before=after(clock(), 60))

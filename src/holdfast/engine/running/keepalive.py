@@ -13,33 +13,45 @@ from typing import Self
 from holdfast.domain.policy import QueuePolicy
 from holdfast.domain.turns import Lease
 from holdfast.errors import HoldfastError, LeaseLost
+from holdfast.processes.machine import Machine
 from holdfast.processes.process import StopCause
 from holdfast.store.contract import Store
 
 log = logging.getLogger("holdfast")
 
+_TRIES_IN_GRACE = 4
+_ENDING_SECONDS = 1.0
+
 
 class KeepAlive:
     """``stop`` is called, from the thread, when the turn must end: it was cancelled, or is no longer ours.
 
-    An outage of the store is sat out for the grace period: an expired lease that nobody took can
-    still be renewed.
+    An outage of the store is sat out for the grace period, which counts from the last renewal that the store
+    granted: until then nobody else can have taken the turn if the grace is no longer than the lease. An expired
+    lease that nobody took can still be renewed.
     """
 
-    def __init__(self, store: Store, lease: Lease, policy: QueuePolicy) -> None:
+    def __init__(
+        self, store: Store, lease: Lease, policy: QueuePolicy, machine: Machine | None = None
+    ) -> None:
         self._store = store
+        self._machine = machine  #: which keeps proof that the lease is held here
         self._lease = lease
         self._policy = policy
         self._stop: Callable[[StopCause], None] | None = None
         self._cause: StopCause | None = None
         self._lock = threading.Lock()
         self._done = threading.Event()
-        self._look_seconds = min(policy.poll_seconds, policy.heartbeat_seconds)
-        self._unanswered_since: float | None = None  #: when the store was first asked without an answer
+        # a heartbeat at the least, and heartbeats often enough for several of them within it
+        self._grace = max(policy.grace_seconds, min(2 * policy.heartbeat_seconds, policy.lease_seconds))
+        self._heartbeat_seconds = min(policy.heartbeat_seconds, self._grace / _TRIES_IN_GRACE)
+        self._look_seconds = min(policy.poll_seconds, self._heartbeat_seconds)
+        self._renewed = time.monotonic()  #: when the store was asked for the lease that it last granted
         self._given_up = False
         self._threads: list[threading.Thread] = []
 
     def __enter__(self) -> Self:
+        self._witness(self._lease)
         for work, name in ((self._renew_on, "holdfast-lease"), (self._guard, "holdfast-grace")):
             # what it logs is about the same turn
             run = copy_context().run
@@ -53,6 +65,8 @@ class KeepAlive:
         self._done.set()
         for thread in self._threads:
             thread.join()
+        if self._machine is not None:
+            self._machine.forget(self._lease)
 
     @property
     def cause(self) -> StopCause | None:
@@ -62,7 +76,14 @@ class KeepAlive:
     def replace(self, lease: Lease) -> None:
         """A fallback goes on under a new token."""
         with self._lock:
-            self._lease = lease
+            former, self._lease = self._lease, lease
+        self._witness(lease)
+        if self._machine is not None:
+            self._machine.forget(former)
+
+    def _witness(self, lease: Lease) -> None:
+        if self._machine is not None:
+            self._machine.witness(lease)
 
     def watch(self, stop: Callable[[StopCause], None] | None) -> None:
         """Who to tell; told at once if there is something to tell already."""
@@ -73,14 +94,12 @@ class KeepAlive:
             stop(cause)
 
     def _renew_on(self) -> None:
-        renewed = time.monotonic()
         is_cut_off = False
         while not self._done.wait(self._look_seconds) and not self._given_up:
-            if self._unanswered_since is None:
-                self._unanswered_since = time.monotonic()
             try:
-                if time.monotonic() - renewed >= self._policy.heartbeat_seconds:
-                    cancelled, renewed = self._renew(), time.monotonic()
+                asked = time.monotonic()
+                if is_cut_off or asked - self._renewed >= self._heartbeat_seconds:
+                    cancelled, self._renewed = self._renew(), asked
                 else:
                     cancelled = self._is_cancelled()
             except LeaseLost:
@@ -92,20 +111,21 @@ class KeepAlive:
             else:
                 if is_cut_off:
                     log.info("the lease is renewed again")
-                self._unanswered_since, is_cut_off = None, False
+                is_cut_off = False
                 if cancelled:
                     self.tell(StopCause.CANCELLED)
 
     def _guard(self) -> None:
         """Asks the store nothing: one that neither answers nor fails holds up whoever asks it."""
-        while not self._done.wait(self._look_seconds):
-            since = self._unanswered_since
-            if since is not None and time.monotonic() - since > self._policy.grace_seconds:
-                log.warning(
-                    "the store did not answer for %g s: the agent is ended", self._policy.grace_seconds
-                )
+        while not self._done.wait(max(0.0, min(self._look_seconds, self._left()))):
+            if self._left() <= 0:
+                log.warning("the store did not renew the lease for %g s: the agent is ended", self._grace)
                 self._give_up()
                 return
+
+    def _left(self) -> float:
+        """Seconds of the grace, without what it takes to end an agent."""
+        return self._renewed + self._grace - min(_ENDING_SECONDS, self._grace / 10) - time.monotonic()
 
     def _give_up(self) -> None:
         self._given_up = True
@@ -122,7 +142,9 @@ class KeepAlive:
         with self._lock:
             lease = self._lease
         try:
-            return self._store.heartbeat(lease, self._policy.lease_seconds).cancel_requested
+            renewed = self._store.heartbeat(lease, self._policy.lease_seconds)
+            self._witness(renewed.lease)
+            return renewed.cancel_requested
         except LeaseLost:
             with self._lock:
                 replaced = lease.fence != self._lease.fence

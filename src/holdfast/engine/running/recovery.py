@@ -19,13 +19,18 @@ log = logging.getLogger("holdfast")
 _MOST = 1000
 
 
-def recover_session(store: Store, machine: Machine, session_id: str) -> Turn | None:
-    """The turn that was taken from an owner who is provably gone, or whose lease has expired; else None."""
+def recover_session(
+    store: Store, machine: Machine, session_id: str, *, by_force: bool = False
+) -> Turn | None:
+    """The turn that was taken from an owner who is provably gone, or whose lease has expired; else None.
+
+    ``by_force``: a person says that the owner is gone. If it is not, its writes are fenced off.
+    """
     orphan = store.holder(session_id)
     if orphan is None:
         return None
-    is_gone = machine.is_gone(orphan.lease.owner)
-    if not is_gone and orphan.lease.expires_at > store.now():
+    is_gone = by_force or machine.has_lost(orphan.lease)
+    if not is_gone and not orphan.lease.is_over(store.now()):
         return None
     with lines_about(lease_fields(orphan.lease)):
         return _recover(store, machine, orphan, owner_is_gone=is_gone)
@@ -43,8 +48,8 @@ def recover_all(
     now = store.now()
     leased = store.orphans(_MOST, even_live=True)
     for orphan in leased:
-        is_gone = machine.is_gone(orphan.lease.owner)
-        is_left = is_gone or (even_expired and orphan.lease.expires_at <= now)
+        is_gone = machine.has_lost(orphan.lease)
+        is_left = is_gone or (even_expired and orphan.lease.is_over(now))
         if orphan.lease.session_id in besides or not is_left:
             continue
         with lines_about(lease_fields(orphan.lease)):
@@ -52,6 +57,7 @@ def recover_all(
                 recovered.append(_recover(store, machine, orphan, owner_is_gone=is_gone))
             except (NotFound, StoreCorrupt) as exc:
                 log.warning("turn %s of %s stays: %s", orphan.lease.seq, orphan.lease.session_id, exc)
+    machine.forget_old()
     end_strays(store, machine, besides={marker_of(orphan.lease, store.workspace) for orphan in leased})
     return tuple(turn for turn in recovered if turn is not None)
 
@@ -68,9 +74,11 @@ def _recover(store: Store, machine: Machine, orphan: Orphan, *, owner_is_gone: b
         log.warning("turn %s: a process of it cannot be ended", orphan.lease.seq)
         return None
     try:
-        return store.recover(orphan, owner_is_gone=owner_is_gone, response=_said(store, orphan.lease))
+        turn = store.recover(orphan, owner_is_gone=owner_is_gone, response=_said(store, orphan.lease))
     except Conflict:
         return None  # someone else was faster
+    machine.forget(orphan.lease)
+    return turn
 
 
 def _said(store: Store, lease: Lease) -> str | None:

@@ -79,7 +79,7 @@ class TurnPath:
         self._deadline = time.monotonic() + setting.timeout_seconds
         self._claim = claim
         self._before = claim.pointer  #: where and how it ran: outlives the provider session, and a fallback
-        self._alive = KeepAlive(setting.store, claim.lease, setting.policy.queue)
+        self._alive = KeepAlive(setting.store, claim.lease, setting.policy.queue, setting.agent.machine)
         self._composer = Composer(setting.store, setting.agent, setting.policy)
         self._stops = Stops()
         self._told = NOTHING_TOLD  #: with the last launch

@@ -109,7 +109,10 @@ class Judged:
     approval: Approval | None
 
 
-def claim(s: Scope, request: ClaimRequest) -> Claim | None:
+def claim(s: Scope, request: ClaimRequest, clock: heads.Clockwork) -> Claim | None:
+    leases.check_seconds(request.lease_seconds)
+    if clock.may_have_stepped(s.ws, s.now):
+        heads.mend_waits(s)
     known = redeliver(s, request.key, request.runtime)
     if known is not None:
         return known
@@ -127,6 +130,7 @@ def claim(s: Scope, request: ClaimRequest) -> Claim | None:
 
 def start(s: Scope, session_id: str, new: NewTurn, request: ClaimRequest) -> Claim | Refusal:
     """A turn that is claimed as it is put in. A session with other work under way is Busy: nothing changes."""
+    leases.check_seconds(request.lease_seconds)
     if new.provider != request.runtime.provider:
         raise InvalidInput("provider", f"{new.provider} does not run on a {request.runtime.provider} runtime")
     if new.runtime_id not in (None, request.runtime.id):

@@ -386,7 +386,8 @@ def recover(s: Scope, orphan: Orphan, *, owner_is_gone: bool, response: str | No
     """End an attempt that nobody runs any more; its turn runs again unless a person started it."""
     lease = orphan.lease
     fence, expires_at = leases.lock(s, lease) or (None, None)
-    if fence != lease.fence or expires_at is None or (expires_at > s.now and not owner_is_gone):
+    is_held = expires_at is not None and not replace(lease, expires_at=expires_at).is_over(s.now)
+    if fence != lease.fence or expires_at is None or (is_held and not owner_is_gone):
         raise Conflict(f"turn {lease.seq} of {lease.session_id} is no orphan any more", seq=lease.seq)
     turn = turns.get(s, lease.conversation_id, lease.seq)
     failure = Failure(FailureClass.INTERRUPTED, f"its worker {describe_owner(lease.owner)} went away")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from holdfast.clock import after
+from holdfast.clock import SECOND, after
 from holdfast.domain.turns import AttemptCause, ClaimRequest, TurnStatus
 from holdfast.store.driver import Row
 from holdfast.store.sql import attempts
@@ -40,6 +40,20 @@ UPDATE sessions SET ready_at = COALESCE(ready_at, wake_at),
     head_kept = CASE WHEN ready_at IS NULL THEN head_kept ELSE FALSE END,
     head_runtime_id = CASE WHEN ready_at IS NULL THEN head_runtime_id ELSE '' END
 WHERE workspace = :ws AND id IN (SELECT id FROM due)"""
+# heads that wait, and were put there at a time that has not come yet: the clock was set back since
+STEPPED = """
+WITH stepped AS MATERIALIZED (
+    SELECT id, conversation_id, head_seq, updated_at FROM sessions
+    WHERE workspace = :ws AND wake_at IS NOT NULL AND wake_at > :now AND updated_at > :ahead)"""
+SHIFT_TURNS = f"""{STEPPED}
+UPDATE turns SET not_before = not_before - (
+    SELECT x.updated_at FROM stepped x WHERE x.conversation_id = turns.conversation_id AND x.head_seq = turns.seq)
+    + :now
+WHERE workspace = :ws AND not_before > :now
+    AND (conversation_id, seq) IN (SELECT conversation_id, head_seq FROM stepped)"""
+SHIFT_HEADS = f"""{STEPPED}
+UPDATE sessions SET wake_at = wake_at - updated_at + :now, updated_at = :now
+WHERE workspace = :ws AND id IN (SELECT id FROM stepped)"""
 # SQLite sorts what is no number above every number: such a head would come first, and is never picked
 READY = """ready_at IS NOT NULL AND ready_at <= 9223372036854775807
     AND head_priority <= 9223372036854775807"""
@@ -74,6 +88,8 @@ _NO_HEAD: dict[str, object] = dict.fromkeys(
 MAX_CANDIDATES = 16
 #: fewer come back than a claim passes over, so that those behind them have their turn in the end
 MAX_WOKEN = 8
+#: clocks that are merely corrected move by less
+_STEP_SECONDS = 2.0
 
 
 class Taker(NamedTuple):
@@ -124,6 +140,25 @@ def next_head(
         "seq": seq, "provider": provider, "runtime_id": runtime_id, "kept": kept, "priority": priority,
         "ready_at": ready_at, "wake_at": wake_at,
     }  # fmt: skip
+
+
+class Clockwork:
+    """What a store has seen of its clock: whether it may have been set back since the last look."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, int] = {}  #: by workspace
+
+    def may_have_stepped(self, workspace: str, now: int) -> bool:
+        """Nobody knows what it was before the first look."""
+        before, self._seen[workspace] = self._seen.get(workspace), now
+        return before is None or now < before - SECOND
+
+
+def mend_waits(s: Scope) -> None:
+    """A wait lasts as long as it was asked for, though the clock was set back meanwhile: it begins again."""
+    ahead = after(s.now, _STEP_SECONDS)
+    s.run(SHIFT_TURNS, now=s.now, ahead=ahead)
+    s.run(SHIFT_HEADS, now=s.now, ahead=ahead)
 
 
 def any_ready(s: Scope) -> bool:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from holdfast.clock import Instant, after
+from holdfast.domain.policy import MAX_LEASE_SECONDS
 from holdfast.domain.redaction import Json, redact_value
-from holdfast.domain.turns import Heartbeat, LateReport, Lease, Orphan
-from holdfast.errors import LeaseLost
+from holdfast.domain.turns import LONGEST_LEASE, Heartbeat, LateReport, Lease, Orphan
+from holdfast.errors import InvalidInput, LeaseLost
 from holdfast.store.driver import Row
 from holdfast.store.sql import codec, provider_sessions
 from holdfast.store.sql.scope import Scope
@@ -34,7 +35,8 @@ JOIN attempts a INDEXED BY newest_attempts ON a.workspace = s.workspace AND a.se
 JOIN turns t ON t.workspace = a.workspace AND t.conversation_id = a.conversation_id AND t.seq = a.seq"""
 EXPIRED = f"""
 SELECT {_ORPHAN_COLUMNS} FROM sessions s INDEXED BY live_leases {_THEIR_ATTEMPTS}
-WHERE s.workspace = :ws AND s.lease_expires_at IS NOT NULL AND s.lease_expires_at <= :now
+WHERE s.workspace = :ws AND s.lease_expires_at IS NOT NULL
+    AND (s.lease_expires_at <= :now OR s.lease_expires_at > :latest)
 ORDER BY s.lease_expires_at LIMIT :limit"""
 HOLDER = f"""
 SELECT {_ORPHAN_COLUMNS} FROM sessions s {_THEIR_ATTEMPTS}
@@ -86,7 +88,14 @@ def expires_at(s: Scope, session_id: str) -> Instant | None:
     return at
 
 
+def check_seconds(seconds: float) -> None:
+    """InvalidInput for a lease that is none, or that would outlast every outage."""
+    if not 0 < seconds <= MAX_LEASE_SECONDS:
+        raise InvalidInput("lease_seconds", f"must be more than 0 and at most {MAX_LEASE_SECONDS:g}")
+
+
 def heartbeat(s: Scope, lease: Lease, seconds: float) -> Heartbeat:
+    check_seconds(seconds)
     require(s, lease)
     row = s.one(RUNS, session_id=lease.session_id, fence=lease.fence)
     provider, runs, stop_at = row or ("", None, None)
@@ -106,7 +115,7 @@ def release(s: Scope, lease: Lease) -> None:
 
 
 def expired(s: Scope, limit: int, *, even_live: bool) -> tuple[Orphan, ...]:
-    rows = s.all(EXPIRED, now=_NEVER if even_live else s.now, limit=limit)
+    rows = s.all(EXPIRED, now=_NEVER if even_live else s.now, latest=s.now + LONGEST_LEASE, limit=limit)
     return tuple(readable(lambda row: _orphan(s, row), rows))
 
 

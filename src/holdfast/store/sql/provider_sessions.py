@@ -4,24 +4,26 @@ from __future__ import annotations
 
 from holdfast.domain.pointers import ProviderSession, ProviderSessionTotals
 from holdfast.domain.redaction import redact_text
-from holdfast.domain.turns import Attempt, Lease
+from holdfast.domain.turns import LONGEST_LEASE, Attempt, Lease
 from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.errors import Refused
 from holdfast.store.driver import Row
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.shapes import Shape, read_instant
 
-STATE = """
+STATE = f"""
 SELECT p.errors, p.failed_resumes, p.retired_reason, h.id
 FROM provider_sessions p LEFT JOIN sessions h ON h.workspace = p.workspace
     AND h.id = p.holder_session_id AND h.fence = p.holder_fence AND h.lease_expires_at > :now
+    AND h.lease_expires_at <= :now + {LONGEST_LEASE}
 WHERE p.workspace = :ws AND p.provider = :provider AND p.id = :id"""
 LOCK = """
 SELECT holder_session_id, holder_fence, retired_at FROM provider_sessions
 WHERE workspace = :ws AND provider = :provider AND id = :id FOR UPDATE"""
-LIVES = """
+LIVES = f"""
 SELECT 1 FROM sessions
-WHERE workspace = :ws AND id = :session_id AND fence = :fence AND lease_expires_at > :now"""
+WHERE workspace = :ws AND id = :session_id AND fence = :fence AND lease_expires_at > :now
+    AND lease_expires_at <= :now + {LONGEST_LEASE}"""
 HOLD = """
 UPDATE provider_sessions SET holder_session_id = :session_id, holder_fence = :fence, last_seen_at = :now
 WHERE workspace = :ws AND provider = :provider AND id = :id"""
