@@ -71,7 +71,8 @@ def _check_floor(ours: str, floor: str) -> None:
 def _rows(url: str) -> parity.Tables:
     with connect(url) as connection:
         names = connection.execute(
-            "SELECT tablename FROM pg_tables WHERE schemaname = 'holdfast' AND tablename <> 'schema_migrations'"
+            "SELECT tablename FROM pg_tables WHERE schemaname = 'holdfast' "
+            " AND tablename NOT IN ('schema_migrations', 'daily_totals')"
         ).fetchall()
         return {name: parity.order(connection.execute(f"SELECT * FROM {name}".encode())) for (name,) in names}
 

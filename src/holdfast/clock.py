@@ -45,6 +45,14 @@ def seconds_between(start: Instant, end: Instant) -> float:
     return (end - start) / SECOND
 
 
+DAY = 86_400 * SECOND
+
+
+def start_of_day(instant: Instant) -> Instant:
+    """Of UTC."""
+    return Instant(instant // DAY * DAY)
+
+
 def to_datetime(instant: Instant) -> datetime:
     return _EPOCH + timedelta(microseconds=instant)
 

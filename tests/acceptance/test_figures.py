@@ -19,6 +19,7 @@ from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import SessionUpdate
 from holdfast.domain.turns import Launch
+from holdfast.domain.usage import Usage, UsageReport
 from holdfast.errors import LeaseLost
 from holdfast.store.contract import Store
 from holdfast.store.gate import Gate
@@ -81,6 +82,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         locks(store)
         delegations(store)
         approvals(store)
+        spending(store)
         wait_at_the_gate(url, path)
         ask(url, "GET", "/nothing")
         ask(url, "GET", "/readyz", headers={"Origin": "https://elsewhere.example"})
@@ -149,6 +151,13 @@ def approvals(store: Store) -> None:
     store.request_approval(begin(store).id, an_approval(call_id=None, tool=None))
 
 
+def spending(store: Store) -> None:
+    """A turn that cost something, in a session that is removed again."""
+    session = begin(store)
+    run(store, session, usage=UsageReport(Usage(100, 40, 20, 0.5)))
+    store.remove_session(session.id)
+
+
 def wait_at_the_gate(url: str, path: Path) -> None:
     """Somebody else writes to the file, for longer and longer, until the server has met them."""
     began, until, pause = look(url), time.monotonic() + PATIENCE, 0.05
@@ -184,7 +193,7 @@ MOVES: list[tuple[str, dict[str, str], float | None]] = [
     ("holdfast_session_errors", {"phase": "planning", "kind": "delegated"}, 1),
     ("holdfast_store_bytes", {}, None),
     ("holdfast_turns", {"status": "waiting", "failure": ""}, 1),
-    ("holdfast_turns_ended_total", {"status": "done", "failure": ""}, 4),
+    ("holdfast_turns_ended_total", {"status": "done", "failure": ""}, 5),
     ("holdfast_turns_ended_total", {"status": "failed", "failure": "auth"}, 1),
     ("holdfast_turns_ended_total", {"status": "failed", "failure": "refused"}, 1),
     ("holdfast_attempts_total", {"decision": "fresh", "reason": "retired", "status": "done"}, 1),
@@ -204,6 +213,14 @@ MOVES: list[tuple[str, dict[str, str], float | None]] = [
     ("holdfast_delegations_total", {"start": "asked"}, 1),
     ("holdfast_delegations_ended_total", {"outcome": "completed"}, 1),
     ("holdfast_delegations_open", {}, 1),
+    ("holdfast_delegated_duration_seconds_count", {}, 2),
+    ("holdfast_delegated_duration_seconds_bucket", {"le": "300.0"}, 2),
+    ("holdfast_sessions_with_errors_total", {}, 2),
+    ("holdfast_cleanups_total", {"action": "removed"}, 1),
+    ("holdfast_input_tokens_total", {}, 100),
+    ("holdfast_cached_input_tokens_total", {}, 40),
+    ("holdfast_output_tokens_total", {}, 20),
+    ("holdfast_cost_usd_total", {}, 0.5),
     ("holdfast_requests_total", {"verb": "delegate", "status": "200"}, 2),
     ("holdfast_request_duration_seconds_count", {"verb": "delegate"}, 2),
     ("holdfast_refusals_total", {"code": "lease_lost"}, 1),

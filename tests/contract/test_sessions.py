@@ -14,6 +14,7 @@ from holdfast.testing import (
     status_contract,
     threads_contract,
     token_contract,
+    totals_contract,
     workspace_contract,
 )
 from holdfast.testing.builders import a_claim, a_turn, an_answer, an_approval
@@ -51,6 +52,10 @@ class TestStatus(status_contract.StatusContract):
 
 
 class TestFilters(status_contract.FilterContract):
+    pass
+
+
+class TestTotals(totals_contract.TotalsContract):
     pass
 
 

@@ -132,6 +132,7 @@ MATRIX = {
     "start_turn": "---a",
     "statistics": "rowa",
     "tokens": "---a",
+    "totals": "rowa",
     "trail": "rowa",
     "truncate": "-o-a",
     "turns": "rowa",

@@ -25,6 +25,7 @@ ABOUT_ALL = {
     "statistics.SESSIONS",
     "statistics.TURNS",
     "tokens.ALL",
+    "totals.TOTALS",
     "tokens.ANY",
     "heads.ANY_READY",
     "welcomes.OPEN_APPROVALS",

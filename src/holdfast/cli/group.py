@@ -35,6 +35,7 @@ SECTIONS: Final = {
         "tree": "inspect:tree",
         "log": "logs:log",
         "usage": "spending:usage",
+        "stats": "stats:stats",
         "observed": "observed:observed",
         "runtimes": "machines:runtimes",
         "packet": "packet:packet",

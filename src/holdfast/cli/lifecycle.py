@@ -82,7 +82,7 @@ def update(  # noqa: PLR0913 - one parameter for each option
     summary: str | None,
     expected: str | None,
 ) -> None:
-    """Change a session: its phase, its metadata, its errors, its summary.
+    """Change a session: its phase, metadata, errors or summary.
 
     Only what is given changes, all of it or nothing. Every update counts as activity. While somebody can
     answer what the session asked, it stays in phase approval unless it ends: exit code 4.

@@ -8,6 +8,7 @@ from holdfast.clock import Instant, to_iso
 from holdfast.domain.approvals import Approval
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import decided_document, decision_document
+from holdfast.domain.measures import Stats
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals
 from holdfast.domain.policy import ResumePolicy
@@ -225,6 +226,36 @@ def attempt_document(attempt: Attempt) -> Document:
         "failure": None
         if failure is None
         else {"class": failure.failure_class.value, "message": failure.message},
+    }
+
+
+def stats_document(stats: Stats) -> Document:
+    found = stats.figures
+    return {
+        "since": _moment(stats.since),
+        "until": to_iso(stats.until),
+        "agent_name": stats.agent,
+        "measures": {
+            one.name: {
+                "value": one.value,
+                "unit": one.unit.value,
+                "target": one.target,
+                "met": one.met,
+                "of": dict(one.of),
+            }
+            for one in found.measures
+        },
+        "sessions_by_agent": dict(found.agents),
+        "fresh_starts": dict(found.fresh_starts),
+        "fallbacks": found.fallbacks,
+        "lock_waits": found.lock_waits,
+        "cleanups": dict(found.cleanups),
+        "usage": {
+            "input_tokens": found.tokens["input"],
+            "cached_input_tokens": found.tokens["cached_input"],
+            "output_tokens": found.tokens["output"],
+            "cost_usd": found.cost_usd,
+        },
     }
 
 

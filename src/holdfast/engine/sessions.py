@@ -13,7 +13,7 @@ from dataclasses import replace
 from types import MappingProxyType, TracebackType
 from typing import Self
 
-from holdfast.clock import Clock, Instant, after, system_clock
+from holdfast.clock import Clock, Instant, after, start_of_day, system_clock
 from holdfast.domain.ids import (
     ConversationId,
     SessionId,
@@ -22,6 +22,7 @@ from holdfast.domain.ids import (
     check_session_name,
     make_session_id,
 )
+from holdfast.domain.measures import Stats, figures
 from holdfast.domain.phases import MayContinue, Phase, may_continue, parse_outcome, parse_phase
 from holdfast.domain.policy import Policy
 from holdfast.domain.redaction import Json
@@ -277,6 +278,15 @@ class Sessions:
         if conversation_hours is not None:
             old = replace(old, conversations=_hours_before(now, "conversation_hours", conversation_hours))
         return self.store.clean_up(old, dry_run=dry_run)
+
+    def stats(self, since: Instant | None = None, agent: str | None = None) -> Stats:
+        """How well it goes, over whole days of UTC: each measure with its target, and whether that is met."""
+        if agent is not None:
+            check_name("agent", agent)
+        now = self.store.now()
+        begin = None if since is None else start_of_day(since)
+        found = self.store.totals(since=begin, agent=agent)
+        return Stats(begin, now, agent, figures(found, now, self.store.bytes_used(), begin))
 
     def rename(self, session_id: str, name: str | None) -> Session:
         if name is not None:

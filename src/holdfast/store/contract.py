@@ -45,7 +45,7 @@ from holdfast.domain.sessions import (
     SessionUpdate,
 )
 from holdfast.domain.sightings import ObservedSession, Sighting
-from holdfast.domain.statistics import Statistics
+from holdfast.domain.statistics import Statistics, Totals
 from holdfast.domain.telling.welcome import Welcome
 from holdfast.domain.tokens import NewToken, Token
 from holdfast.domain.turns import (
@@ -629,6 +629,15 @@ class Store(Protocol):
 
     def statistics(self) -> Statistics:
         """Everything there is in this workspace, counted; what cannot be understood is left out."""
+        ...
+
+    def totals(
+        self, *, since: Instant | None = None, until: Instant | None = None, agent: str | None = None
+    ) -> Totals:
+        """What ever happened in this workspace, added up over the days from ``since`` to ``until``, both whole.
+
+        What was deleted since is counted as if it were there; the cheap part of ``statistics`` it is not.
+        """
         ...
 
     @property

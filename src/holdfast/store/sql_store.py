@@ -30,7 +30,7 @@ from holdfast.domain.sessions import (
     SessionUpdate,
 )
 from holdfast.domain.sightings import ObservedSession
-from holdfast.domain.statistics import Statistics
+from holdfast.domain.statistics import Statistics, Totals
 from holdfast.domain.tokens import ENTROPY, NewToken, Token, check_new_token
 from holdfast.domain.turns import (
     Attempt,
@@ -89,6 +89,7 @@ from holdfast.store.sql import (
     sessions,
     statistics,
     tokens,
+    totals,
     turns,
 )
 from holdfast.store.sql.calls import Call
@@ -542,6 +543,12 @@ class SqlStore(HookVerbs):
     def statistics(self) -> Statistics:
         with self._read() as s:
             return statistics.count(s)
+
+    def totals(
+        self, *, since: Instant | None = None, until: Instant | None = None, agent: str | None = None
+    ) -> Totals:
+        with self._read() as s:
+            return totals.read(s, since, until, agent)
 
     def close(self) -> None:
         self._driver.close()

@@ -1,4 +1,4 @@
-"""Owns what a process counts as it works on a store: the decisions it took at claims, and its waits for locks."""
+"""Owns what a process counts as it works on a store: the decisions it took at claims, and its waits for the database."""
 
 from __future__ import annotations
 
@@ -9,20 +9,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-#: what was waited for: another writer of the provider's session, or of the database
-PROVIDER_SESSION = "provider_session"
+#: what was waited for; waits for a provider's session are in the store
 DATABASE = "database"
 
 _lock = threading.Lock()
 _decisions: dict[tuple[str, str], int] = {}
-_waits = {PROVIDER_SESSION: 0, DATABASE: 0}
+_waits = {DATABASE: 0}
 
 
 def count_decision(kind: str, reason: str) -> None:
-    """What waits, waits for the provider's session."""
     with _lock:
         _decisions[kind, reason] = _decisions.get((kind, reason), 0) + 1
-        _waits[PROVIDER_SESSION] += kind == "wait"
 
 
 def count_wait(lock: str) -> None:

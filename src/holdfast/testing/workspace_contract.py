@@ -102,6 +102,7 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "session_state": lambda s, t: s.session_state(t.id),
     "find_session": lambda s, _: s.find_session("theirs"),
     "trail": lambda s, t: s.trail(t.id),
+    "totals": lambda s, _: s.totals().rows,
     "phase_history": lambda s, t: s.phase_history(t.id),
     "update_session": lambda s, t: s.update_session(t.id, SessionUpdate(phase=Phase.PLANNING)),
     "finalize_session": lambda s, t: s.finalize_session(t.id, Phase.COMPLETED, None),

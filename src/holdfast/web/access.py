@@ -60,6 +60,7 @@ READS: Final = frozenset(
         "runtimes",
         "session_state",
         "statistics",
+        "totals",
         "trail",
         "turns",
         "usage",

@@ -90,14 +90,7 @@ class _Tallied:
         )
         for words, number in tallies.decisions().items():
             decisions.add_metric(words, number)
-        waits = CounterMetricFamily(
-            "holdfast_lock_waits",
-            "Waits for another writer, of the provider's session or of the database",
-            labels=["lock"],
-        )
-        for lock, number in tallies.waits().items():
-            waits.add_metric([lock], number)
-        yield from (decisions, waits)
+        yield decisions
 
 
 @router.get(

@@ -1,25 +1,35 @@
-"""Owns the figures of one workspace: states as they are, and counters of what was added to it, whoever did."""
+"""Owns the figures of one workspace: states as they are, and counters of what ever happened in it, whoever did."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
 
 from holdfast.domain.decisions import DecisionKind
-from holdfast.domain.delegations import DelegationOutcome, DelegationReason
+from holdfast.domain.delegations import DelegationOutcome
 from holdfast.domain.failures import FailureClass
+from holdfast.domain.measures import BOUNDS
 from holdfast.domain.sessions import SessionKind
-from holdfast.domain.statistics import AttemptCount, Statistics
+from holdfast.domain.statistics import Statistics, Total, TotalKind, Totals
 from holdfast.domain.turns import AttemptStatus, TurnStatus
+from holdfast.store import tallies
 from holdfast.store.contract import Store
 
-#: counting takes a look at every table: those who ask more often get the same figures again
+#: counting takes a look at every table: those who ask more often get the same figures again, and however large
+#: the store is, no more than a part of the time goes into it
 _COUNTED_SECONDS: Final = 5.0
+_PART: Final = 20
 
 #: a family without its prefix, and the values of its labels
 _Series: TypeAlias = tuple[str, ...]
@@ -35,6 +45,12 @@ _COUNTERS: Final = {
     "resume_successes": ("Of those, the ones in which the agent answered", ()),
     "fallbacks": ("Turns that started fresh because the provider refused its session", ()),
     "leases_lost": ("Attempts taken from a worker that was gone or did not renew its lease", ()),
+    "sessions_with_errors": ("Sessions that ever had an error, or failed", ()),
+    "cleanups": ("Sessions that cleanup abandoned or deleted, or that were removed by hand", ("action",)),
+    "input_tokens": ("Tokens that agents were sent, cached ones included", ()),
+    "cached_input_tokens": ("Of those, the ones that were cached", ()),
+    "output_tokens": ("Tokens that agents answered with", ()),
+    "cost_usd": ("What agents said that it cost, in US dollars", ()),
     "late_reports": ("Results of workers that had lost their lease, kept as evidence", ()),
     "delegations": ("Delegations of subagents: in a new session or a resumed one, or only asked", ("start",)),
     "delegations_ended": ("Delegations that ended, and how", ("outcome",)),
@@ -43,114 +59,139 @@ _COUNTERS: Final = {
 _AT_FIRST: Final[tuple[_Series, ...]] = (
     *((name,) for name, (_, labels) in _COUNTERS.items() if not labels),
     *(("sessions_created", kind) for kind in SessionKind),
+    *(("cleanups", action) for action in ("abandoned", "deleted", "removed")),
     *(("delegations", start) for start in ("new", "resumed", "asked")),
     ("turns_ended", TurnStatus.DONE, ""),
     ("turns_ended", TurnStatus.CANCELLED, FailureClass.CANCELLED),
     *(("turns_ended", TurnStatus.FAILED, failure) for failure in FailureClass),
     *(("delegations_ended", outcome) for outcome in DelegationOutcome if outcome != DelegationOutcome.ASKED),
 )
-_SESSION_COUNT: Final = "session_duration_seconds_count"
-_SESSION_SUM: Final = "session_duration_seconds_sum"
+_SUMS: Final = {
+    TotalKind.INPUT_TOKENS,
+    TotalKind.CACHED_INPUT_TOKENS,
+    TotalKind.OUTPUT_TOKENS,
+    TotalKind.COST_USD,
+}
+_NAMES: Final = {
+    TotalKind.SESSION: "sessions_created",
+    TotalKind.SESSION_WITH_ERROR: "sessions_with_errors",
+    TotalKind.TURN: "turns_ended",
+    TotalKind.ATTEMPT: "attempts",
+    TotalKind.LATE_REPORT: "late_reports",
+    TotalKind.DELEGATION: "delegations",
+    TotalKind.DELEGATION_END: "delegations_ended",
+    TotalKind.CLEANUP: "cleanups",
+    **{kind: kind.value for kind in _SUMS},
+}
+#: of the bounds that durations are counted by, those that are shown; the targets are among them
+_SHOWN_BOUNDS: Final = range(0, len(BOUNDS), 5)
 
 
 class StoreFigures:
-    """Counters begin at nothing, with the first look. They go up by what is more than at the look before, so
-    that nothing is taken back when sessions are deleted."""
+    """Everything is read from the store, so that it is the same whichever server is asked, and after a restart."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._registry = CollectorRegistry()
         self._registry.register(self)
         self._lock = threading.Lock()
-        self._counted: tuple[float, bytes] | None = None
-        self._last: Mapping[_Series, float] | None = None
-        self._grown: dict[_Series, float] = {}
+        self._counted: tuple[float, bytes] | None = None  #: until when it is good, and the figures
 
     def exposition(self) -> bytes:
         with self._lock:
-            if self._counted is None or time.monotonic() - self._counted[0] >= _COUNTED_SECONDS:
+            began = time.monotonic()
+            if self._counted is None or began >= self._counted[0]:
                 text = generate_latest(self._registry)
-                self._counted = (time.monotonic(), text)
+                now = time.monotonic()
+                self._counted = (now + max(_COUNTED_SECONDS, _PART * (now - began)), text)
             return self._counted[1]
 
     def collect(self) -> Iterator[Metric]:
         """Called by the registry, under the lock."""
-        found = self._store.statistics()
-        self._grow(_totals(found))
-        yield from _states(found, self._store.bytes_used())
+        totals = self._store.totals()
+        yield from _states(self._store.statistics(), self._store.bytes_used())
+        counted: dict[_Series, float] = dict.fromkeys(_AT_FIRST, 0.0)
+        for total in totals.rows:
+            for series, value in _series(total):
+                counted[series] = counted.get(series, 0.0) + value
         for name, (words, labels) in _COUNTERS.items():
             family = CounterMetricFamily(f"holdfast_{name}", words, labels=labels)
-            for values, value in self._series(name):
-                family.add_metric(values, value)
+            for series, value in counted.items():
+                if series[0] == name:
+                    family.add_metric(series[1:], value)
             yield family
-        took = SummaryMetricFamily(
-            "holdfast_session_duration_seconds", "From begin to end", labels=["phase", "kind"]
-        )
-        for values, seconds in self._series(_SESSION_SUM):
-            took.add_metric(values, int(self._grown[_SESSION_COUNT, *values]), seconds)
-        yield took
-
-    def _series(self, name: str) -> Iterator[tuple[_Series, float]]:
-        return ((series[1:], value) for series, value in self._grown.items() if series[0] == name)
-
-    def _grow(self, totals: Mapping[_Series, float]) -> None:
-        last = totals if self._last is None else self._last
-        for series, total in totals.items():
-            more = max(0.0, total - last.get(series, 0.0))
-            self._grown[series] = self._grown.get(series, 0.0) + more
-        self._last = totals
+        yield _closed(totals)
+        yield _durations(totals)
+        yield _lock_waits(totals)
 
 
-def _totals(found: Statistics) -> Mapping[_Series, float]:
-    """What only ever grows, but for deletions."""
-    totals: dict[_Series, float] = dict.fromkeys(_AT_FIRST, 0.0)
-    for series, count in (*_begun_and_closed(found), *_worked(found), *_delegated(found)):
-        totals[series] = totals.get(series, 0) + count
-    return totals
+def _series(total: Total) -> Iterator[tuple[_Series, float]]:
+    """The counters that a total is part of; their labels are the first words of its detail."""
+    name = _NAMES.get(total.what)
+    if name is None:
+        return  # a family of its own
+    _, labels = _COUNTERS[name]
+    words = total.detail.split(" ")
+    yield (name, *words[: len(labels)]), total.amount if total.what in _SUMS else total.number
+    if total.what is TotalKind.ATTEMPT:
+        decision, _, status, _ = words
+        for meaning in _meanings(decision, status):
+            yield (meaning,), total.number
 
 
-def _begun_and_closed(found: Statistics) -> Iterator[tuple[_Series, float]]:
-    for session in found.sessions:
-        yield ("sessions_created", session.kind), session.count
-        if session.closed:
-            yield (_SESSION_COUNT, session.phase, session.kind), session.closed
-            yield (_SESSION_SUM, session.phase, session.kind), session.closed_seconds
-
-
-def _worked(found: Statistics) -> Iterator[tuple[_Series, float]]:
-    for turn in found.turns:
-        if not turn.status.is_open:
-            yield ("turns_ended", turn.status, turn.failure or ""), turn.count
-    for attempt in found.attempts:
-        if attempt.status is not AttemptStatus.OPEN:
-            yield ("attempts", attempt.decision, attempt.reason, attempt.status), attempt.count
-            for name in _meanings(attempt):
-                yield (name,), attempt.count
-    yield ("late_reports",), found.late_reports
-
-
-def _meanings(attempt: AttemptCount) -> Iterator[str]:
+def _meanings(decision: str, status: str) -> Iterator[str]:
     """What was put back was not tried."""
-    resumes = attempt.decision in (DecisionKind.RESUME, DecisionKind.FORK)
-    if resumes and attempt.status is not AttemptStatus.PUT_BACK:
+    if decision in (DecisionKind.RESUME, DecisionKind.FORK) and status != AttemptStatus.PUT_BACK:
         yield "resume_attempts"
-        if attempt.status.has_spoken:
+        if AttemptStatus(status).has_spoken:
             yield "resume_successes"
-    if attempt.status is AttemptStatus.FELL_BACK:
+    if status == AttemptStatus.FELL_BACK:
         yield "fallbacks"
-    if attempt.status is AttemptStatus.INTERRUPTED:
+    if status == AttemptStatus.INTERRUPTED:
         yield "leases_lost"
 
 
-def _delegated(found: Statistics) -> Iterator[tuple[_Series, float]]:
-    for one in found.delegations:
-        if one.outcome is DelegationOutcome.ASKED:
-            yield ("delegations", "asked"), one.count
-            continue
-        start = "resumed" if one.reason is DelegationReason.RESUMABLE else "new"
-        yield ("delegations", start), one.count
-        if one.outcome is not None:
-            yield ("delegations_ended", one.outcome), one.count
+def _closed(totals: Totals) -> Metric:
+    took = SummaryMetricFamily(
+        "holdfast_session_duration_seconds", "From begin to end", labels=["phase", "kind"]
+    )
+    found: dict[tuple[str, ...], tuple[int, float]] = {}
+    for total in totals.rows:
+        if total.what is TotalKind.CLOSED:
+            key = tuple(total.detail.split(" "))
+            number, seconds = found.get(key, (0, 0.0))
+            found[key] = number + total.number, seconds + total.amount
+    for key, (number, seconds) in found.items():
+        took.add_metric(key, number, seconds)
+    return took
+
+
+def _durations(totals: Totals) -> Metric:
+    """Of delegated sessions, as ``holdfast stats`` takes its median and p95 from."""
+    rows = [total for total in totals.rows if total.what is TotalKind.DURATION]
+    buckets = [
+        (str(round(BOUNDS[shown], 3)), sum(row.number for row in rows if int(row.detail) <= shown))
+        for shown in _SHOWN_BOUNDS
+    ]
+    family = HistogramMetricFamily(
+        "holdfast_delegated_duration_seconds", "From begin to end, of delegated sessions with an outcome"
+    )
+    whole = sum(row.number for row in rows)
+    family.add_metric([], [*buckets, ("+Inf", whole)], sum(row.amount for row in rows))
+    return family
+
+
+def _lock_waits(totals: Totals) -> Metric:
+    waits = CounterMetricFamily(
+        "holdfast_lock_waits",
+        "Waits for another writer, of the provider's session or of the database",
+        labels=["lock"],
+    )
+    in_store = sum(total.number for total in totals.rows if total.what is TotalKind.LOCK_WAIT)
+    waits.add_metric(["provider_session"], in_store)
+    for lock, number in tallies.waits().items():  # of this process alone: SQLite tells nobody else
+        waits.add_metric([lock], number)
+    return waits
 
 
 def _states(found: Statistics, size: int) -> Iterator[Metric]:

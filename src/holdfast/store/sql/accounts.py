@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from holdfast.clock import SECOND, Instant, to_iso
+from holdfast.clock import DAY, Instant, to_iso
 from holdfast.domain.usage import Usage, UsageGroup, UsageTotal
 from holdfast.store.sql.scope import Scope
 
 _EVER = 2**62
-_DAY = 86_400 * SECOND
 
 _KEYS = {
     UsageGroup.SESSION: "a.session_id",
     UsageGroup.AGENT: "s.agent",
     UsageGroup.PROVIDER: "a.provider",
     # whole days of UTC, counted from 1970: both engines divide whole numbers alike
-    UsageGroup.DAY: f"a.started_at / {_DAY}",
+    UsageGroup.DAY: f"a.started_at / {DAY}",
 }
 
 
@@ -50,4 +49,4 @@ def totals(
 
 
 def _day(number: int) -> str:
-    return to_iso(Instant(number * _DAY))[:10]
+    return to_iso(Instant(number * DAY))[:10]

@@ -27,6 +27,7 @@ from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, choose_pointer
 from holdfast.domain.resume import decide_resume, only_natively
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session
+from holdfast.domain.statistics import TotalKind
 from holdfast.domain.telling.reasons import because
 from holdfast.domain.turns import (
     AttemptCause,
@@ -54,6 +55,7 @@ from holdfast.store.sql import (
     provider_sessions,
     runtimes,
     sessions,
+    totals,
     turns,
 )
 from holdfast.store.sql.scope import Scope
@@ -237,6 +239,7 @@ def _judge_head(s: Scope, request: ClaimRequest, row: Row) -> Claim | None:
     tallies.count_decision(decision_kind(judged.decision), judged.decision.reason)
     match judged.decision:
         case Wait():
+            totals.count(s, TotalKind.LOCK_WAIT, "claim", agent=session.agent, provider=turn.provider)
             heads.postpone(s, session.id)
             return None
         case Refuse():

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 
 from holdfast.domain.phases import Phase
 from holdfast.domain.retention import CleanupReport, Old
+from holdfast.domain.statistics import TotalKind
 from holdfast.errors import Busy, Conflict
-from holdfast.store.sql import history, session_statements
+from holdfast.store.sql import history, session_statements, totals
 from holdfast.store.sql.scope import Scope
 
 NOTHING_ASKED = """
@@ -109,6 +111,7 @@ class Cleaning:
         self._final = deque(self._parents)
         self._idle = deque(session_id for (session_id,) in s.all(idle, now=s.now, **looked_at))
         self._gone: set[str] = set()
+        self._taken: list[str] = []  #: conversations of this batch, forks before what they were forked from
         self._spared: set[str] = set()
         self._deleted: list[str] = []
         self._abandoned: list[str] = []
@@ -122,13 +125,20 @@ class Cleaning:
         return CleanupReport(tuple(self._abandoned), tuple(self._deleted))
 
     def next_batch(self, s: Scope) -> None:
+        deleted, abandoned = len(self._deleted), len(self._abandoned)
         for _ in range(BATCH):
             if self._final:
-                self._delete_with_parents(s, self._final.popleft())
+                self._take_with_parents(s, self._final.popleft())
             elif self._idle:
                 self._abandon(s, self._idle.popleft())
+        if self._dry_run:
+            return
+        _delete(s, self._taken)
+        self._taken = []
+        totals.count(s, TotalKind.CLEANUP, "deleted", len(self._deleted) - deleted)
+        totals.count(s, TotalKind.CLEANUP, "abandoned", len(self._abandoned) - abandoned)
 
-    def _delete_with_parents(self, s: Scope, conversation_id: str) -> None:
+    def _take_with_parents(self, s: Scope, conversation_id: str) -> None:
         current: str | None = conversation_id
         while current is not None:
             if self._is_needed(s, current):
@@ -136,8 +146,7 @@ class Cleaning:
                 return
             self._gone.add(current)
             self._deleted += [session_id for (session_id,) in s.all(SESSIONS_OF, id=current)]
-            if not self._dry_run:
-                _delete(s, current)
+            self._taken.append(current)
             # a clock that was set back makes a parent look younger than its fork: look at it again
             parent = self._parents[current]
             current = parent if parent in self._spared else None
@@ -160,9 +169,12 @@ class Cleaning:
         self._abandoned.append(session_id)
 
 
-def _delete(s: Scope, conversation_id: str) -> None:
-    for statement in DELETE_CONVERSATION:
-        s.run(statement, id=conversation_id)
+def _delete(s: Scope, conversation_ids: Sequence[str]) -> None:
+    """In this order; they stay counted."""
+    totals.fold(s, conversation_ids)
+    for conversation_id in conversation_ids:
+        for statement in DELETE_CONVERSATION:
+            s.run(statement, id=conversation_id)
 
 
 def remove(s: Scope, session_id: str) -> None:
@@ -178,4 +190,5 @@ def remove(s: Scope, session_id: str) -> None:
     others = [other for (other,) in s.all(SESSIONS_OF, id=conversation_id) if other != session_id]
     if others:
         raise Conflict(f"other agents share its conversation: {', '.join(others)}", sessions=others)
-    _delete(s, conversation_id)
+    _delete(s, [conversation_id])
+    totals.count(s, TotalKind.CLEANUP, "removed")

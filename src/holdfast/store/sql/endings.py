@@ -33,7 +33,6 @@ from holdfast.domain.turns import (
 from holdfast.domain.usage import NO_USAGE, Usage, UsageReport
 from holdfast.errors import Conflict, LeaseLost, UnreadableSession
 from holdfast.processes.machine import describe_owner
-from holdfast.store import tallies
 from holdfast.store.sql import (
     approval_rows,
     attempts,
@@ -367,8 +366,6 @@ def put_back(s: Scope, lease: Lease, not_before: Instant | None, because: Failur
     leases.require(s, lease)
     turn = turns.get(s, lease.conversation_id, lease.seq)
     attempt = attempts.interrupt(s, lease, turn, AttemptStatus.PUT_BACK, because)
-    if because is not None and because.failure_class is FailureClass.LOCKED:
-        tallies.count_wait(tallies.PROVIDER_SESSION)
     if turn.cancel_requested:
         turns.end(s, turn, TurnStatus.CANCELLED, WAS_CANCELLED)
     elif turn.foreground and not turn.has_unused_answer:
