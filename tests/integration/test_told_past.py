@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -262,3 +263,33 @@ def test_a_long_absence_is_caught_up_on_within_the_budget(shop: Workshop) -> Non
     assert "are summarised to their first lines; `holdfast log" in sent(shop, on)
     assert on.past.turns == tuple(range(2, 32))
     assert any("too long to be told whole" in notice for notice in on.notices)
+
+
+# --- why it is fresh ---
+
+
+def test_a_window_that_is_not_recorded_is_not_called_full(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin("SAY hello")
+    pointer = hf.store.pointer(first.session_id, "scripted")
+    assert pointer is not None
+    hf.store.set_pointer(replace(pointer, context=None))
+
+    fresh = hf.resume(first.session_id, "SAY on")
+
+    assert fresh.decision.reason is Reason.CONTEXT_FULL
+    told = sent(shop, fresh).splitlines()[0]
+    assert told == (
+        "[holdfast] fresh session: context_full, it is not known how full the earlier session's context window is "
+        "(the context window is not recorded)."
+    )
+
+
+def test_a_session_that_is_gone_is_named_as_gone_and_one_that_was_altered_as_altered(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin("SAY hello")
+    shop.transcript(first.provider_session_id).unlink()
+    fresh = hf.resume(first.session_id, "SAY on")
+    assert f"does not hold session {first.provider_session_id}" in sent(shop, fresh).splitlines()[0]
+    path = shop.transcript(fresh.provider_session_id)
+    path.write_bytes(path.read_bytes().replace(b"hello", b"HELLO"))
+    fresh = hf.resume(first.session_id, "SAY on")
+    assert "transcript_altered, the earlier session's record is not what it was" in sent(shop, fresh)
