@@ -173,6 +173,68 @@ def test_the_plain_form_pauses_in_approval(library: holdfast.Holdfast) -> None:
     assert answer == {"agent_id": session.id, "outcome": "paused", "finalized": False}
 
 
+API_ERROR = {
+    "type": "assistant",
+    "isApiErrorMessage": True,
+    "apiErrorStatus": 400,
+    "message": {"role": "assistant", "content": [{"type": "text", "text": "API Error: 400 odd words"}]},
+}
+INTERRUPTED = {
+    "type": "user",
+    "message": {"role": "user", "content": [{"type": "text", "text": "[Request interrupted by user]"}]},
+}
+SPOKE_OF_ERRORS = {
+    "type": "assistant",
+    "message": {"role": "assistant", "content": [{"type": "text", "text": "API Error: 400 is what it logs"}]},
+}
+
+
+@pytest.mark.parametrize(
+    ("last", "outcome", "phase"),
+    [
+        (API_ERROR, "failed", "failed"),
+        (INTERRUPTED, "lost", "initializing"),
+        (SPOKE_OF_ERRORS, "completed", "completed"),
+    ],
+    ids=["an API error", "interrupted", "an answer"],
+)
+def test_a_subagent_that_failed_or_was_interrupted_has_not_completed(
+    home: Path, tmp_path: Path, last: dict[str, object], outcome: str, phase: str
+) -> None:
+    delegate(1)
+    spoken = {"type": "assistant", "message": {"role": "assistant", "content": []}}
+    later = {"type": "api-request", "id": "no message"}
+    lines = [json.dumps(line) for line in (spoken, last, later)]
+    (tmp_path / "agent-1.jsonl").write_text("x" * 300_000 + "\n" + "\n".join(lines) + "\n")
+
+    run_hook("subagent-stop", a_stop(tmp_path, "toolu_1")).harmless()
+
+    (delegation,) = rows(home, "SELECT outcome, session_id FROM delegations")
+    (session,) = rows(home, "SELECT phase FROM sessions")
+    assert (delegation["outcome"], session["phase"]) == (outcome, phase)
+
+
+def test_without_its_file_the_only_delegation_that_fits_is_ended(home: Path, tmp_path: Path) -> None:
+    delegate(1)
+    stop = a_stop(tmp_path, "toolu_1", session_id=a_tool_call()["session_id"], agent_type=AGENT)
+    (tmp_path / "agent-1.meta.json").unlink()
+
+    run_hook("subagent-stop", stop).harmless()
+
+    assert rows(home, "SELECT outcome FROM delegations") == [{"outcome": "completed"}]
+
+
+def test_without_its_file_none_of_several_delegations_is_ended(home: Path, tmp_path: Path) -> None:
+    delegate(1)
+    delegate(2)
+    stop = a_stop(tmp_path, "toolu_1", session_id=a_tool_call()["session_id"], agent_type=AGENT)
+    (tmp_path / "agent-1.meta.json").unlink()
+
+    run_hook("subagent-stop", stop).harmless()
+
+    assert rows(home, "SELECT DISTINCT outcome FROM delegations") == [{"outcome": None}]
+
+
 @pytest.mark.parametrize("payload", [{}, {"agent_id": "agent-none"}, {"agent_id": 7}], ids=json.dumps)
 def test_what_is_unknown_is_logged(home: Path, payload: dict[str, object]) -> None:
     answer = run_hook("subagent-stop", payload)

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _LONGEST_SUMMARY = 4000
 _MOST_META = 64 * 1024
+_MOST_END = 256 * 1024
+_INTERRUPTED = "[Request interrupted by user"
 
 
 def answer(call: HookCall) -> dict[str, Any] | None:
@@ -28,15 +30,15 @@ def answer(call: HookCall) -> dict[str, Any] | None:
     if call.text("agent_transcript_path") is None and "hook_event_name" not in call.payload:
         return _answer_standalone(call)
     tool_use_id = _tool_use_id(call) if call.reads_files else None
-    if tool_use_id is None and call.reads_files:
+    if tool_use_id is None and call.text("agent_type") is None:
         call.log.say("unknown subagent", agent=call.text("agent_id"))
         return None
-    # whoever cannot read the file goes by what was delegated and has not ended
+    # without the file, it is the only one of its kind that was delegated here and has not ended
     _end(call, DelegationEnd(
         id=tool_use_id,
         agent=call.text("agent_type"),
         provider_session_id=call.text("session_id"),
-        outcome=DelegationOutcome.COMPLETED,
+        outcome=_outcome(call) if call.reads_files else DelegationOutcome.COMPLETED,
         summary=_summary(call.text("last_assistant_message")),
         transcript_path=call.text("agent_transcript_path"),
         provider_agent_id=call.text("agent_id"),
@@ -64,6 +66,9 @@ def _end(call: HookCall, end: DelegationEnd) -> EndedDelegation | None:
         ended = call.store.end_delegation(end)
     except AmbiguousId as exc:
         call.log.say("ambiguous subagent", agent=end.provider_agent_id, delegations=exc.candidates)
+        return None
+    if ended is None and end.id is None and end.session_id is None:
+        call.log.say("unknown subagent", agent=end.provider_agent_id)
         return None
     if ended is None:
         call.log.say("unknown session", id=end.id or end.session_id or end.provider_agent_id)
@@ -103,12 +108,51 @@ def _tool_use_id(call: HookCall) -> str | None:
     return told if isinstance(told, str) else None
 
 
+def _outcome(call: HookCall) -> DelegationOutcome:
+    """Claude Code does not say how a subagent ended: the last message of its transcript does.
+
+    An error of the model's service has failed; one that somebody interrupted leaves its session free to go on.
+    What cannot be read is no evidence of either.
+    """
+    path = call.text("agent_transcript_path")
+    try:
+        last = None if path is None else _last_message(_read_end(path))
+    except (OSError, ValueError, RecursionError):
+        return DelegationOutcome.COMPLETED
+    if last is None:
+        return DelegationOutcome.COMPLETED
+    if last.get("isApiErrorMessage") is True:
+        return DelegationOutcome.FAILED
+    if last.get("type") == "user" and _INTERRUPTED in json.dumps(last.get("message")):
+        return DelegationOutcome.LOST
+    return DelegationOutcome.COMPLETED
+
+
+def _last_message(end: bytes) -> dict[str, Any] | None:
+    for line in reversed(end.splitlines()):
+        try:
+            entry = json.loads(line)
+        except ValueError:  # the first line may be half of one
+            continue
+        if isinstance(entry, dict) and entry.get("type") in ("user", "assistant"):
+            return entry
+    return None
+
+
 def _read_meta(path: str) -> bytes:
+    return _read(path, 0, _MOST_META)
+
+
+def _read_end(path: str) -> bytes:
+    return _read(path, max(0, os.stat(path).st_size - _MOST_END), _MOST_END)
+
+
+def _read(path: str, start: int, size: int) -> bytes:
     """Never waits for somebody to write into a pipe."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise ValueError(f"{path} is no regular file")
-        return os.read(descriptor, _MOST_META)
+        return os.pread(descriptor, size, start)
     finally:
         os.close(descriptor)
