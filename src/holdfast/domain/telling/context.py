@@ -30,6 +30,7 @@ from holdfast.domain.telling.transcript import (
     transcript,
 )
 from holdfast.domain.text import clean_text, utf8_size
+from holdfast.domain.turns import TurnStatus
 from holdfast.domain.usage import BYTES_PER_TOKEN
 
 _OURS = "[holdfast] "
@@ -152,11 +153,15 @@ def compose_fresh(
     asked = [each.turn for each in past if not each.begun_before]
     continued = request_to_continue(asked) if says_continue(prompt) else None
     meant = [] if continued is None else [_to_be_continued(continued, policy)]
+    is_stopped = continued is not None and continued.status is not TurnStatus.DONE
+    if continued is not None and is_stopped:
+        meant.insert(0, _STOPPED.format(_listed((continued.seq,))))
     size = past_size(policy, request.window) - sum(map(utf8_size, (*answered, *meant)))
     parts, told = _past(past, packet, policy, size, _where(request))
     if parts:
         lead = f"{_OURS}fresh session: {why.reason}, {why.sentence}.\n{_UNKNOWN}"
-        return _composed([lead, *parts, *answered, *meant], _marker(request, _NEW), prompt, told)
+        marker = _marker(request, _GOES_ON if is_stopped else _NEW)
+        return _composed([lead, *parts, *answered, *meant], marker, prompt, told)
     if answered or prompt.startswith(_OURS):
         return _composed(answered, _marker(request, _NEW), prompt, told)
     return Composed(clean_text(prompt))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
 
@@ -21,6 +21,7 @@ from holdfast.domain.telling.context import (
     most_turns,
     past_size,
 )
+from holdfast.domain.telling.continuation import says_continue
 from holdfast.domain.telling.reasons import because
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
 from holdfast.domain.telling.transcript import PastTurn
@@ -65,13 +66,15 @@ class Composer:
         ]
         was_launched = self._was_launched(claim, decision)
         was_sent = was_launched and self._holds_request(claim, decision.provider_session_id)
+        # what is to be continued is told by its request alone
+        told = set() if says_continue(turn.prompt) else {past.turn.seq for past in missed}
         composed = compose_resumed(
             self._request(claim, session, window),
             missed,
             self._policy,
             stopped=own,
             interrupted=was_sent,
-            interruption=self._interruption(reader, claim, decision),
+            interruption=self._interruption(reader, claim, decision, told),
         )
         return replace(composed, notices=(_sent_again(turn),)) if was_launched and not was_sent else composed
 
@@ -112,8 +115,13 @@ class Composer:
                 count += 1
         return count
 
-    def _interruption(self, reader: PastReader, claim: Claim, decision: Resume | Fork) -> Interruption:
-        """What was begun since the last answer and never ended, and what of it only our record knows."""
+    def _interruption(
+        self, reader: PastReader, claim: Claim, decision: Resume | Fork, told: Collection[int]
+    ) -> Interruption:
+        """What was begun since the last answer and never ended, and what of it only our record knows.
+
+        Turns that are ``told`` anyway are told with their calls.
+        """
         turn = claim.turn
         earlier = islice(newest_first(self._store, turn.session_id, turn.seq), _MOST_UNFINISHED)
         before = takewhile(lambda known: known.status is not TurnStatus.DONE, earlier)
@@ -123,6 +131,7 @@ class Composer:
         calls = [
             call
             for known in unfinished
+            if known.seq not in told
             for call in reader.calls_of(known.session_id, known.seq, settled=False)
         ]
         stopped = tuple(known.seq for known in unfinished if known is not turn and _was_stopped(known))
