@@ -9,7 +9,7 @@ from starlette.types import Message, Receive, Scope, Send
 from holdfast.domain.ids import TokenId, Workspace
 from holdfast.domain.tokens import Role, Token
 from holdfast.testing.clock import NOON
-from holdfast.web import door
+from holdfast.web import door, large_answers
 from holdfast.web.callers import Callers
 from holdfast.web.door import Door
 from holdfast.web.rates import Rates
@@ -21,6 +21,13 @@ async def reads_everything(scope: Scope, receive: Receive, send: Send) -> None:
         pass
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body"})
+
+
+A_BODY = [
+    (b"host", b"localhost"),
+    (b"content-type", b"application/json"),
+    (b"transfer-encoding", b"chunked"),
+]
 
 
 def status_of(pieces: list[Message], *, pause: float = 0.0) -> int:
@@ -35,7 +42,7 @@ def status_of(pieces: list[Message], *, pause: float = 0.0) -> int:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": "/", "headers": [(b"host", b"localhost")]}
+    scope = {"type": "http", "method": "POST", "path": "/", "headers": A_BODY}
     asyncio.run(Door(reads_everything, Callers(NoTokens()), Rates(1000))(scope, receive, send))
     return int(sent[0]["status"])
 
@@ -181,3 +188,155 @@ def test_buckets_of_callers_that_never_come_back_are_forgotten() -> None:
         rates.take(str(number))
 
     assert len(rates._left) <= 10_000
+
+
+# --- what one caller may have under way ---------------------------------------------------------------------------
+
+
+class Everyone:
+    """Two callers, by their tokens."""
+
+    def asks_for_tokens(self) -> bool:
+        return True
+
+    def check_token(self, token_id: str, secret: str) -> Token:
+        return Token(TokenId(token_id), Workspace("w"), Role.READER, token_id, NOON, None, None, None)
+
+
+def a_token(number: int) -> bytes:
+    return f"Bearer hft_{number:012x}_{number:064x}".encode()
+
+
+class Visits:
+    """Requests at one door, each answered when its app ends."""
+
+    def __init__(self) -> None:
+        self.under_way = 0
+        self.most = 0
+        self.answered: list[tuple[str, int]] = []
+        self.go = asyncio.Event()
+        self.door = Door(self._app, Callers(Everyone()), Rates(1e9))
+
+    async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.under_way += 1
+        self.most = max(self.most, self.under_way)
+        try:
+            while (await receive()).get("more_body"):
+                pass
+            await self.go.wait()
+        finally:
+            self.under_way -= 1
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body"})
+
+    async def visit(self, caller: int, path: str = "/", *, body: asyncio.Event | None = None) -> None:
+        headers = [*(A_BODY if body else A_BODY[:1]), (b"authorization", a_token(caller))]
+
+        async def receive() -> Message:
+            if body is not None:
+                await body.wait()
+            return a_piece(1, more=False)
+
+        async def send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                sent = dict(message["headers"])
+                assert message["status"] == 200 or b"retry-after" in sent
+                self.answered.append((str(caller), message["status"]))
+
+        method = "POST" if body else "GET"
+        await self.door({"type": "http", "method": method, "path": path, "headers": headers}, receive, send)
+
+
+async def settled() -> None:
+    for _ in range(100):
+        await asyncio.sleep(0.001)
+
+
+def test_a_caller_with_many_slow_bodies_keeps_nobody_else_out() -> None:
+    async def crowd() -> Visits:
+        visits, come = Visits(), asyncio.Event()
+        slow = [asyncio.create_task(visits.visit(1, body=come)) for _ in range(705)]
+        await settled()
+        refused = [status for _, status in visits.answered]
+        assert len(refused) == 705 - door.MOST_BODIES
+        assert set(refused) <= {429, 503}
+        visits.go.set()
+        await visits.visit(2, body=_set())
+        await visits.visit(2)
+        come.set()
+        await asyncio.gather(*slow)
+        return visits
+
+    answered = asyncio.run(crowd()).answered
+    assert answered.count(("2", 200)) == 2
+    assert answered.count(("1", 200)) == door.MOST_BODIES
+
+
+def _set() -> asyncio.Event:
+    event = asyncio.Event()
+    event.set()
+    return event
+
+
+def test_one_caller_has_no_more_than_its_share_of_requests_under_way() -> None:
+    async def crowd() -> Visits:
+        visits = Visits()
+        waiting = [asyncio.create_task(visits.visit(1)) for _ in range(door.MOST_OF_ONE + 10)]
+        await settled()
+        assert visits.answered == [("1", 429)] * 10
+        visits.go.set()
+        await visits.visit(2)
+        await asyncio.gather(*waiting)
+        return visits
+
+    assert asyncio.run(crowd()).answered.count(("2", 200)) == 1
+
+
+def test_bodies_of_one_caller_are_kept_up_to_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(door, "MOST_BYTES", 5)
+
+    async def crowd() -> Visits:
+        visits = Visits()
+        waiting = [asyncio.create_task(visits.visit(1, body=_set())) for _ in range(8)]
+        await settled()
+        visits.go.set()
+        await visits.visit(2, body=_set())
+        await asyncio.gather(*waiting)
+        return visits
+
+    answered = asyncio.run(crowd()).answered
+    assert (answered.count(("1", 200)), answered.count(("1", 429)), answered.count(("2", 200))) == (5, 3, 1)
+
+
+@pytest.mark.parametrize("path", ["/v1/store/history", "/v1/sessions/x/history", "/v1/sessions/x/turns"])
+def test_large_answers_are_made_and_sent_a_few_at_a_time(path: str) -> None:
+    async def crowd() -> Visits:
+        visits = Visits()
+        readers = [asyncio.create_task(visits.visit(1, path)) for _ in range(12)]
+        others = [asyncio.create_task(visits.visit(n, path)) for n in range(2, 12)]
+        await settled()
+        assert visits.under_way == large_answers.MOST
+        small = asyncio.create_task(visits.visit(1, "/v1/store/now"))
+        visits.go.set()
+        await asyncio.gather(*readers, *others, small)
+        return visits
+
+    visits = asyncio.run(crowd())
+    assert [status for _, status in visits.answered] == [200] * 23
+
+
+def test_whoever_waits_too_long_for_a_large_answer_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(large_answers, "WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(large_answers, "MOST_WAITING", 3)
+
+    async def crowd() -> Visits:
+        visits = Visits()
+        readers = [asyncio.create_task(visits.visit(1, "/v1/store/turns")) for _ in range(8)]
+        await settled()
+        visits.go.set()
+        await asyncio.gather(*readers)
+        return visits
+
+    answered = asyncio.run(crowd()).answered
+    assert answered.count(("1", 200)) == large_answers.MOST_OF_ONE
+    assert answered.count(("1", 429)) == 8 - large_answers.MOST_OF_ONE

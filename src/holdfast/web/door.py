@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections import Counter
+from contextlib import nullcontext
 from functools import lru_cache
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -18,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from holdfast.errors import HoldfastError, InvalidInput, TooMany, Unauthenticated
 from holdfast.web.access import ANYONE, Caller
 from holdfast.web.callers import Callers
+from holdfast.web.large_answers import LargeAnswers, is_large
 from holdfast.web.problems import answer_to, problem
 from holdfast.web.rates import Rates
 
@@ -28,6 +31,12 @@ BODY_SECONDS: Final = 30.0
 #: requests that are answered at the same time, streams among them; fewer than there may be connections, so that
 #: there is a place left to say so
 MOST_AT_ONCE: Final = 700
+#: of them, those of one caller: a token, or an address; more than the workers that may wait with one token
+MOST_OF_ONE: Final = 350
+#: of those, whose bodies are not here yet: whoever sends slowly does not keep others out
+MOST_BODIES: Final = 64
+#: of the bodies of one caller together
+MOST_BYTES: Final = 4 * MAX_BODY
 #: a supervisor has no token
 _OPEN_TO_ALL: Final = "/healthz"
 _JSON: Final = "application/json"
@@ -40,6 +49,10 @@ _PROXIES_SAY: Final = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-f
 
 class _TooLarge(Exception):
     """The body went on after the most that is read of one."""
+
+
+class _TooMuch(Exception):
+    """The bodies of one caller are together more than is kept of one caller."""
 
 
 class _TooSlow(Exception):
@@ -59,6 +72,10 @@ class Door:
         self._callers = callers
         self._rates = rates
         self._at_once = 0
+        self._large = LargeAnswers()
+        self._requests: Counter[str] = Counter()  #: by caller: under way
+        self._bodies: Counter[str] = Counter()  #: by caller: not here yet
+        self._bytes: Counter[str] = Counter()  #: by caller: of bodies whose requests are under way
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -77,13 +94,31 @@ class Door:
         if refused is not None:
             await refused(scope, receive, send)
             return
+        who = _bucket(scope.get("state", {}).get("caller"), scope)
+        if self._requests[who] >= MOST_OF_ONE or self._bodies[who] >= MOST_BODIES:
+            await _too_many(1.0)(scope, receive, send)
+            return
+        self._requests[who] += 1
+        body = _Body(receive, who, self._bodies, self._bytes, is_here=not _has_body(Headers(scope=scope)))
         try:
-            await self._app(scope, _bounded(receive), send)
+            async with self._large.one(who) if is_large(scope["path"]) else nullcontext():
+                await self._app(scope, body.receive, send)
+        except TooMany as error:
+            answer = answer_to(error)
+            answer.headers["retry-after"] = "1"
+            await answer(scope, receive, send)
+        except _TooMuch:
+            await _too_many(1.0)(scope, receive, send)
         except _TooLarge:
             await _too_large()(scope, receive, send)
         except _TooSlow:
             too_slow = problem(HTTPStatus.REQUEST_TIMEOUT, "too_slow", f"a body may take {BODY_SECONDS:g} s")
             await too_slow(scope, receive, send)
+        finally:
+            body.close()
+            self._requests[who] -= 1
+            if not self._requests[who]:
+                del self._requests[who]
 
     async def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
@@ -149,11 +184,14 @@ def _foreign_origin() -> Response:
     return problem(HTTPStatus.FORBIDDEN, "foreign_origin", "this server does not answer web pages of others")
 
 
+def _has_body(headers: Headers) -> bool:
+    return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
+
+
 def _not_json(method: str, headers: Headers) -> Response | None:
     """What a page of another site may send without asking first is never JSON (Fetch, CORS-safelisted)."""
-    has_body = headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
     kinds = [kind.partition(";")[0].strip().lower() for kind in headers.getlist("content-type")]
-    if method in _READS or kinds == [_JSON] or not (has_body or kinds):
+    if method in _READS or kinds == [_JSON] or not (_has_body(headers) or kinds):
         return None
     words = f"send a body with one header: Content-Type: {_JSON}"
     return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", words)
@@ -216,25 +254,50 @@ def _oversized(headers: Headers) -> Response | None:
     return None if is_fine else _too_large()
 
 
-def _bounded(receive: Receive) -> Receive:
+class _Body:
     """A body may come in pieces, say nothing of its length, and take its time."""
-    size = 0
-    complete = False
-    until = asyncio.get_running_loop().time() + BODY_SECONDS
 
-    async def counted() -> Message:
-        nonlocal size, complete
-        if complete:
-            return await receive()
+    def __init__(
+        self, receive: Receive, who: str, bodies: Counter[str], kept: Counter[str], *, is_here: bool
+    ) -> None:
+        self._receive = receive
+        self._who = who
+        self._bodies = bodies
+        self._kept = kept
+        self._size = 0
+        self._complete = is_here
+        self._until = asyncio.get_running_loop().time() + BODY_SECONDS
+        if not is_here:
+            bodies[who] += 1
+
+    async def receive(self) -> Message:
+        if self._complete:
+            return await self._receive()
         try:
-            async with asyncio.timeout_at(until):
-                message = await receive()
+            async with asyncio.timeout_at(self._until):
+                message = await self._receive()
         except TimeoutError:
             raise _TooSlow from None
-        size += len(message.get("body", b""))
-        if size > MAX_BODY:
+        size = len(message.get("body", b""))
+        self._size += size
+        self._kept[self._who] += size
+        if self._size > MAX_BODY:
             raise _TooLarge
-        complete = not message.get("more_body", False)
+        if self._kept[self._who] > MOST_BYTES:
+            raise _TooMuch
+        if not message.get("more_body", False):
+            self._has_come()
         return message
 
-    return counted
+    def close(self) -> None:
+        self._has_come()
+        self._kept[self._who] -= self._size
+        if not self._kept[self._who]:
+            del self._kept[self._who]
+
+    def _has_come(self) -> None:
+        if not self._complete:
+            self._complete = True
+            self._bodies[self._who] -= 1
+            if not self._bodies[self._who]:
+                del self._bodies[self._who]

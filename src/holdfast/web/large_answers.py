@@ -1,0 +1,72 @@
+"""Owns how many large answers are made and sent at the same time: so that no reader fills the server's memory."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections import Counter
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from holdfast.errors import TooMany
+
+_VERBS: Final = "attempts|events|history|late_reports|newest_events|newest_turns|turns"
+#: where whole texts are asked for, as many as there are; the stream of events sends a page at a time
+_LARGE: Final = re.compile(rf".*/v1/(?:store/(?:{_VERBS})|sessions/[^/]+/(?:history|turns))/?\Z")
+#: for all callers, and for one of them
+MOST: Final = 6
+MOST_OF_ONE: Final = 2
+#: how many of one caller may wait for their turn, and for how long
+MOST_WAITING: Final = 40
+WAIT_SECONDS: Final = 20.0
+
+
+def is_large(path: str) -> bool:
+    return _LARGE.match(path) is not None
+
+
+class LargeAnswers:
+    """An answer is under way from the look at the store until its last byte was taken."""
+
+    def __init__(self) -> None:
+        self._under_way: Counter[str] = Counter()
+        self._waiting: Counter[str] = Counter()
+        self._changed = asyncio.Condition()
+
+    @asynccontextmanager
+    async def one(self, caller: str) -> AsyncIterator[None]:
+        """TooMany if too many of this caller wait already, or it takes too long."""
+        await self._begin(caller)
+        try:
+            yield
+        finally:
+            async with self._changed:
+                _less(self._under_way, caller)
+                self._changed.notify_all()
+
+    async def _begin(self, caller: str) -> None:
+        if self._waiting[caller] >= MOST_WAITING:
+            raise TooMany(
+                f"more than {MOST_WAITING} large answers wait for this token: come back a little later"
+            )
+        self._waiting[caller] += 1
+        try:
+            async with asyncio.timeout(WAIT_SECONDS), self._changed:
+                await self._changed.wait_for(lambda: self._has_room(caller))
+                self._under_way[caller] += 1
+        except TimeoutError:
+            raise TooMany(
+                "the server makes as many large answers as it can: come back a little later"
+            ) from None
+        finally:
+            _less(self._waiting, caller)
+
+    def _has_room(self, caller: str) -> bool:
+        return self._under_way.total() < MOST and self._under_way[caller] < MOST_OF_ONE
+
+
+def _less(count: Counter[str], caller: str) -> None:
+    count[caller] -= 1
+    if not count[caller]:
+        del count[caller]
