@@ -7,7 +7,8 @@ somebody asks, and nothing that was ever counted is lost.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from holdfast.clock import DAY, SECOND, Instant
 from holdfast.domain.measures import BOUNDS
@@ -35,11 +36,8 @@ def _seconds(begin: str, end: str) -> str:
     return f"CAST(SUM({end} - {begin}) AS DOUBLE PRECISION) / {SECOND}"
 
 
-_NOTHING = "CAST(0 AS DOUBLE PRECISION)"
-_OF_SESSION = "sessions s"
-_OF_ATTEMPT = "attempts a JOIN sessions s ON s.workspace = a.workspace AND s.id = a.session_id"
-_OF_TURN = "turns t JOIN sessions s ON s.workspace = t.workspace AND s.id = t.session_id"
-_OF_DELEGATION = "delegations d"
+_DELEGATED_IN_GONE = """d.session_id IS NOT NULL AND d.session_id IN (
+    SELECT g.id FROM sessions g WHERE g.workspace = :ws AND g.conversation_id IN (SELECT id FROM gone))"""
 # what was put back was not tried; a fallback is the same try once more
 _PLACE = """CASE WHEN a.cause = 'fallback' OR a.status = 'put_back' THEN 'same'
     WHEN a.decision IN ('resume', 'fork') OR EXISTS (
@@ -47,65 +45,103 @@ _PLACE = """CASE WHEN a.cause = 'fallback' OR a.status = 'put_back' THEN 'same'
         WHERE e.workspace = a.workspace AND e.session_id = a.session_id AND e.fence < a.fence) THEN 'next'
     ELSE 'first' END"""
 
-#: kind; instant of the day; agent; provider; detail; amount; rows; which of them; the conversation of one
-_MEASURES: tuple[tuple[TotalKind, str, str, str, str, str, str, str, str], ...] = (
-    (TotalKind.SESSION, "s.created_at", "s.agent", "s.provider", "s.kind", _NOTHING, _OF_SESSION, "TRUE",
-     "s.conversation_id"),
-    (TotalKind.SESSION_WITH_ERROR, "s.created_at", "s.agent", "s.provider", "s.kind", _NOTHING, _OF_SESSION,
-     "(s.last_error IS NOT NULL OR s.phase = 'failed')", "s.conversation_id"),
-    (TotalKind.CLOSED, "s.finalized_at", "s.agent", "s.provider", "s.phase || ' ' || s.kind",
-     _seconds("s.created_at", "s.finalized_at"), _OF_SESSION, "s.finalized_at IS NOT NULL",
-     "s.conversation_id"),
-    (TotalKind.DURATION, "s.finalized_at", "s.agent", "s.provider",
-     _bucket("s.created_at", "s.finalized_at"), _seconds("s.created_at", "s.finalized_at"), _OF_SESSION,
-     "s.finalized_at IS NOT NULL AND s.kind = 'delegated' AND s.phase <> 'abandoned'", "s.conversation_id"),
-    (TotalKind.TURN_DURATION, "a.ended_at", "s.agent", "a.provider", _bucket("a.started_at", "a.ended_at"),
-     _seconds("a.started_at", "a.ended_at"), _OF_ATTEMPT, "a.ended_at IS NOT NULL AND a.status = 'done'",
-     "a.conversation_id"),
-    (TotalKind.ATTEMPT, "a.started_at", "s.agent", "a.provider",
-     f"a.decision || ' ' || a.reason || ' ' || a.status || ' ' || {_PLACE}", _NOTHING, _OF_ATTEMPT,
-     "a.status <> 'open'", "a.conversation_id"),
-    (TotalKind.LOCK_WAIT, "a.started_at", "s.agent", "a.provider", "'launch'", _NOTHING, _OF_ATTEMPT,
-     "a.failure_class = 'locked'", "a.conversation_id"),
-    (TotalKind.TURN, "t.ended_at", "s.agent", "t.provider", "t.status || ' ' || COALESCE(t.failure_class, '')",
-     _NOTHING, _OF_TURN, "t.ended_at IS NOT NULL", "t.conversation_id"),
-    (TotalKind.LATE_REPORT, "l.at", "''", "''", "''", _NOTHING, "late_reports l", "TRUE",
-     "l.conversation_id"),
-    (TotalKind.DELEGATION, "d.at", "d.agent", "''",
-     "CASE WHEN d.outcome = 'asked' THEN 'asked' WHEN d.resumed THEN 'resumed' ELSE 'new' END", _NOTHING,
-     _OF_DELEGATION, "TRUE", ""),
-    (TotalKind.DELEGATION_END, "d.ended_at", "d.agent", "''", "d.outcome", _NOTHING, _OF_DELEGATION,
-     "d.ended_at IS NOT NULL AND d.outcome <> 'asked'", ""),
-    *(
-        (kind, "a.started_at", "s.agent", "a.provider", "''", f"CAST(SUM({column}) AS DOUBLE PRECISION)",
-         _OF_ATTEMPT, f"{column} <> 0", "a.conversation_id")
-        for kind, column in (
-            (TotalKind.INPUT_TOKENS, "a.input_tokens"),
-            (TotalKind.CACHED_INPUT_TOKENS, "a.cached_input_tokens"),
-            (TotalKind.OUTPUT_TOKENS, "a.output_tokens"),
-            (TotalKind.COST_USD, "a.cost_usd"),
-        )
-    ),
-)  # fmt: skip
-#: delegations are of a session, which is of a conversation
-_DELEGATED_IN_GONE = """d.session_id IS NOT NULL AND d.session_id IN (
-    SELECT g.id FROM sessions g WHERE g.workspace = :ws AND g.conversation_id IN (SELECT id FROM gone))"""
 
+class _Measure(NamedTuple):
+    """What is counted of which rows; everything but the kind is SQL."""
 
-def _all_measures(of_gone: Callable[[str], str], delegations: str) -> str:
-    selects = (
-        f"SELECT {at} / {DAY} AS day, {agent} AS agent, COALESCE({provider}, '') AS provider,"
-        f" '{kind.value}' AS what, {detail} AS detail, COUNT(*) AS number, {amount} AS amount\n"
-        f"FROM {delegations if rows is _OF_DELEGATION else rows} WHERE {rows.split()[1]}.workspace = :ws AND {which}{of_gone(conversation)}\n"
-        "GROUP BY 1, 2, 3, 5"
-        for kind, at, agent, provider, detail, amount, rows, which, conversation in _MEASURES
+    kind: TotalKind
+    rows: str
+    at: str  #: the instant whose day it belongs to
+    detail: str = "''"
+    which: str = "TRUE"
+    amount: str = "CAST(0 AS DOUBLE PRECISION)"
+    agent: str = "s.agent"
+    provider: str = "s.provider"
+    conversation: str = (
+        "s.conversation_id"  #: of a row; empty: it is of a session, see ``_DELEGATED_IN_GONE``
     )
-    return "\nUNION ALL\n".join(selects)
+
+    def select(self, of_gone: str = "", index: str = "") -> str:
+        alias = self.rows.split()[1]
+        return f"""SELECT {self.at} / {DAY} AS day, {self.agent} AS agent, COALESCE({self.provider}, '') AS provider,
+    '{self.kind.value}' AS what, {self.detail} AS detail, COUNT(*) AS number, {self.amount} AS amount
+FROM {self.rows}{index} WHERE {alias}.workspace = :ws AND {self.which}{of_gone}
+GROUP BY 1, 2, 3, 5"""
+
+    def select_gone(self) -> str:
+        if not self.conversation:
+            return self.select(f" AND {_DELEGATED_IN_GONE}", " INDEXED BY delegations_by_session")
+        return self.select(f" AND {self.conversation} IN (SELECT id FROM gone)")
 
 
-def _in_gone(conversation: str) -> str:
-    return f" AND {f'{conversation} IN (SELECT id FROM gone)' if conversation else _DELEGATED_IN_GONE}"
+def _of_sessions(kind: TotalKind, at: str, detail: str, which: str = "TRUE", **more: str) -> _Measure:
+    return _Measure(kind, "sessions s", at, detail, which, **more)
 
+
+def _of_attempts(kind: TotalKind, at: str, detail: str, which: str, **more: str) -> _Measure:
+    return _Measure(
+        kind, "attempts a JOIN sessions s ON s.workspace = a.workspace AND s.id = a.session_id", at, detail,
+        which, provider="a.provider", conversation="a.conversation_id", **more,
+    )  # fmt: skip
+
+
+def _of_delegations(kind: TotalKind, at: str, detail: str, which: str = "TRUE") -> _Measure:
+    return _Measure(kind, "delegations d", at, detail, which, agent="d.agent", provider="''", conversation="")
+
+
+def _used(kind: TotalKind, column: str) -> _Measure:
+    amount = f"CAST(SUM({column}) AS DOUBLE PRECISION)"
+    return _of_attempts(kind, "a.started_at", "''", f"{column} <> 0", amount=amount)
+
+
+_LIFE = "s.created_at", "s.finalized_at"
+_RUN = "a.started_at", "a.ended_at"
+_MEASURES = (
+    _of_sessions(TotalKind.SESSION, "s.created_at", "s.kind"),
+    _of_sessions(
+        TotalKind.SESSION_WITH_ERROR, "s.created_at", "s.kind",
+        "(s.last_error IS NOT NULL OR s.phase = 'failed')",
+    ),
+    _of_sessions(
+        TotalKind.CLOSED, "s.finalized_at", "s.phase || ' ' || s.kind", "s.finalized_at IS NOT NULL",
+        amount=_seconds(*_LIFE),
+    ),
+    _of_sessions(
+        TotalKind.DURATION, "s.finalized_at", _bucket(*_LIFE),
+        "s.finalized_at IS NOT NULL AND s.kind = 'delegated' AND s.phase <> 'abandoned'",
+        amount=_seconds(*_LIFE),
+    ),
+    _of_attempts(
+        TotalKind.TURN_DURATION, "a.ended_at", _bucket(*_RUN), "a.ended_at IS NOT NULL AND a.status = 'done'",
+        amount=_seconds(*_RUN),
+    ),
+    _of_attempts(
+        TotalKind.ATTEMPT, "a.started_at", f"a.decision || ' ' || a.reason || ' ' || a.status || ' ' || {_PLACE}",
+        "a.status <> 'open'",
+    ),
+    _of_attempts(TotalKind.LOCK_WAIT, "a.started_at", "'launch'", "a.failure_class = 'locked'"),
+    _Measure(
+        TotalKind.TURN, "turns t JOIN sessions s ON s.workspace = t.workspace AND s.id = t.session_id",
+        "t.ended_at", "t.status || ' ' || COALESCE(t.failure_class, '')", "t.ended_at IS NOT NULL",
+        provider="t.provider", conversation="t.conversation_id",
+    ),
+    _Measure(
+        TotalKind.LATE_REPORT, "late_reports l", "l.at", agent="''", provider="''",
+        conversation="l.conversation_id",
+    ),
+    _of_delegations(
+        TotalKind.DELEGATION, "d.at",
+        "CASE WHEN d.outcome = 'asked' THEN 'asked' WHEN d.resumed THEN 'resumed' ELSE 'new' END",
+    ),
+    _of_delegations(
+        TotalKind.DELEGATION_END, "d.ended_at", "d.outcome", "d.ended_at IS NOT NULL AND d.outcome <> 'asked'"
+    ),
+    _used(TotalKind.INPUT_TOKENS, "a.input_tokens"),
+    _used(TotalKind.CACHED_INPUT_TOKENS, "a.cached_input_tokens"),
+    _used(TotalKind.OUTPUT_TOKENS, "a.output_tokens"),
+    _used(TotalKind.COST_USD, "a.cost_usd"),
+)  # fmt: skip
+_AND = "\nUNION ALL\n"
 
 _COLUMNS = "day, agent, provider, what, detail, number, amount"
 _ADD_UP = """
@@ -114,7 +150,7 @@ DO UPDATE SET number = daily_totals.number + excluded.number, amount = daily_tot
 
 TOTALS = f"""
 SELECT what, agent, provider, detail, CAST(SUM(number) AS BIGINT), SUM(amount), MIN(day) FROM (
-{_all_measures(lambda _: "", _OF_DELEGATION)}
+{_AND.join(measure.select() for measure in _MEASURES)}
 UNION ALL
 SELECT {_COLUMNS} FROM daily_totals WHERE workspace = :ws) AS counted
 WHERE day >= :first AND day <= :last AND (agent = :agent OR :every)
@@ -124,7 +160,7 @@ FOLD = f"""
 WITH gone AS (SELECT id FROM conversations WHERE workspace = :ws AND id IN ({", ".join(f":{name}" for name in _NAMES)}))
 INSERT INTO daily_totals (workspace, {_COLUMNS})
 SELECT :ws, {_COLUMNS} FROM (
-{_all_measures(_in_gone, f"{_OF_DELEGATION} INDEXED BY delegations_by_session")}) AS counted WHERE day IS NOT NULL AND detail IS NOT NULL
+{_AND.join(measure.select_gone() for measure in _MEASURES)}) AS counted WHERE day IS NOT NULL AND detail IS NOT NULL
 ORDER BY day, agent, provider, what, detail{_ADD_UP}"""
 COUNT = f"""
 INSERT INTO daily_totals (workspace, {_COLUMNS})
