@@ -1,5 +1,6 @@
 """A store that cannot be used: one clear line that says where and why, and nothing is harmed."""
 
+import json
 import os
 import resource
 import shutil
@@ -135,6 +136,30 @@ def test_a_full_disk_loses_nothing(on_a_full_disk: Callable[[str, str], list[End
     assert failed.one_line_error().endswith((": the disk is full", ": reading or writing failed"))
     assert (after.code, after.err) == (0, "")
     assert (after.json["phase"], after.json["metadata"]) == ("initializing", {"kept": 1})
+
+
+def test_on_a_full_disk_everything_that_is_stored_can_be_read(
+    on_a_full_disk: Callable[[str, str], list[Ended]],
+) -> None:
+    reads = ("get deploy", "list", "show deploy", "log deploy", "why deploy")
+    commands = " && ".join(f"holdfast {read}" for read in reads)
+
+    full, _ = on_a_full_disk(f"{{ {commands}; holdfast should-resume deploy; }}", "true")
+
+    assert (full.code, full.err) == (4, ""), "4: it may not continue in its phase"
+
+
+def test_on_a_full_disk_a_hook_answers_and_ends_well(
+    on_a_full_disk: Callable[[str, str], list[Ended]],
+) -> None:
+    stop = """echo '{"agent_id": "deploy", "exit_code": 0}' | holdfast hook subagent-stop"""
+    ask = """echo '{"agent_name": "a"}' | holdfast hook pre-delegate"""
+
+    full, after = on_a_full_disk(f"{stop} && {ask}", "holdfast get deploy")
+
+    assert (full.code, full.err) == (0, "")
+    assert json.loads(full.out.splitlines()[-1])["should_resume"] is False
+    assert after.json["phase"] == "initializing"
 
 
 BEGIN = "holdfast create --agent a --name deploy --metadata '{\"kept\": 1}' >/dev/null"

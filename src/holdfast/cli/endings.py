@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
@@ -107,6 +108,8 @@ def _usage(error: click.UsageError) -> str:
 
 def _os_error(error: OSError) -> str:
     what = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        what = "the disk is full"
     if error.filename is None:
         return f"cannot write the output: {what}"
     return f"{os.fsdecode(error.filename)}: {what}"

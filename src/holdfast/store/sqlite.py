@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sqlite3
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,16 +15,21 @@ from holdfast.errors import InvalidInput, StoreCorrupt, StoreError, StoreUnavail
 from holdfast.store import tallies
 from holdfast.store.driver import Params, Row
 from holdfast.store.pool import NOT_ITS_TRANSACTION, Pool
-from holdfast.store.sqlite_connections import Connection, FileConnector, MemoryConnector, prepare_files
+from holdfast.store.sqlite_connections import (
+    DISK_IS_FULL,
+    Connection,
+    FileConnector,
+    MemoryConnector,
+    disk_is_full,
+    prepare_files,
+    problem_of,
+)
 from holdfast.store.sqlite_dialect import SAID
 from holdfast.store.sqlite_watch import CommitWatch, changes_of_all, changes_of_others
 
 BUSY_SECONDS = 30.0
 #: more than that are closed when they come back
 _IDLE_CONNECTIONS = 16
-
-#: with less than that on the disk, a failed write is no surprise
-_LEAST_FREE_BYTES = 64 * 1024
 
 #: of a damaged schema SQLite quotes what it cannot understand, and that may be no text
 _ENGINE_ERRORS = (sqlite3.Error, UnicodeDecodeError)
@@ -101,7 +105,10 @@ class SqliteDriver:
             if isinstance(exc, (*_ENGINE_ERRORS, OSError)):
                 raise translate_error(self.where, exc) from exc
             raise
-        pool.give_back(connection)
+        if connection.alone:
+            pool.discard(connection)
+        else:
+            pool.give_back(connection)
 
     def borrow(self, pool: Pool[Connection] | None = None) -> Connection:
         try:
@@ -110,7 +117,10 @@ class SqliteDriver:
             raise translate_error(self.where, exc) from exc
 
     def give_back(self, connection: Connection) -> None:
-        self._pool.give_back(connection)
+        if connection.alone:
+            self._pool.discard(connection)
+        else:
+            self._pool.give_back(connection)
 
     def discard(self, connection: Connection) -> None:
         self._pool.discard(connection)
@@ -225,7 +235,7 @@ def _begin_write(connection: Connection) -> None:
 
 
 _UNAVAILABLE = {
-    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_FULL: DISK_IS_FULL,
     sqlite3.SQLITE_READONLY: "it is read-only",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened",
     sqlite3.SQLITE_PERM: "permission denied",
@@ -245,22 +255,13 @@ def translate_error(where: str, error: sqlite3.Error | OSError | UnicodeDecodeEr
     if isinstance(error, UnicodeDecodeError) or str(error).startswith(_DAMAGED_SCHEMA):
         return StoreCorrupt(where, _CORRUPT[sqlite3.SQLITE_CORRUPT], engine=str(error))
     if isinstance(error, OSError):
-        return StoreUnavailable(where, error.strerror or str(error))
+        return StoreUnavailable(where, problem_of(error))
     # the low byte is the primary result code, the rest says more about it
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code == sqlite3.SQLITE_IOERR and _disk_is_full(where):
+    if code in (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN) and disk_is_full(where):
         code = sqlite3.SQLITE_FULL
     if code in _UNAVAILABLE:
         return StoreUnavailable(where, _UNAVAILABLE[code], engine=str(error))
     if code in _CORRUPT:
         return StoreCorrupt(where, _CORRUPT[code], engine=str(error))
     return StoreError(where, f"SQLite: {error}")
-
-
-def _disk_is_full(where: str) -> bool:
-    """SQLite says so itself of its main files only, not of the shared memory beside them."""
-    try:
-        disk = os.statvfs(Path(where).parent)
-    except OSError:
-        return False
-    return disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES

@@ -13,6 +13,10 @@ from holdfast.errors import StoreUnavailable
 from holdfast.store.gate import Gate, open_gate
 from holdfast.store.sqlite_dialect import APPLICATION_ID
 
+DISK_IS_FULL = "the disk is full"
+
+#: with less than that on the disk, a failed write is no surprise
+_LEAST_FREE_BYTES = 64 * 1024
 _SWITCH_LOOK_SECONDS = 0.0005
 
 #: between two looks for the file; a look takes as long as a statement
@@ -25,13 +29,14 @@ _entangled: set[tuple[int, int]] = set()
 class Connection:
     """A connection and its own way through the gate; used by one thread at a time."""
 
-    __slots__ = ("__weakref__", "closed", "gate", "sql", "user")
+    __slots__ = ("__weakref__", "alone", "closed", "gate", "sql", "user")
 
-    def __init__(self, sql: sqlite3.Connection, gate: Gate | None) -> None:
+    def __init__(self, sql: sqlite3.Connection, gate: Gate | None, *, alone: bool = False) -> None:
         self.sql = sql
         self.gate = gate
         self.user = 0
         self.closed = False
+        self.alone = alone  #: keeps every other one out, so nobody keeps it
 
     def close(self) -> None:
         if self.closed:
@@ -75,8 +80,19 @@ class FileConnector:
         if self._file in _entangled:
             problem = "a transaction was open in it when this process was forked; start a new process"
             raise StoreUnavailable(self.where, problem)
-        connection = Connection(_connect(self.where, self._busy_seconds), None)
         try:
+            return self._open(alone=False)
+        except sqlite3.OperationalError:
+            # the memory that processes share is a file beside the database; one who is alone needs none
+            if not disk_is_full(self.where):
+                raise
+            return self._open(alone=True)
+
+    def _open(self, *, alone: bool) -> Connection:
+        connection = Connection(_connect(self.where, self._busy_seconds), None, alone=alone)
+        try:
+            if alone:
+                connection.sql.execute("PRAGMA locking_mode = EXCLUSIVE")
             self._prepare(connection)
         except BaseException:
             connection.close()
@@ -204,7 +220,22 @@ def prepare_files(path: Path) -> None:
             parent.mkdir(mode=0o700, exist_ok=True)
         _make_file(path)
     except OSError as exc:
-        raise StoreUnavailable(str(path), exc.strerror or str(exc)) from exc
+        raise StoreUnavailable(str(path), problem_of(exc)) from exc
+
+
+def problem_of(error: OSError) -> str:
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DISK_IS_FULL
+    return error.strerror or str(error)
+
+
+def disk_is_full(where: str) -> bool:
+    """SQLite says so itself of its main files only, not of the shared memory beside them."""
+    try:
+        disk = os.statvfs(Path(where).parent)
+    except OSError:
+        return False
+    return disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES
 
 
 def _make_file(path: Path) -> None:
