@@ -1,11 +1,10 @@
 import pytest
 
+from holdfast.testing.found_turns_contract import OwnTurnsContract, SentContract
 from holdfast.testing.retry_contract import TryAgainContract
 from holdfast.testing.turn_contract import (
     CancelContract,
-    OwnTurnsContract,
     RecordContract,
-    SentContract,
     StartContract,
 )
 

@@ -315,6 +315,15 @@ def test_more_turns_than_could_ever_fit_need_not_be_read() -> None:
     assert "left out" in fresh("Next.", shortest, None, SMALL)
 
 
+def test_however_many_gaps_a_cut_has_it_is_said_in_one_line() -> None:
+    past = [PastTurn(a_turn(n, "x" * (9_000 if n % 2 else 10))) for n in range(1, 60)]
+    policy = ContextPolicy(transcript_tokens=5_000, message_characters=8_000)
+    composed = compose_fresh(NewRequest("Next.", 60, session_id="claude-1"), past, None, WHY, policy)
+    assert " of the turns " in composed.past.cuts.words
+    assert composed.past.cuts.words in composed.text
+    assert "Turn 59, " in composed.text
+
+
 # --- "continue" ---
 
 

@@ -8,16 +8,15 @@ import pytest
 
 from holdfast.clock import after
 from holdfast.domain.decisions import Reason, Resume
-from holdfast.domain.failures import WAS_CANCELLED, Failure, FailureClass
+from holdfast.domain.failures import WAS_CANCELLED, FailureClass
 from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import Session
-from holdfast.domain.turns import Claim, Launch, Refusal, TurnEnd, TurnStatus
-from holdfast.domain.usage import NO_USAGE, Usage
+from holdfast.domain.turns import Claim, Refusal, TurnEnd, TurnStatus
+from holdfast.domain.usage import Usage
 from holdfast.errors import Busy, Conflict, InvalidInput, NotFound, SessionClosed
 from holdfast.store.contract import Store
 from holdfast.testing.builders import (
     a_claim,
-    a_process,
     a_provider_session_id,
     a_runtime,
     a_turn,
@@ -26,106 +25,9 @@ from holdfast.testing.builders import (
 )
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.mishaps import WIDER, decide, fail, point_to, resumed_id
-from holdfast.testing.steps import begin, claim, defer, enqueue, join, refused, run, snapshot
+from holdfast.testing.steps import begin, claim, enqueue, join, refused, run, snapshot
 
 CANCELLED = TurnEnd(TurnStatus.CANCELLED)
-
-
-class OwnTurnsContract:
-    """``newest_turns`` and ``head_turn``: a session's own, whatever others say in the same conversation."""
-
-    def test_others_do_not_hide_a_sessions_newest_turns(self, store: Store) -> None:
-        session = begin(store)
-        first, second = run(store, session, "one").turn, run(store, session, "two").turn
-        other = join(store, session, "reviewer")
-        for number in range(60):
-            store.record_turn(other.id, a_turn(f"another {number}"), "noted", NO_USAGE)
-
-        assert [turn.seq for turn in store.newest_turns(session.id, 2)] == [first.seq, second.seq]
-        assert [turn.prompt for turn in store.newest_turns(session.id, 1)] == ["two"]
-        assert [turn.prompt for turn in store.newest_turns(session.id, 5, before=second.seq)] == ["one"]
-        assert store.newest_turns(session.id, 0) == ()
-        assert store.newest_turns(other.id, 1)[0].prompt == "another 59"
-
-    def test_turns_that_left_the_history_are_told_apart(self, store: Store) -> None:
-        session = begin(store)
-        for prompt in "abc":
-            run(store, session, prompt)
-        store.truncate(session.id, 1)
-
-        assert [turn.prompt for turn in store.newest_turns(session.id, 2)] == ["b", "c"]
-        assert [turn.prompt for turn in store.newest_turns(session.id, 2, dropped=False)] == ["a"]
-
-    def test_the_head_is_the_oldest_open_turn(self, store: Store) -> None:
-        session = begin(store)
-        assert store.head_turn(session.id) is None
-        run(store, session, "one")
-        other = join(store, session, "reviewer")
-        enqueue(store, other, "theirs")
-        assert store.head_turn(session.id) is None
-        first = enqueue(store, session, "two")
-        enqueue(store, session, "three")
-        assert store.head_turn(session.id) == first
-        lease = claim(store, session).lease
-        running = store.head_turn(session.id)
-        assert running is not None
-        assert (running.seq, running.status) == (first.seq, TurnStatus.CLAIMED)
-        store.finish_turn(lease, done())
-        head = store.head_turn(session.id)
-        assert head is not None
-        assert head.prompt == "three"
-
-    @pytest.mark.parametrize("number", [-1, 2**63])
-    def test_no_limit_is_below_nothing(self, store: Store, number: int) -> None:
-        session = begin(store)
-        with pytest.raises(InvalidInput):
-            store.newest_turns(session.id, number)
-        with pytest.raises(InvalidInput):
-            store.newest_turns(session.id, 1, before=number)
-
-    def test_an_unknown_session_has_none(self, store: Store) -> None:
-        for verb in (lambda: store.newest_turns("nobody", 1), lambda: store.head_turn("nobody")):
-            with pytest.raises(NotFound):
-                verb()
-
-
-class SentContract:
-    """``history`` without ``unsent``: what agents are told of."""
-
-    def test_what_no_agent_was_sent_is_not_told(self, store: Store) -> None:
-        session = begin(store)
-        run(store, session, "answered")
-        refused_turn = enqueue(store, session, "with more rights", request=WIDER)
-        assert store.claim_turn(a_claim(session_id=session.id)) is None
-        cancelled = enqueue(store, session, "never begun")
-        store.cancel_turn(session.id, cancelled.seq)
-        enqueue(store, session, "waits")
-        conversation = session.conversation_id
-
-        assert store.get_turn(conversation, refused_turn.seq).failure is not None
-        assert len(store.history(conversation)) == 4
-        assert [turn.prompt for turn in store.history(conversation, unsent=False)] == ["answered"]
-        assert [turn.prompt for turn in store.history(conversation, unsent=False, limit=1)] == ["answered"]
-
-    def test_what_failed_or_was_stopped_in_its_agent_is_told(self, store: Store) -> None:
-        session = begin(store)
-        enqueue(store, session, "fails")
-        store.finish_turn(claim(store, session).lease, failed(FailureClass.AUTH, "401"))
-        enqueue(store, session, "stopped")
-        claimed = claim(store, session)
-        store.launch(claimed.lease, Launch(claimed.decision, process=a_process()))
-        store.cancel_turn(session.id, 2)
-        store.finish_turn(claimed.lease, CANCELLED)
-
-        told = store.history(session.conversation_id, unsent=False)
-        assert [turn.prompt for turn in told] == ["fails", "stopped"]
-        assert told[0].failure == Failure(FailureClass.AUTH, "401")
-
-    def test_a_turn_whose_approval_became_void_was_sent(self, store: Store) -> None:
-        session = begin(store)
-        approval = defer(store, session, "apply it")
-        store.cancel_turn(session.id, approval.seq or 0)
-        assert [turn.prompt for turn in store.history(session.conversation_id, unsent=False)] == ["apply it"]
 
 
 class StartContract:

@@ -22,7 +22,8 @@ RESULT_CHARACTERS = 500
 _GAP = "\n\n"
 _AGENT = 60
 _ON_A_LINE = 300
-_NOTE_BYTES = 500  #: is kept free for the words about what was cut
+_MOST_RANGES = 6  #: that are listed one by one
+_NOTE_BYTES = 700  #: is kept free for the words about what was cut
 
 
 @record
@@ -206,7 +207,7 @@ def _assembled(past: Sequence[PastTurn], rendered: Sequence[_Rendered], where: s
     note = f"[... {cuts.words}{f'; {where}' if where else ''} ...]" if cuts else ""
     texts = [text for text in (note, *(how.text for how in rendered)) if text]
     while texts and utf8_size(_GAP.join(texts)) > size:
-        texts.pop()
+        del texts[0]  # a budget of next to nothing: the newest turn is worth more than our words
     return Told(_GAP.join(texts), PastTold(tuple(seq for seq, _, how in told if how.text), cuts))
 
 
@@ -287,7 +288,10 @@ def _their(seqs: Sequence[int]) -> str:
 
 
 def _numbers(seqs: Sequence[int]) -> str:
-    return f"turn{'' if len(seqs) == 1 else 's'} {ranges_text(ranges(seqs))}"
+    found = ranges(seqs)
+    if len(found) > _MOST_RANGES:
+        return f"{len(seqs):,} of the turns {seqs[0]}-{seqs[-1]}"
+    return f"turn{'' if len(seqs) == 1 else 's'} {ranges_text(found)}"
 
 
 def ranges(seqs: Iterable[int]) -> tuple[tuple[int, int], ...]:
