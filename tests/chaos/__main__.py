@@ -12,9 +12,10 @@ from tests.chaos import databases
 from tests.chaos.campaign import Campaign, Figures, Plan
 from tests.chaos.crew import Scripted
 from tests.chaos.databases import Database
-from tests.chaos.publish import publish
+from tests.chaos.publish import publish, too_short
 
-LONG = Plan(sessions=12, turns=25, rounds=6, seconds=1200.0)
+#: more than 2,000 faults on either database, 60 of each kind at the least
+LONG = Plan(sessions=12, turns=6, rounds=60, seconds=7200.0, times=5)
 ENGINES: dict[str, Callable[[Path], AbstractContextManager[Database]]] = {
     "sqlite": databases.sqlite,
     "postgres": databases.postgres,
@@ -29,9 +30,10 @@ def campaign(engine: str, plan: Plan, root: Path) -> Figures:
 def main() -> int:
     parser = argparse.ArgumentParser("python -m tests.chaos", description=__doc__)
     parser.add_argument("engines", nargs="*", help=f"of {', '.join(ENGINES)}; all of them")
-    parser.add_argument("--sessions", type=int, default=LONG.sessions)
+    parser.add_argument("--sessions", type=int, default=LONG.sessions, help="at a time")
     parser.add_argument("--turns", type=int, default=LONG.turns, help="of each session")
     parser.add_argument("--rounds", type=int, default=LONG.rounds, help="of all faults")
+    parser.add_argument("--times", type=int, default=LONG.times, help="quick faults in each round")
     parser.add_argument(
         "--chance", type=int, default=LONG.chance, help="another number, another order of faults"
     )
@@ -40,7 +42,7 @@ def main() -> int:
     args = parser.parse_args()
     # whoever ends it ends what it has started, too
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    plan = Plan(args.sessions, args.turns, args.rounds, args.seconds, args.chance)
+    plan = Plan(args.sessions, args.turns, args.rounds, args.seconds, args.chance, args.times)
     found = []
     for engine in args.engines or ENGINES:
         root = Path(tempfile.mkdtemp(prefix=f"holdfast-chaos-{engine}-"))
@@ -55,6 +57,9 @@ def main() -> int:
         print("chaos: nobody came too late, or no agent was left behind: try more turns", file=sys.stderr)
         return 1
     if args.write:
+        if (why := too_short(found)) is not None:
+            print(f"chaos: not published: {why}", file=sys.stderr)
+            return 1
         publish(found)
     return 0
 

@@ -19,7 +19,7 @@ from holdfast.store.contract import Store
 from holdfast.store.open import open_store
 from tests.chaos.crew import Crew, work_command
 from tests.chaos.databases import Database
-from tests.chaos.evidence import Evidence, read_answers, read_marks, read_recorded
+from tests.chaos.evidence import Evidence, read_mark_file, read_marks, read_recorded
 from tests.chaos.faults import faults_of, schedule
 from tests.chaos.fleet import Fleet, fleet, left_running
 from tests.chaos.verdict import Broken, judge
@@ -30,16 +30,13 @@ _AHEAD = 2
 
 @dataclass(frozen=True)
 class Plan:
-    sessions: int
-    turns: int  #: of each session
+    sessions: int  #: at a time; when their turns are through, others follow, as long as something is to break
+    turns: int  #: of each session, two and two with the same prompt
     rounds: int  #: of all faults
     seconds: float  #: at the most; what has not ended by then is stuck
     chance: int = 1
+    times: int = 1  #: quick faults so many times in each round
     faults: frozenset[str] | None = None  #: only these; otherwise all that the database can have
-
-    @property
-    def all_turns(self) -> int:
-        return self.sessions * self.turns
 
 
 @dataclass(frozen=True)
@@ -47,7 +44,8 @@ class Figures:
     engine: str
     sessions: int
     turns: int
-    faults: dict[str, int]
+    faults: dict[str, int]  #: that hit what they were there to hit
+    missed: int  #: that did not, and were tried again
     attempts: int
     interrupted: int  #: attempts that were taken over
     strays: int  #: agents that hung on a machine that was lost
@@ -65,15 +63,18 @@ class Campaign:
     crew: Crew
     root: Path
     _acknowledged: set[str] = field(default_factory=set)
-    _ration: int = 0  #: so many turns may have been asked for by now
+    _counted: dict[str, tuple[int, int]] = field(
+        default_factory=dict
+    )  #: by session: bytes of marks, turns ended
+    _missed: int = 0
+    _enough: threading.Event = field(default_factory=threading.Event)  #: nothing is to break any more
     _over: threading.Event = field(default_factory=threading.Event)
 
     def run(self) -> Figures:
         chance = Random(self.plan.chance)
         names = self.plan.faults or faults_of(self.database)
-        faults = schedule(names, self.plan.rounds, chance)
+        faults = schedule(names, self.plan.rounds, self.plan.times, chance)
         self._until = time.monotonic() + self.plan.seconds
-        self._ration = self.plan.sessions
         for folder in (self._marks, self._work_dir):
             folder.mkdir()
         with fleet(self.database, self.crew, self.root) as running:
@@ -81,7 +82,8 @@ class Campaign:
             feeder.start()
             try:
                 injected = self._break_things(running, faults, chance)
-                self._await_settled(running)
+                self._enough.set()
+                self._await_settled(running, feeder)
             finally:
                 self._over.set()
                 feeder.join()
@@ -104,88 +106,98 @@ class Campaign:
 
     @property
     def _session_ids(self) -> list[SessionId]:
-        return [SessionId(f"chaos-20260108-120000-{number:08x}") for number in range(self.plan.sessions)]
+        numbers = {int(name.split("-")[1]) for name in set(self._acknowledged)}
+        return [_session_id(number) for number in sorted(numbers)]
 
     def _feed(self, url: str) -> None:
         """A person who asks again, with the same key, until somebody says that the turn is in the queue."""
+        first = 0
         with closing(open_store(url)) as store:
-            for turn in range(1, self.plan.turns + 1):
-                for number, session_id in enumerate(self._session_ids):
-                    name = f"turn-{number}-{turn}"
-                    self._await_demand()
-                    while not self._over.is_set():
-                        try:
-                            self._enqueue(store, session_id, number, name)
-                        except StoreUnavailable:
-                            continue
-                        self._acknowledged.add(name)
-                        break
+            while not self._over.is_set() and not (first and self._enough.is_set()):
+                for turn in range(1, self.plan.turns + 1):
+                    for number in range(first, first + self.plan.sessions):
+                        self._ask(store, number, turn)
+                first += self.plan.sessions
+
+    def _ask(self, store: Store, number: int, turn: int) -> None:
+        self._await_demand()
+        name = f"turn-{number}-{turn}"
+        while not self._over.is_set():
+            with suppress(StoreUnavailable):
+                self._enqueue(store, _session_id(number), number, turn)
+                self._acknowledged.add(name)
+                return
 
     def _await_demand(self) -> None:
-        """A few turns ahead of the workers, and so that some are left for every fault."""
-        most = _AHEAD * self.plan.sessions
-        while len(self._acknowledged) >= min(len(self._ended()) + most, self._ration):
+        """A few turns ahead of the workers."""
+        while len(self._acknowledged) - self._ended() >= _AHEAD * self.plan.sessions:
             if self._over.wait(0.1):
                 return
 
-    def _enqueue(self, store: Store, session_id: SessionId, number: int, name: str) -> None:
+    def _ended(self) -> int:
+        """Turns whose tool has ended, by the marks, which nothing stands in front of."""
+        for file in self._marks.glob("*.marks"):
+            size = file.stat().st_size
+            if self._counted.get(file.stem, (0, 0))[0] != size:
+                ended = {mark.seq for mark in read_mark_file(file) if mark.what == "end"}
+                self._counted[file.stem] = size, len(ended)
+        return sum(ended for _, ended in self._counted.values())
+
+    def _enqueue(self, store: Store, session_id: SessionId, number: int, turn: int) -> None:
         provider = self.crew.provider
         store.create_session(
             NewSession(session_id, "chaos", kind=SessionKind.CONVERSATION, provider=provider)
         )
+        name = f"turn-{number}-{(turn + 1) // 2}"  # the same prompt twice in a row
         command = work_command(self._marks, f"session-{number}", name)
         request = TurnRequest(work_dir=str(self._work_dir), rights=self.crew.rights)
-        store.enqueue_turn(session_id, NewTurn(self.crew.prompt(name, command), provider, request, key=name))
+        key = f"turn-{number}-{turn}"
+        store.enqueue_turn(session_id, NewTurn(self.crew.prompt(name, command), provider, request, key=key))
 
     # --- what happens ---
 
     def _break_things(self, running: Fleet, faults: list[str], chance: Random) -> Counter[str]:
-        """Spread over the work, so that each of them hits some."""
+        """One after the other, while there is work; what hit nothing is tried again later."""
         injected: Counter[str] = Counter()
-        for number, name in enumerate(faults, start=1):
-            if not self._await_ended(running, number * self.plan.all_turns // (len(faults) + 1)):
-                break
+        left = list(faults)
+        while left and time.monotonic() < self._until:
             running.tend()  # what the last one ended can be hit again
-            self._ration = self.plan.sessions + number * self.plan.all_turns // len(faults)
-            faults_of(self.database)[name](running, chance)
-            injected[name] += 1
+            self._await_work(running)
+            name = left.pop(0)
+            if faults_of(self.database)[name](running, chance):
+                injected[name] += 1
+            else:
+                self._missed += 1
+                left.insert(chance.randint(0, len(left)), name)
         injected["clock_wrong"] = running.wrong_clocks
         return injected
 
-    def _await_ended(self, running: Fleet, turns: int) -> bool:
-        """By the marks of the tools, which nothing stands in front of; False when the time is over."""
-        while len(self._ended()) < turns:
-            if time.monotonic() > self._until:
-                return False
+    def _await_work(self, running: Fleet) -> None:
+        while not running.is_busy and time.monotonic() < self._until:
             running.tend()
-            time.sleep(0.1)
-        return True
+            time.sleep(0.05)
 
-    def _await_settled(self, running: Fleet) -> None:
+    def _await_settled(self, running: Fleet, feeder: threading.Thread) -> None:
         """By the store: a turn whose tool has ended may have to be run again."""
         with closing(open_store(self.database.url)) as store:
-            while time.monotonic() < self._until and not self._is_settled(store):
+            while time.monotonic() < self._until and (feeder.is_alive() or not self._is_settled(store)):
                 running.tend()
                 time.sleep(0.3)
 
     def _is_settled(self, store: Store) -> bool:
-        if len(self._acknowledged) < self.plan.all_turns:
-            return False
         try:
             return not any(turn.status.is_open for id_ in self._session_ids for turn in store.turns(id_))
         except StoreUnavailable:
             return False
-
-    def _ended(self) -> set[str]:
-        marks = read_marks(self._marks).values()
-        return {mark.turn for of_session in marks for mark in of_session if mark.what == "end"}
 
     # --- what is left ---
 
     def _look(self, ran: Fleet) -> Evidence:
         with closing(open_store(self.database.url)) as store:
             ids = self._session_ids
-            recorded = tuple(found for session_id in ids for found in read_recorded(store, session_id))
+            recorded = tuple(
+                found for number, id_ in enumerate(ids) for found in read_recorded(store, id_, number)
+            )
             conversations = {found.turn.conversation_id for found in recorded}
             late = tuple(report for found in conversations for report in store.late_reports(found))
             held = tuple(session_id for session_id in ids if store.holder(session_id) is not None)
@@ -195,22 +207,28 @@ class Campaign:
             late,
             held,
             read_marks(self._marks),
-            tuple(read_answers(self.crew.transcripts())),
+            tuple(self.crew.answers()),
             (*left_running(self.crew), *ran.overdue),
-            tuple(crash for program in ran.programs for crash in program.found_crashes()),
+            tuple(crash for program in ran.all_programs for crash in program.found_crashes()),
             tuple(ran.absences),
+            ran.unsaid,
         )
 
     def _figures(self, seen: Evidence, injected: Counter[str], strays: int) -> Figures:
         attempts = [attempt for recorded in seen.recorded for attempt in recorded.attempts]
         return Figures(
             self.database.name,
-            self.plan.sessions,
+            len({recorded.turn.session_id for recorded in seen.recorded}),
             len(seen.recorded),
             dict(sorted(injected.items())),
+            self._missed,
             len(attempts),
             sum(attempt.status == "interrupted" for attempt in attempts),
             strays,
             len(seen.late),
             judge(seen),
         )
+
+
+def _session_id(number: int) -> SessionId:
+    return SessionId(f"chaos-20260108-120000-{number:08x}")

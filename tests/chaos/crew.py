@@ -11,6 +11,7 @@ from typing import Protocol
 
 from holdfast.domain.pointers import Rights
 from tests.chaos import work
+from tests.chaos.evidence import read_answers
 
 OUTLASTS_A_LEASE = 4.5
 SHARE_OF_LONG_ONES = 1 / 6
@@ -34,7 +35,9 @@ class Crew(Protocol):
         """Has the agent run a command and answer with what that gives out."""
         ...
 
-    def transcripts(self) -> Iterable[Path]: ...
+    def answers(self) -> Iterable[str]:
+        """The markers of what was answered, once for each time, without asking Holdfast."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,8 @@ class Scripted:
     def prompt(self, name: str, command: str) -> str:
         return f"work on {name}\nTOOL shell {json.dumps({'command': command})}\nOUTPUT\nAGAIN"
 
-    def transcripts(self) -> Iterable[Path]:
-        return self.home.glob("sessions/*.jsonl")
+    def answers(self) -> Iterable[str]:
+        return read_answers(self.home.glob("sessions/*.jsonl"))
 
 
 def work_command(folder: Path, session: str, name: str) -> str:

@@ -15,7 +15,7 @@ from tests.postgres_server import OwnServer
 
 #: agents' own files are smaller than this, the store's are larger
 LIMIT_BYTES = 128 * 1024
-DISK = "size=32m"
+DISK = "size=192m"
 
 
 @dataclass(frozen=True)
@@ -40,9 +40,11 @@ class Sqlite:
         """No byte is free on its disk meanwhile."""
         filler = self.file.with_name("filler")
         try:
-            with suppress(OSError), filler.open("wb", buffering=0) as file:
-                while file.write(bytes(4096)):
-                    pass
+            with filler.open("wb", buffering=0) as file:
+                for size in (1024 * 1024, 4096):
+                    with suppress(OSError):
+                        while file.write(bytes(size)) == size:
+                            pass
             yield
         finally:
             filler.unlink()

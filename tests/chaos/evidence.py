@@ -11,7 +11,8 @@ from holdfast.domain.turns import Attempt, LateReport, Turn
 from holdfast.store.contract import Store
 
 ANSWER = re.compile(r"answered:([^\s\"\\]+)")
-TURN = re.compile(r"work on (turn-\d+-\d+)")
+#: of an attempt: conversation, turn, number, fence, and whose it is
+MARKER = re.compile(r".+\.(\d+)\.\d+\.\d+\.[0-9a-f]{16}")
 
 
 @dataclass(frozen=True)
@@ -23,10 +24,14 @@ class Mark:
     marker: str
     besides: str = ""  #: the marker of that other tool
 
+    @property
+    def seq(self) -> int:
+        return turn_of(self.marker)
+
 
 @dataclass(frozen=True)
 class Recorded:
-    """A turn as the store has it; ``name`` is what its prompt calls it."""
+    """A turn as the store has it; ``name`` says which one of its session it is, whatever its prompt says."""
 
     name: str
     turn: Turn
@@ -57,11 +62,25 @@ class Evidence:
     left_running: tuple[int, ...] = ()
     crashed: tuple[str, ...] = ()  #: workers and servers that ended by an error
     absences: tuple[Absence, ...] = ()
+    unsaid: int = 0  #: older databases that were put back, and sessions resumed as if they were not
 
 
-def read_marks(folder: Path) -> dict[str, tuple[Mark, ...]]:
+def turn_of(marker: str) -> int:
+    found = MARKER.fullmatch(marker)
+    assert found is not None, marker
+    return int(found[1])
+
+
+def read_marks(folder: Path, newest: int | None = None) -> dict[str, tuple[Mark, ...]]:
+    """By session; of the ``newest`` ones only, by when they were last written to, where there are many."""
     files = sorted(folder.glob("*.marks"))
-    return {file.stem: tuple(Mark(*line.split()) for line in file.read_text().splitlines()) for file in files}
+    if newest is not None:
+        files = sorted(files, key=lambda file: file.stat().st_mtime)[-newest:]
+    return {file.stem: read_mark_file(file) for file in files}
+
+
+def read_mark_file(file: Path) -> tuple[Mark, ...]:
+    return tuple(Mark(*line.split()) for line in file.read_text().splitlines())
 
 
 def read_answers(transcripts: Iterable[Path]) -> Iterator[str]:
@@ -73,9 +92,9 @@ def read_answers(transcripts: Iterable[Path]) -> Iterator[str]:
                 yield from ANSWER.findall(json.dumps(entry))
 
 
-def read_recorded(store: Store, session_id: str) -> Iterator[Recorded]:
-    for turn in store.turns(session_id):
-        found = TURN.search(turn.prompt)
+def read_recorded(store: Store, session_id: str, number: int) -> Iterator[Recorded]:
+    """Of the session with this number, whose turns were asked for in this order."""
+    for place, turn in enumerate(store.turns(session_id), start=1):
         attempts = store.attempts(turn.conversation_id, turn.seq)
         events = store.events(turn.conversation_id, turn.seq, limit=10_000)
         told = tuple(
@@ -85,4 +104,4 @@ def read_recorded(store: Store, session_id: str) -> Iterator[Recorded]:
         )
         ended_at = {attempt.number: attempt.ended_at for attempt in attempts}
         late = tuple(attempt for attempt, event in events if event.at > (ended_at[attempt] or event.at))
-        yield Recorded(found[1] if found else "?", turn, attempts, told, late)
+        yield Recorded(f"turn-{number}-{place}", turn, attempts, told, late)

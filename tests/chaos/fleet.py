@@ -4,6 +4,7 @@ The one that is far has a machine of its own: nobody else can end what it leaves
 """
 
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -15,11 +16,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.clock import Instant, after, system_clock
+from holdfast.processes.machine import machine_id
+from holdfast.processes.table import MARKER as CARRIED
 from holdfast.processes.table import processes
-from tests.chaos import shifted
+from tests.chaos import cloned, shifted
 from tests.chaos.crew import Crew
 from tests.chaos.databases import Database
-from tests.chaos.evidence import Absence
+from tests.chaos.evidence import MARKER, Absence
 from tests.integration.faulty_proxy import FaultyProxy, faulty_proxy
 
 HOLDFAST = [str(Path(sys.executable).with_name("holdfast"))]
@@ -127,11 +130,14 @@ class Fleet:
     near: Program
     far: Program
     wrong: Program  #: its clock is
+    clone: Program  #: made from the image of the near one; started for a while, now and then
+    root: Path
     port: int  #: of the server
     proxy: FaultyProxy  #: between the server and all who are not near
     absences: list[Absence] = field(default_factory=list)
     strays: list[int] = field(default_factory=list)  #: agents that hung when their machine was lost
     overdue: list[int] = field(default_factory=list)  #: agents that ran on when the grace was over
+    unsaid: int = 0  #: older databases that were put back without a word to anyone
 
     @property
     def workers(self) -> list[Program]:
@@ -142,6 +148,23 @@ class Fleet:
         listed = list(processes())
         parents = {process.parent for process in listed}
         return [found.pid for found in listed if found.parent == worker.pid and found.pid in parents]
+
+    def launched_of(self, worker: Program) -> list[tuple[int, str]]:
+        """All its agents, also those that have not begun with a tool: each with the marker it carries."""
+        found = [process.pid for process in processes() if process.parent == worker.pid]
+        markers = [(pid, marker) for pid in found for marker in _markers(pid)]
+        return [(pid, marker) for pid, marker in markers if MARKER.fullmatch(marker)]
+
+    def kill_with(self, worker: Program, agent: int) -> None:
+        """Both at once, as when their machine loses its power."""
+        self.absences.append(Absence(worker.pid, system_clock(), NEVER))
+        with suppress(ProcessLookupError):
+            os.killpg(agent, signal.SIGKILL)
+        worker.end(signal.SIGKILL)
+
+    @property
+    def is_busy(self) -> bool:
+        return any(self.agents_of(worker) for worker in self.workers)
 
     def hang_agents(self, worker: Program) -> list[int]:
         """They would be there for ever now; whom it hit."""
@@ -180,6 +203,10 @@ class Fleet:
         return [self.server, *self.workers]
 
     @property
+    def all_programs(self) -> list[Program]:
+        return [*self.programs, self.clone] if self.clone.log.exists() else self.programs
+
+    @property
     def wrong_clocks(self) -> int:
         return sum(shift != 0 for shift in (self.database.near_shift, FAR_SHIFT))
 
@@ -204,6 +231,11 @@ def fleet(database: Database, crew: Crew, root: Path) -> Iterator[Fleet]:
     serve = [*HOLDFAST, "serve", "--port", str(port)]
     work = ["worker", "--provider", crew.provider]
 
+    image = root / "clone" / "holdfast"
+    image.mkdir(parents=True)
+    here = root / ".local" / "share" / "holdfast"
+    machine_id(here)  # it is part of the image
+    shutil.copy(here / "machine-id", image)
     far = {
         "XDG_DATA_HOME": str(root / "another-machine"),
         "HOLDFAST_QUEUE__GRACE_SECONDS": str(FAR_GRACE_SECONDS),
@@ -224,6 +256,13 @@ def fleet(database: Database, crew: Crew, root: Path) -> Iterator[Fleet]:
             program("near", [*near, *work], database.near_url),
             program("far", [*HOLDFAST, *work, "--slots", "2"], proxy.url, **far),
             program("wrong", [*wrong(FAR_SHIFT), *work], proxy.url),
+            program(
+                "clone",
+                [sys.executable, cloned.__file__, "another-boot", *work],
+                database.near_url,
+                XDG_DATA_HOME=str(image.parent),
+            ),
+            root,
             port,
             proxy,
         )
@@ -233,7 +272,7 @@ def fleet(database: Database, crew: Crew, root: Path) -> Iterator[Fleet]:
                 worker.start()
             yield running
         finally:
-            for program_ in running.programs:
+            for program_ in running.all_programs:
                 with suppress(AssertionError):  # it was never started
                     program_.end(signal.SIGKILL)
 
@@ -253,6 +292,11 @@ def _environ(pid: int) -> list[bytes]:
     with suppress(OSError):
         return Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
     return []
+
+
+def _markers(pid: int) -> list[str]:
+    prefix = f"{CARRIED}=".encode()
+    return [entry[len(prefix) :].decode() for entry in _environ(pid) if entry.startswith(prefix)]
 
 
 def _free_port() -> int:

@@ -11,6 +11,8 @@ from tests.chaos.campaign import Figures
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "docs" / "chaos.json"
 README = ROOT / "README.md"
+FEWEST_FAULTS = 2000
+FEWEST_OF_A_KIND = 50
 BEGIN, END = "<!-- chaos: written by make chaos -->\n", "<!-- /chaos -->"
 
 
@@ -19,6 +21,18 @@ def publish(found: Sequence[Figures]) -> None:
     before, _, rest = README.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     README.write_text(f"{before}{BEGIN}{quote(read())}{END}{after}")
+
+
+def too_short(found: Sequence[Figures]) -> str | None:
+    """Why a campaign says too little to be published."""
+    for figures in found:
+        hit = {name: count for name, count in figures.faults.items() if name != "clock_wrong"}
+        if sum(hit.values()) < FEWEST_FAULTS:
+            return f"{figures.engine}: fewer than {FEWEST_FAULTS} faults have hit"
+        rare = [name for name, count in hit.items() if count < FEWEST_OF_A_KIND]
+        if rare:
+            return f"{figures.engine}: fewer than {FEWEST_OF_A_KIND} of {', '.join(rare)}"
+    return None
 
 
 def read() -> list[dict[str, Any]]:

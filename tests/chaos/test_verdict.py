@@ -110,6 +110,7 @@ def test_work_that_was_taken_over_and_answered_breaks_nothing() -> None:
         (with_marks(*M[2:], *M[:2]), "disordered"),
         (replace(GOOD, left_running=(1,)), "left_running"),
         (replace(GOOD, crashed=("worker",)), "crashed"),
+        (replace(GOOD, unsaid=1), "unsaid"),
     ],
 )  # fmt: skip
 def test_what_is_broken_is_counted(seen: Evidence, broken: str) -> None:

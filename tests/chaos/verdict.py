@@ -25,6 +25,7 @@ class Broken:
     disordered: int  #: turns that began before the one before them had ended
     left_running: int  #: processes that nobody ended, or not when their grace was over
     crashed: int  #: workers and servers that ended by an error
+    unsaid: int  #: older databases that were put back, and sessions resumed as if they were not
 
     def __bool__(self) -> bool:
         return any(asdict(self).values())
@@ -44,6 +45,7 @@ def judge(seen: Evidence) -> Broken:
         disordered=sum(_disordered(marks, elsewhere) for marks in seen.marks.values()),
         left_running=len(seen.left_running),
         crashed=len(seen.crashed),
+        unsaid=seen.unsaid,
     )
 
 
@@ -112,8 +114,7 @@ def _leaps(marks: Sequence[Mark]) -> Iterator[Mark]:
     """Where a turn begins that is not the next one, or whose predecessor has not ended."""
     ended = 0
     for mark in marks:
-        number = int(mark.turn.rpartition("-")[2])
         if mark.what == "end":
-            ended = max(ended, number)
-        elif not (number == ended + 1 or number == ended):
+            ended = max(ended, mark.seq)
+        elif mark.seq not in (ended, ended + 1):
             yield mark

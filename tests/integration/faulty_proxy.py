@@ -28,10 +28,12 @@ class FaultyProxy:
         self._listening.close()
         self.cut()
 
-    def cut(self) -> None:
-        """Every connection, in the middle of whatever is said on it."""
-        for client in list(self._clients):
+    def cut(self) -> int:
+        """Every connection, in the middle of whatever is said on it; how many there were."""
+        cut = list(self._clients)
+        for client in cut:
             _hang_up(client)
+        return len(cut)
 
     def run(self) -> None:
         with suppress(OSError):
