@@ -1,8 +1,11 @@
 """What a worker's ear does when the watch fails, and when the worker ends."""
 
+import sqlite3
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import closing
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -10,8 +13,10 @@ import pytest
 from holdfast.engine import watching_queue
 from holdfast.engine.watching_queue import QueueWatcher
 from holdfast.errors import Forbidden, HoldfastError, StoreUnavailable
+from holdfast.store import sqlite
 from holdfast.store.contract import QueueWatch, Store
 from holdfast.store.open import open_store
+from holdfast.store.sqlite_watch import changes_of_others
 from holdfast.testing.steps import begin, enqueue
 
 PATIENCE = 30.0
@@ -81,3 +86,22 @@ def test_nothing_is_left_of_it_when_it_is_closed(store: Store) -> None:
 
 def test_what_was_never_started_can_be_closed(store: Store) -> None:
     QueueWatcher(store, lambda: None).close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere whoever waits looks often")
+def test_whoever_waits_for_a_file_that_nobody_writes_to_hardly_looks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """50 idle workers on one machine are to cost next to nothing."""
+    looks: list[int] = []
+    count = changes_of_others
+
+    def looked(connection: sqlite3.Connection) -> int:
+        looks.append(1)
+        return count(connection)
+
+    monkeypatch.setattr(sqlite, "changes_of_others", looked)
+    with closing(open_store(f"sqlite:///{tmp_path}/holdfast.db")) as store, store.watch_queue() as watch:
+        assert not watch.wait(1.5)
+
+    assert len(looks) <= 5

@@ -25,7 +25,7 @@ from holdfast.store.sqlite_connections import (
     problem_of,
 )
 from holdfast.store.sqlite_dialect import SAID
-from holdfast.store.sqlite_watch import CommitWatch, changes_of_all, changes_of_others
+from holdfast.store.sqlite_watch import CommitWatch, FileNews, changes_of_all, changes_of_others
 
 BUSY_SECONDS = 30.0
 #: more than that are closed when they come back
@@ -91,7 +91,8 @@ class SqliteDriver:
         if self.path is None:
             return CommitWatch(self.raw, changes_of_all, is_news)
         own = Pool(self._connector, keep=1)
-        return CommitWatch(partial(self.raw, own), changes_of_others, is_news, own.close)
+        news = FileNews.of(self.path.parent)
+        return CommitWatch(partial(self.raw, own), changes_of_others, is_news, own.close, news)
 
     @contextmanager
     def raw(self, pool: Pool[Connection] | None = None) -> Iterator[sqlite3.Connection]:
