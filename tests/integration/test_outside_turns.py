@@ -103,7 +103,7 @@ class Outside:
         assert isinstance(self.store.start_turn(self.session_id, new, request), Claim)
 
     def adopt(self, agent: agents.Agent | None = None) -> int:
-        return adopt_outside_turns(self.store, agent or self.agent, ResumePolicy(), self.session_id)
+        return adopt_outside_turns(self.store, agent or self.agent, ResumePolicy(), self.session_id).adopted
 
     def history(self) -> list[str]:
         return [turn.prompt for turn in self.hf.history(self.session_id)]

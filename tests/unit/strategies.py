@@ -102,6 +102,7 @@ FACTS: Table = {
     "same_directory": looked_for(booleans),
     "transcript": looked_for(st.builds(TranscriptFacts, **TRANSCRIPT)),
     "lock_free": looked_for(booleans),
+    "other_writer": or_missing(words),
 }
 POLICY: Table = {
     "native_resume": booleans,

@@ -139,3 +139,9 @@ def test_what_can_be_read_is_what_would_be_written(text: str) -> None:
 
 def test_ten_thousand_turns_are_one_range() -> None:
     assert len(SeenTurns.up_to(10_000).ranges) == 1
+
+
+@given(turn_sets, turn_sets)
+def test_two_of_them_add_up_and_are_taken_from_each_other_as_sets_are(one: set[int], other: set[int]) -> None:
+    assert seen(one).union(seen(other)) == seen(one | other)
+    assert seen(one).without(seen(other)) == seen(one - other)

@@ -18,6 +18,7 @@ from holdfast.domain.decisions import (
     Resume,
     ResumeRequest,
     Standing,
+    Wait,
     decision_kind,
 )
 from holdfast.domain.guards import GUARDS
@@ -394,6 +395,12 @@ def test_of_two_signs_of_another_writer_the_worse_one_counts(
     facts: dict[str, Any], standing: Standing
 ) -> None:
     assert Situation(facts=some_facts(**facts)).verdict(Reason.BUSY).standing is standing
+
+
+def test_a_program_that_has_the_session_open_is_named_though_our_own_lock_is_free() -> None:
+    situation = Situation(facts=some_facts(lock_free=True, other_writer="claude (process 7)"))
+    assert isinstance(situation.decide(), Wait)
+    assert situation.verdict(Reason.BUSY).evidence == "claude (process 7) has it open"
 
 
 def test_a_request_without_a_launch_profile_is_refused() -> None:

@@ -99,13 +99,27 @@ class SeenTurns:
         return self.ranges[-1][1] if self.ranges else 0
 
     def with_turn(self, seq: int) -> SeenTurns:
+        return self.union(SeenTurns(((seq, seq),)))
+
+    def union(self, other: SeenTurns) -> SeenTurns:
         ranges: list[tuple[int, int]] = []
-        for first, last in sorted((*self.ranges, (seq, seq))):
+        for first, last in sorted((*self.ranges, *other.ranges)):
             if ranges and first <= ranges[-1][1] + 1:
                 ranges[-1] = (ranges[-1][0], max(last, ranges[-1][1]))
             else:
                 ranges.append((first, last))
         return SeenTurns(tuple(ranges))
+
+    def without(self, other: SeenTurns) -> SeenTurns:
+        unseen = SeenTurns(other.missing_up_to(max(self.last, other.last)))
+        return SeenTurns(
+            tuple(
+                (max(a, c), min(b, d))
+                for a, b in self.ranges
+                for c, d in unseen.ranges
+                if max(a, c) <= min(b, d)
+            )
+        )
 
     def before_fork(self, seq: int) -> SeenTurns:
         """Those that a fork at turn ``seq`` has in common with its source."""

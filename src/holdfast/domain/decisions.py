@@ -91,6 +91,7 @@ class Facts:
     same_directory: Seen[bool] = NOT_OBSERVABLE
     transcript: Seen[TranscriptFacts] = NOT_OBSERVABLE
     lock_free: Seen[bool] = NOT_OBSERVABLE
+    other_writer: str | None = None  #: a program that has the session open, and that we did not start
 
 
 class Standing(StrEnum):

@@ -344,6 +344,8 @@ def _busy(case: Case) -> Verdict:
     session, free = case.facts.provider_session, case.facts.lock_free
     if isinstance(session, ProviderSession) and session.held_by is not None:
         return _failed(case, Reason.BUSY, f"{session.held_by} is writing to it", outcome)
+    if isinstance(case.facts.other_writer, str):
+        return _failed(case, Reason.BUSY, f"{case.facts.other_writer} has it open", outcome)
     if free is False:
         return _failed(case, Reason.BUSY, "a process on this machine is writing to it", outcome)
     if free is True and session is not None:

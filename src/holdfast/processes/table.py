@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import calendar
 import os
+import re
 import subprocess
 import time
 from collections.abc import Iterable, Iterator
@@ -58,6 +59,38 @@ def carried_markers() -> dict[str, set[int]]:
                     process.group
                 )
     return found
+
+
+def program_that_writes(path: str) -> str | None:
+    """Another process that has the file open for writing, in words: see ``carries`` for who can be seen."""
+    if not ON_LINUX:
+        return None
+    for process in processes():
+        if process.pid != os.getpid() and _writes(process.pid, path):
+            return f"{_name(process.pid)} (process {process.pid})"
+    return None
+
+
+def _writes(pid: int, path: str) -> bool:
+    process = _PROC / str(pid)
+    try:
+        with os.scandir(process / "fd") as descriptors:
+            for descriptor in descriptors:
+                if os.readlink(descriptor.path) == path:  # noqa: PTH115 - every file of every process comes by
+                    told = (process / "fdinfo" / descriptor.name).read_text()
+                    flags = re.search(r"^flags:\s*([0-7]+)$", told, re.MULTILINE)
+                    if flags is not None and int(flags[1], 8) & os.O_ACCMODE:
+                        return True
+    except OSError:
+        pass  # it has ended, or is somebody else's
+    return False
+
+
+def _name(pid: int) -> str:
+    try:
+        return (_PROC / str(pid) / "comm").read_text().strip()
+    except OSError:
+        return "a program"
 
 
 def _environ(pid: int) -> list[bytes]:

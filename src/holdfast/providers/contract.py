@@ -18,6 +18,7 @@ from holdfast.domain.pointers import Rights, TranscriptMark
 from holdfast.domain.records import record
 from holdfast.domain.redaction import Json
 from holdfast.domain.runtimes import Capabilities
+from holdfast.domain.usage import Usage
 from holdfast.processes.command import Command
 from holdfast.providers.arguments import ArgumentRules
 from holdfast.providers.failure_rules import FailureRules
@@ -90,6 +91,8 @@ class ArchivedTurn:
     #: the tool calls in it, by the ids that the stream gives them, and whether their results are there, too;
     #: None: the provider saves each call before it makes it, so none of them can be missing
     calls: Mapping[str, bool] | None = field(default_factory=dict)
+    #: False: on a branch that the session has left, so that the model is not sent it any more
+    live: bool = True
 
 
 class Stream(Protocol):
@@ -115,6 +118,14 @@ class Archive(Protocol):
 
     def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
         """The state of the session now; None if it cannot be read."""
+        ...
+
+    def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
+        """What the provider would count from if it went on now; None where it begins anew with each run."""
+        ...
+
+    def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
+        """A program that has the session open and may write to it, in words; None if none can be seen."""
         ...
 
     def is_intact(self, recorded: TranscriptMark, session_id: ProviderSessionId) -> bool | NotObservable:

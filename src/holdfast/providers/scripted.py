@@ -17,6 +17,7 @@ from holdfast.domain.runtimes import Capabilities
 from holdfast.domain.usage import ContextUse, Usage, UsageReport
 from holdfast.errors import InvalidInput
 from holdfast.processes.command import Command
+from holdfast.processes.table import program_that_writes
 from holdfast.providers.arguments import FLAG, ArgumentRules
 from holdfast.providers.contract import ArchivedTurn, ForeignHook, Order, Probe
 from holdfast.providers.failure_rules import FailureRules, load_rules
@@ -205,6 +206,12 @@ class ScriptedArchive:
 
     def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
         return mark_file(Path(path), _is_prompt)
+
+    def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
+        return None
+
+    def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
+        return program_that_writes(path)
 
     def is_intact(self, recorded: TranscriptMark, session_id: ProviderSessionId) -> bool | NotObservable:
         return is_prefix_intact(recorded)

@@ -56,13 +56,19 @@ def is_prefix_intact(recorded: TranscriptMark) -> bool:
 
 def read_lines(path: Path, offset: int = 0) -> Iterator[dict[str, Json]]:
     """The objects from ``offset`` on; nothing if the file cannot be read."""
+    return (line for _, line in placed_lines(path, offset))
+
+
+def placed_lines(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Json]]]:
+    """The same, each with where it begins."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
             while line := file.readline(MAX_LINE):
                 found = parse_line(line)
                 if found is not None:
-                    yield found
+                    yield offset, found
+                offset += len(line)
     except OSError:
         return
 

@@ -494,10 +494,11 @@ class Store(Protocol):
 
     def pointers(self, session_id: str) -> tuple[Pointer, ...]: ...
 
-    def set_pointer(self, pointer: Pointer) -> None:
+    def set_pointer(self, pointer: Pointer, counted: Usage | None = None) -> None:
         """Written whole. Refused if the id is retired, InvalidInput if it is empty.
 
-        The runtime, if any, must be registered.
+        The runtime, if any, must be registered. ``counted`` are the cumulative figures at which the provider
+        session stands: what of them was not ours is then not booked to the attempt that reports them next.
         """
         ...
 

@@ -446,8 +446,8 @@ class SqlStore(HookVerbs):
         with self._read() as s:
             return pointers.of_session(s, session_id)
 
-    def set_pointer(self, pointer: Pointer) -> None:
-        self._write(pointers.adopt, pointer)
+    def set_pointer(self, pointer: Pointer, counted: Usage | None = None) -> None:
+        self._write(pointers.adopt, pointer, counted)
 
     def clear_pointer(self, session_id: str, provider: str, expected: ProviderSessionId) -> bool:
         return self._write(pointers.clear, session_id, provider, expected)

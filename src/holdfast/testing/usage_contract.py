@@ -54,6 +54,20 @@ class UsageContract:
         (totals,) = store.provider_sessions(session.id)
         assert totals.usage == tokens(260)
 
+    def test_what_others_have_used_in_the_session_is_not_booked(self, store: Store) -> None:
+        session = begin(store)
+        run(store, session, usage=since_the_beginning(100))
+        by_hand = pointer_of(store, session)
+        store.set_pointer(by_hand, counted=tokens(1000))
+
+        run(store, session, usage=since_the_beginning(1160))
+
+        assert self.used(store, session) == [tokens(100), tokens(160)]
+        (totals,) = store.provider_sessions(session.id)
+        assert totals.usage == tokens(260)
+        with refused(store, InvalidInput):
+            store.set_pointer(by_hand, counted=Usage(input_tokens=-1))
+
     def test_figures_of_one_turn_count_as_they_are(self, store: Store) -> None:
         session = begin(store)
         for count in (100, 60):

@@ -1,10 +1,15 @@
+import json
+import os
 from pathlib import Path
 
 import pytest
 
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
+from holdfast.domain.usage import Usage
+from holdfast.processes.owners import process_start
 from holdfast.providers.claude.archive import ClaudeArchive
+from holdfast.providers.contract import ArchivedTurn
 from tests.unit.providers.builders import HERE
 
 SESSION = ProviderSessionId("c65d4adf-4fd1-4819-8505-e11048e9b831")
@@ -178,3 +183,147 @@ def test_the_folder_of_a_link_is_its_targets(archive: ClaudeArchive, tmp_path: P
 def test_a_directory_in_the_files_place_is_no_session(archive: ClaudeArchive, tmp_path: Path) -> None:
     (tmp_path / "projects" / "-lab-work" / f"{SESSION}.jsonl").mkdir(parents=True)
     assert archive.find(SESSION, "/lab/work") is None
+
+
+class Branches:
+    """Lines as Claude writes them: a tree."""
+
+    def __init__(self) -> None:
+        self.lines: list[bytes] = []
+
+    def turn(self, name: str, parent: str | None, *, answered: bool = True) -> None:
+        self.line(type="user", uuid=f"ask-{name}", parentUuid=parent, message={"content": f"ask {name}"})
+        if answered:
+            self.answer(name)
+
+    def answer(self, name: str) -> None:
+        message = {"id": name, "stop_reason": "end_turn", "content": [{"type": "text", "text": f"re {name}"}]}
+        self.line(type="assistant", uuid=name, parentUuid=f"ask-{name}", message=message)
+
+    def left_at(self, leaf: str) -> None:
+        """A program has ended there, in order."""
+        self.line(type="last-prompt", leafUuid=leaf)
+
+    def line(self, **entry: object) -> None:
+        self.lines.append(json.dumps(entry).encode())
+
+    def read(self, tmp_path: Path, after: TranscriptMark | None = None) -> list[ArchivedTurn]:
+        file = keep(tmp_path, b"\n".join([*self.lines, b""]))
+        return list(ClaudeArchive(tmp_path).turns(str(file), SESSION, after))
+
+    def live(self, tmp_path: Path) -> list[str]:
+        return [turn.prompt.removeprefix("ask ") for turn in self.read(tmp_path) if turn.live]
+
+
+@pytest.fixture
+def branches() -> Branches:
+    begun = Branches()
+    begun.turn("a", None)
+    return begun
+
+
+def test_a_session_that_was_left_in_order_goes_on_from_there(branches: Branches, tmp_path: Path) -> None:
+    branches.turn("x", "a")
+    branches.left_at("x")
+    branches.turn("y", "a")
+    assert branches.live(tmp_path) == ["a", "x"]
+    branches.left_at("y")
+    assert branches.live(tmp_path) == ["a", "y"]
+
+
+def test_what_was_said_after_that_counts_though_its_program_was_killed(
+    branches: Branches, tmp_path: Path
+) -> None:
+    branches.turn("x", "a")
+    branches.left_at("x")
+    branches.turn("y", "x", answered=False)
+    assert branches.live(tmp_path) == ["a", "x", "y"]
+
+
+def test_without_a_word_of_where_it_was_left_the_newest_line_counts(
+    branches: Branches, tmp_path: Path
+) -> None:
+    branches.turn("y", "a")
+    branches.turn("x", "a")
+    assert branches.live(tmp_path) == ["a", "x"]
+    branches.left_at("nobody knows")
+    assert branches.live(tmp_path) == ["a", "x"]
+
+
+def test_an_answer_belongs_to_the_request_that_it_goes_on_from(branches: Branches, tmp_path: Path) -> None:
+    branches.turn("x", "a", answered=False)
+    branches.turn("y", "a")
+    branches.answer("x")
+    turns = branches.read(tmp_path)
+    assert [(turn.prompt, turn.response, turn.live) for turn in turns] == [
+        ("ask a", "re a", True),
+        ("ask x", "re x", True),
+        ("ask y", "re y", False),
+    ]
+
+
+def test_a_line_that_was_lost_takes_none_of_the_earlier_ones_along(
+    branches: Branches, tmp_path: Path
+) -> None:
+    branches.turn("x", "a")
+    branches.turn("y", "x")
+    branches.lines = [line for line in branches.lines if b'"uuid": "x"' not in line]
+    assert branches.live(tmp_path) == ["a", "x", "y"]
+
+
+def test_a_session_goes_on_behind_its_summary(branches: Branches, tmp_path: Path) -> None:
+    branches.line(type="system", subtype="compact_boundary", uuid="cut", logicalParentUuid="a")
+    branches.turn("x", "cut")
+    branches.left_at("x")
+    assert branches.live(tmp_path) == ["a", "x"]
+
+
+def test_what_a_session_has_cost_is_what_its_last_process_wrote_down(
+    archive: ClaudeArchive, branches: Branches, tmp_path: Path
+) -> None:
+    for cost in (1, 2):
+        models = {"opus": {"inputTokens": cost, "cacheReadInputTokens": 10, "outputTokens": cost}}
+        branches.line(type="cost-state", totalCostUSD=cost / 2, modelUsage=models)
+    file = keep(tmp_path, b"\n".join(branches.lines))
+    assert archive.spent(str(file), SESSION) == Usage(12, 10, 2, 1.0)
+    assert archive.spent(str(keep(tmp_path, b"")), SESSION) == Usage()
+
+
+def listed(tmp_path: Path, **changes: object) -> None:
+    """This very process, in Claude's own list."""
+    entry = {
+        "pid": os.getpid(),
+        "sessionId": SESSION,
+        "procStart": str(process_start(os.getpid())),
+        "startedAt": (process_start(os.getpid()) or 0) * 1000,
+        **changes,
+    }
+    file = tmp_path / "sessions" / f"{entry['pid']}.json"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(json.dumps(entry))
+
+
+def test_a_session_that_claude_itself_lists_as_open_has_a_writer(
+    archive: ClaudeArchive, tmp_path: Path
+) -> None:
+    listed(tmp_path)
+    assert archive.writer("", SESSION) == f"claude (process {os.getpid()})"
+    assert archive.writer("", ProviderSessionId("another")) is None
+
+
+@pytest.mark.parametrize(
+    "stale",
+    [
+        {"procStart": "1", "startedAt": 1},  # the pid was given out again
+        {"pid": 2**22 + 1},  # there is no such process
+        {"pid": "many"},
+        {"procStart": None, "startedAt": None},
+    ],
+)
+def test_what_cannot_be_verified_in_claudes_list_is_no_writer(
+    archive: ClaudeArchive, tmp_path: Path, stale: dict[str, object]
+) -> None:
+    listed(tmp_path, **stale)
+    assert archive.writer("", SESSION) is None
+    (tmp_path / "sessions" / "1.json").write_text("not JSON")
+    assert archive.writer("", SESSION) is None

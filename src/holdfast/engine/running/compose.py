@@ -147,7 +147,8 @@ class Composer:
         for archived in () if path is None else self._agent.archive.turns(path, native):
             if archived.calls is None:
                 return ()
-            held |= archived.calls
+            if archived.live:
+                held |= archived.calls
         return tuple(
             call
             for call in calls

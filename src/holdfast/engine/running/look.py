@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import islice
 from pathlib import Path
 
 from holdfast.domain.decisions import (
@@ -59,6 +58,7 @@ def decide_here(
         same_directory=_same_directory(pointer, asked.work_dir),
         transcript=_transcript(store, pointer, agent),
         lock_free=asked.lock_free,
+        other_writer=_other_writer(pointer, agent),
     )
     request = ResumeRequest(
         force_fresh=NOT_OBSERVABLE,
@@ -88,6 +88,13 @@ def _same_directory(pointer: Pointer | None, work_dir: str) -> bool | None:
         return False
 
 
+def _other_writer(pointer: Pointer | None, agent: Agent) -> str | None:
+    if pointer is None or pointer.is_fork_source:
+        return None
+    path = agent.archive.find(pointer.provider_session_id, pointer.work_dir)
+    return None if path is None else agent.archive.writer(path, pointer.provider_session_id)
+
+
 def _transcript(store: Store, pointer: Pointer | None, agent: Agent) -> TranscriptFacts | None:
     if pointer is None:
         return None
@@ -95,7 +102,7 @@ def _transcript(store: Store, pointer: Pointer | None, agent: Agent) -> Transcri
     path = agent.archive.find(session_id, pointer.work_dir)
     if path is None:
         return None
-    requests = sum(1 for _ in islice(agent.archive.turns(path, session_id), 1))
+    requests = int(any(turn.live for turn in agent.archive.turns(path, session_id)))
     if mark is None:
         return TranscriptFacts(requests, foreign_turns=NOT_OBSERVABLE)
     new = recognise(store, agent, path, session_id, after=mark)

@@ -8,45 +8,62 @@ from dataclasses import replace
 from holdfast.domain.decisions import Resume
 from holdfast.domain.pointers import NOTHING_YET, Pointer
 from holdfast.domain.policy import ResumePolicy
+from holdfast.domain.records import record
 from holdfast.domain.telling.context import current_request
 from holdfast.domain.text import clean_text
 from holdfast.domain.turns import Lease, NewTurn, TurnRequest
 from holdfast.domain.usage import NO_USAGE
 from holdfast.engine.running.agents import Agent
-from holdfast.engine.running.recognition import recognise
+from holdfast.engine.running.recognition import recognise, seen_on_branch
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.store.contract import Store
 
 
-def adopt_outside_turns(store: Store, agent: Agent, policy: ResumePolicy, session_id: str) -> int:
-    """Record what the provider's session holds beyond what we know of it; how many turns that were.
+@record
+class Outside:
+    """What was found in a provider's session."""
 
-    Idempotent: each is recorded under a key of its own before the pointer moves past it. Where such turns
+    adopted: int  #: turns that were made outside Holdfast, and are in the history by now
+    pointer: (
+        Pointer | None
+    )  #: as it is afterwards, with what the session has really seen; None if nothing was looked at
+
+    @property
+    def notices(self) -> tuple[str, ...]:
+        """For the person."""
+        if not self.adopted:
+            return ()
+        turns = "1 turn was" if self.adopted == 1 else f"{self.adopted} turns were"
+        return (f"{turns} made outside Holdfast in the agent's session: the history has them now",)
+
+
+NOTHING = Outside(0, None)
+
+
+def adopt_outside_turns(store: Store, agent: Agent, policy: ResumePolicy, session_id: str) -> Outside:
+    """Record what the provider's session holds beyond what we know of it, and put right what it has seen.
+
+    Idempotent: each turn is recorded under a key of its own before the pointer moves past it. Where such turns
     are a reason to start fresh, the pointer stays behind them.
     """
     named = _adoptable(store, agent, session_id)
     if named is None:
-        return 0
+        return NOTHING
     with agent.lock(named.provider_session_id) as lock:
-        return adopt_locked(store, agent, policy, named) if lock.try_acquire() else 0
+        return adopt_locked(store, agent, policy, named) if lock.try_acquire() else NOTHING
 
 
 def adopt_locked(
     store: Store, agent: Agent, policy: ResumePolicy, named: Pointer, lease: Lease | None = None
-) -> int:
+) -> Outside:
     """The same, for whoever holds the lock on the provider session that ``named`` points to.
 
     With ``lease`` for a turn that has waited for that lock: what was made meanwhile joins the history, too.
     """
     pointer = _adoptable(store, agent, named.session_id, lease)
     if pointer is None or pointer.provider_session_id != named.provider_session_id:
-        return 0
+        return NOTHING
     return _adopt(store, agent, policy, pointer, lease)
-
-
-def adopted_notice(count: int) -> str:
-    turns = "1 turn was" if count == 1 else f"{count} turns were"
-    return f"{turns} made outside Holdfast in the agent's session: the history has them now"
 
 
 def _adoptable(store: Store, agent: Agent, session_id: str, lease: Lease | None = None) -> Pointer | None:
@@ -63,22 +80,27 @@ def _adoptable(store: Store, agent: Agent, session_id: str, lease: Lease | None 
     return pointer if isinstance(decision, Resume) else None
 
 
-def _adopt(store: Store, agent: Agent, policy: ResumePolicy, pointer: Pointer, lease: Lease | None) -> int:
-    session_id, native = pointer.session_id, pointer.provider_session_id
-    if pointer.transcript is None or pointer.seen is None:
-        return 0
+def _adopt(
+    store: Store, agent: Agent, policy: ResumePolicy, pointer: Pointer, lease: Lease | None
+) -> Outside:
+    session_id, native, reached = pointer.session_id, pointer.provider_session_id, pointer.transcript
+    if reached is None or pointer.seen is None:
+        return Outside(0, pointer)
     path = agent.archive.find(native, pointer.work_dir)
-    if path is None:
-        return 0
-    if pointer.transcript != NOTHING_YET and agent.archive.is_intact(pointer.transcript, native) is False:
-        return 0
+    if path is None or (reached != NOTHING_YET and agent.archive.is_intact(reached, native) is False):
+        return Outside(0, pointer)
     # before the turns: what is written meanwhile is then read twice, and not missed
     mark = agent.archive.mark(path, native)
-    new = recognise(store, agent, path, native, after=pointer.transcript)
-    outside = [known.turn for known in new if known.turn.complete and known.is_outside]
-    if not outside or mark is None:
-        return 0
-    seen = pointer.seen
+    new = {turn.key: turn for turn in agent.archive.turns(path, native, after=reached)}
+    is_untold = lease is not None and bool(pointer.catch_up(lease.seq))
+    is_linear = all(turn.live for turn in agent.archive.turns(path, native))
+    if mark is None or (is_linear and not new and not is_untold):
+        return Outside(0, pointer)
+    held = recognise(store, agent, path, native)
+    conversation_id = store.get_session(session_id).conversation_id
+    seen = seen_on_branch(pointer.seen, held, conversation_id, native)
+    outside = [known.turn for known in held if known.is_outside and known.turn.key in new]
+    outside = [turn for turn in outside if turn.complete]
     for turn in outside:
         recorded = store.record_turn(
             session_id,
@@ -87,12 +109,18 @@ def _adopt(store: Store, agent: Agent, policy: ResumePolicy, pointer: Pointer, l
             NO_USAGE,
         )
         seen = seen.with_turn(recorded.seq)
+    if outside and all(turn.complete for turn in new.values()):
+        reached = mark  # what is still to be answered there is looked at again the next time
+    moved = replace(pointer, seen=seen, transcript=reached, updated_at=store.now())
+    if (moved.seen, moved.transcript) == (pointer.seen, pointer.transcript):
+        return Outside(0, pointer)
     # a turn of ours that begins and moves it between this look and the writing would not be noticed
-    if policy.transcript_ahead == "resume" and _adoptable(store, agent, session_id, lease) == pointer:
-        # what is still to be answered there is looked at again the next time
-        reached = mark if all(known.turn.complete for known in new) else pointer.transcript
-        store.set_pointer(replace(pointer, seen=seen, transcript=reached, updated_at=store.now()))
-    return len(outside)
+    may_move = not outside or policy.transcript_ahead == "resume"
+    if not may_move or _adoptable(store, agent, session_id, lease) != pointer:
+        return Outside(len(outside), pointer)
+    # what others have used there is not booked to the next turn of ours
+    store.set_pointer(moved, counted=agent.archive.spent(path, native) if outside else None)
+    return Outside(len(outside), moved)
 
 
 def _key(native: str, turn: ArchivedTurn) -> str:

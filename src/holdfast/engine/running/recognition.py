@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from itertools import takewhile
 
+from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.decisions import DecisionKind
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
@@ -33,7 +34,8 @@ class Recognised:
 
     @property
     def is_outside(self) -> bool:
-        return self.attempt is None
+        """On the branch that the session goes on with: what somebody has left behind there is left alone."""
+        return self.attempt is None and self.turn.live
 
 
 def recognise(
@@ -66,9 +68,28 @@ def is_request_of(recognised: Recognised, conversation_id: str, seq: int, prompt
     attempt = recognised.attempt
     return (
         attempt is not None
+        and recognised.turn.live
         and (attempt.conversation_id, attempt.seq) == (conversation_id, seq)
         and _asks(recognised.turn, prompt)
     )
+
+
+def seen_on_branch(
+    seen: SeenTurns, recognised: Iterable[Recognised], conversation_id: str, native: ProviderSessionId
+) -> SeenTurns:
+    """What a session has really seen: what stands on the branch that the provider goes on with.
+
+    ``seen`` is what was recorded of it. Turns that nobody can recognise stay as they were recorded.
+    """
+    for live in (False, True):
+        for known in recognised:
+            attempt = known.attempt
+            if attempt is None or known.turn.live is not live:
+                continue
+            if attempt.provider_session_id == native and attempt.conversation_id != conversation_id:
+                continue  # another conversation's: its numbers mean other turns
+            seen = seen.union(attempt.seen) if live else seen.without(attempt.seen)
+    return seen
 
 
 def _attempts(store: Store, provider: str, native: ProviderSessionId) -> list[Attempt]:

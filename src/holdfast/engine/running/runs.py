@@ -18,7 +18,7 @@ from holdfast.engine.keywords import Observer
 from holdfast.engine.result import RunResult
 from holdfast.engine.rights import check_rights
 from holdfast.engine.running.agents import Agent
-from holdfast.engine.running.outside import adopt_outside_turns, adopted_notice
+from holdfast.engine.running.outside import adopt_outside_turns
 from holdfast.engine.running.recovery import recover_session
 from holdfast.engine.running.setting import Setting, ignore
 from holdfast.engine.running.turn_path import TurnPath, lock_delays
@@ -79,18 +79,17 @@ def run_turn(
     taken = recover_session(store, agent.machine, session_id)
     if taken is not None:
         options.observer(Noted(f"turn {taken.seq} was left by a process that is gone: it is ended"))
-    adopted = adopt_outside_turns(store, agent, policy.resume, session_id)
-    notices = (adopted_notice(adopted),) if adopted else ()
+    outside = adopt_outside_turns(store, agent, policy.resume, session_id)
     new = NewTurn(prompt, agent.provider.name, request, foreground=True)
     claimed = _start(store, agent, policy, session_id, new, options.observer)
     if isinstance(claimed, Refusal):
         return RunResult(
             session_id, claimed.turn.seq, claimed.turn.status, None, claimed.decision, agent.provider.name,
             None, request.work_dir or "", NO_USAGE, claimed.turn.failure, store.get_session(session_id).name,
-            notices,
+            outside.notices,
         )  # fmt: skip
     timeout = options.timeout_seconds or policy.run.timeout_seconds
-    return TurnPath(Setting(store, agent, policy, timeout, options.observer), claimed, notices).walk()
+    return TurnPath(Setting(store, agent, policy, timeout, options.observer), claimed, outside.notices).walk()
 
 
 def run_waiting(
@@ -101,13 +100,14 @@ def run_waiting(
     Busy if it cannot run yet. NeedsApproval if it waits for one. Refused if a guard said no: it has ended then.
     """
     recover_session(store, agent.machine, session_id)
-    adopt_outside_turns(store, agent, policy.resume, session_id)
+    outside = adopt_outside_turns(store, agent, policy.resume, session_id)
     queued = _queued(store, session_id)
     claimed = store.claim_turn(_claim_request(agent, policy, session_id))
     if claimed is None:
         raise _not_claimed(store, queued) if queued else Busy(f"the next turn of {session_id}")
     timeout = options.timeout_seconds or policy.run.timeout_seconds
-    return TurnPath(Setting(store, agent, policy, timeout, options.observer), claimed).walk()
+    setting = Setting(store, agent, policy, timeout, options.observer)
+    return TurnPath(setting, claimed, outside.notices).walk()
 
 
 def existing_directory(path: str, field: str = "cwd") -> str:

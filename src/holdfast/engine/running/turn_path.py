@@ -37,7 +37,7 @@ from holdfast.engine.running.keepalive import KeepAlive
 from holdfast.engine.running.launching import Launcher, Place, Ran
 from holdfast.engine.running.log_subject import go_on_about
 from holdfast.engine.running.look import Asked, decide_here, last_directory
-from holdfast.engine.running.outside import adopt_locked, adopted_notice
+from holdfast.engine.running.outside import adopt_locked
 from holdfast.engine.running.setting import Audience, Setting
 from holdfast.engine.running.stops import Stops
 from holdfast.engine.running.turn_notices import turn_notice
@@ -150,35 +150,42 @@ class TurnPath:
         failure = self._cannot_run(work_dir)
         if failure is not None:
             return Ran(self._claim.decision, Ending(failure), work_dir)
-        composed = self._compose(self._claim.decision, work_dir)
         with ExitStack() as held:
             lock = self._lock(held)
             is_free = lock is None or lock.try_acquire()
-            if is_free and lock is not None and self._claim.pointer is not None:
-                adopted = adopt_locked(
-                    self._store, self._agent, self._policy.resume, self._claim.pointer, self._claim.lease
-                )
-                self._remark(*([adopted_notice(adopted)] if adopted else []))
+            claimed = self._as_seen() if is_free and lock is not None else self._claim.decision
+            composed = self._compose(claimed, work_dir)
             turn = self._claim.turn
             asked = Asked(
                 turn.seq, estimate_tokens(composed.text if composed else ""), work_dir,
                 turn.request.provider_session_id, lock_free=is_free,
             )  # fmt: skip
             decision = decide_here(
-                self._store, self._claim.decision, self._claim.pointer, asked, self._agent, self._policy.resume,
+                self._store, claimed, self._claim.pointer, asked, self._agent, self._policy.resume,
             )  # fmt: skip
             if self._claim.approval is not None:
-                decision = only_natively(decision, _session_of(self._claim.decision))
+                decision = only_natively(decision, _session_of(claimed))
             match decision:
                 case Wait() | Refuse():
                     return self._not_launched(decision, work_dir)
                 case Resume() | Fork() | Fresh():
-                    if type(decision) is not type(self._claim.decision):
+                    if type(decision) is not type(claimed):
                         composed = self._compose(decision, work_dir)
                         lock = None
                     self._told = composed.past if composed else NOTHING_TOLD
                     gate = held.enter_context(self._gate())
                     return launcher.launch(self._order(decision, composed, work_dir, gate), lock)
+
+    def _as_seen(self) -> Decision:
+        """The claim's decision, with what the provider's session really holds: look, then say. Call it locked."""
+        decision, pointer = self._claim.decision, self._claim.pointer
+        if pointer is None:
+            return decision
+        found = adopt_locked(self._store, self._agent, self._policy.resume, pointer, self._claim.lease)
+        self._remark(*found.notices)
+        if found.pointer is None or not isinstance(decision, Resume):
+            return decision
+        return replace(decision, catch_up=found.pointer.catch_up(self._claim.turn.seq))
 
     def _refused_elsewhere(self, work_dir: str) -> Refuse | None:
         if self._claim.approval is None:

@@ -13,13 +13,23 @@ from holdfast.domain.decisions import NotObservable
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
+from holdfast.domain.usage import Usage
+from holdfast.processes.owners import ON_LINUX, process_start
+from holdfast.providers.claude.stream import total_usage
 from holdfast.providers.claude.transcript import SYNTHETIC
 from holdfast.providers.contract import ArchivedTurn
-from holdfast.providers.loose_json import as_list, as_object, as_text, joined_text
-from holdfast.providers.session_files import is_prefix_intact, mark_file, parse_line, read_lines
+from holdfast.providers.loose_json import as_amount, as_count, as_list, as_object, as_text, joined_text
+from holdfast.providers.session_files import (
+    is_prefix_intact,
+    mark_file,
+    parse_line,
+    placed_lines,
+    read_lines,
+)
 
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9]")
 _LONGEST_NAME = 200  #: of a folder; what is longer is cut and gets a hash
+_SECONDS_TO_BEGIN = 60
 _UNFINISHED: Final = ("tool_use", "pause_turn", "")
 _COMMAND = re.compile(r"<command-name>(?P<name>[^<]*)</command-name>")
 _COMMAND_ARGUMENTS = re.compile(r"<command-args>(?P<arguments>.*?)</command-args>", re.DOTALL)
@@ -30,6 +40,7 @@ _NOT_A_PROMPT: Final = ("<local-command-", "<task-notification>", "[Request inte
 class ClaudeArchive:
     def __init__(self, home: Path) -> None:
         self._projects = home / "projects"
+        self._processes = home / "sessions"
 
     def find(self, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
         """The same id may exist in the folders of two directories: then only the given one's counts."""
@@ -47,21 +58,47 @@ class ClaudeArchive:
         session_id: ProviderSessionId,
         after: TranscriptMark | None = None,
     ) -> Iterator[ArchivedTurn]:
-        """A fork's file begins with a copy of its parent's turns, under the same keys."""
-        turn: _Turn | None = None
-        for line in read_lines(Path(path), after.size if after is not None else 0):
+        """A fork's file begins with a copy of its parent's turns, under the same keys.
+
+        The lines are a tree: whoever goes on beside another program, or rewinds, begins a branch. A line
+        belongs to the turn of the one that it goes on from, wherever in the file it stands.
+        """
+        tree, found = _Tree(), []
+        for place, line in placed_lines(Path(path)):
+            before = tree.add(line)
             begun = _begin(line)
             if begun is not None:
-                if turn is not None and turn.counts:
-                    yield turn.archived
-                turn = begun
-            elif turn is not None:
+                tree.turns[begun.key] = begun
+                found.append((place, begun))
+            elif (turn := tree.turn_of(before, line)) is not None:
                 turn.add(line)
-        if turn is not None and turn.counts:
-            yield turn.archived
+        live = tree.branch()
+        for place, turn in found:
+            if turn.counts and (after is None or place >= after.size):
+                yield turn.archived(live=turn.key in live)
 
     def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
         return mark_file(Path(path), _is_prompt)
+
+    def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
+        """The next process goes on from the last line of this kind, on whatever branch that was written."""
+        counted: Mapping[str, Json] = {}
+        for line in read_lines(Path(path)):
+            if line.get("type") == "cost-state":
+                counted = line
+        return total_usage(as_object(counted.get("modelUsage")), as_amount(counted.get("totalCostUSD")))
+
+    def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
+        """By its own list of processes, which outlives those that were killed; headless ones are in it, too."""
+        try:
+            listed = sorted(self._processes.glob("*.json"))
+        except OSError:
+            return None
+        for file in listed:
+            entry = next(read_lines(file), {})
+            if entry.get("sessionId") == session_id and (pid := _living(entry)) is not None:
+                return f"claude (process {pid})"
+        return None
 
     def is_intact(
         self,
@@ -69,6 +106,51 @@ class ClaudeArchive:
         session_id: ProviderSessionId,
     ) -> bool | NotObservable:
         return is_prefix_intact(recorded)
+
+
+@dataclass(slots=True)
+class _Tree:
+    """Which line goes on from which."""
+
+    turns: dict[str, _Turn] = field(
+        default_factory=dict
+    )  #: by the line that it began with, and every other of it
+    _parents: dict[str, str] = field(default_factory=dict)
+    _newest: str = ""
+    _left_at: str = ""  #: by a program that has ended in order
+
+    def add(self, line: Mapping[str, Json]) -> str:
+        """The line before it. Claude takes the one that stands before it in the file for one that is missing."""
+        if line.get("type") == "last-prompt":
+            self._left_at = as_text(line.get("leafUuid"))
+        key = as_text(line.get("uuid"))
+        if not key or line.get("isSidechain") is True:
+            return self._newest
+        parent = as_text(line.get("parentUuid")) or as_text(line.get("logicalParentUuid"))
+        before = parent if parent in self._parents else self._newest
+        self._parents.setdefault(key, before)
+        self._newest = key
+        return before
+
+    def turn_of(self, before: str, line: Mapping[str, Json]) -> _Turn | None:
+        turn = self.turns.get(before)
+        if turn is not None and (key := as_text(line.get("uuid"))):
+            self.turns.setdefault(key, turn)
+        return turn
+
+    def branch(self) -> set[str]:
+        """What ``--resume`` goes on with: the newest line, if it comes after where a program left, else that place."""
+        newest = self._up_from(self._newest)
+        if self._left_at in self._parents and self._left_at not in newest:
+            return self._up_from(self._left_at)
+        return newest
+
+    def _up_from(self, key: str) -> set[str]:
+        found: set[str] = set()
+        while key and key not in found:
+            found.add(key)
+            key = self._parents.get(key, "")
+        return found
 
 
 @dataclass(slots=True)
@@ -86,10 +168,9 @@ class _Turn:
     def counts(self) -> bool:
         return not self.is_command or bool(self._answers or self._said)
 
-    @property
-    def archived(self) -> ArchivedTurn:
+    def archived(self, *, live: bool) -> ArchivedTurn:
         text = "\n\n".join(part for part in (*self._answers, self._said) if part)
-        return ArchivedTurn(self.key, self.prompt, text or None, self._is_finished, self._calls)
+        return ArchivedTurn(self.key, self.prompt, text or None, self._is_finished, self._calls, live)
 
     def add(self, line: Mapping[str, Json]) -> None:
         message = as_object(line.get("message"))
@@ -140,6 +221,19 @@ def _begin(line: Mapping[str, Json]) -> _Turn | None:
 def _ids(message: Mapping[str, Json], kind: str, name: str) -> Iterator[str]:
     blocks = map(as_object, as_list(message.get("content")))
     return (as_text(block.get(name)) for block in blocks if block.get("type") == kind)
+
+
+def _living(entry: Mapping[str, Json]) -> int | None:
+    """Its pid, if that is still the process that was listed: a pid is given out again."""
+    pid = as_count(entry.get("pid"))
+    started_at = process_start(pid) if pid else None
+    if started_at is None:
+        return None
+    if ON_LINUX:
+        return pid if as_text(entry.get("procStart")) == str(started_at) else None
+    # elsewhere its own words for the start are not ours; it lists itself right after it began
+    listed_after = as_count(entry.get("startedAt")) / 1000 - started_at
+    return pid if -1 <= listed_after <= _SECONDS_TO_BEGIN else None
 
 
 def _is_prompt(line: bytes) -> bool:

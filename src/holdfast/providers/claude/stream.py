@@ -189,12 +189,7 @@ class ClaudeStream:
 
     def _usage(self, models: Mapping[str, Json], cost: float) -> UsageReport:
         """``modelUsage`` and the cost count since the session began, and a fork inherits both."""
-        usage = Usage(cost_usd=cost)
-        for model in map(as_object, models.values()):
-            read, written = (as_count(model.get(f"cache{kind}InputTokens")) for kind in ("Read", "Creation"))
-            usage += Usage(
-                as_count(model.get("inputTokens")) + read + written, read, as_count(model.get("outputTokens"))
-            )
+        usage = total_usage(models, cost)
         context = ContextUse(self._prompt_tokens, self._window(models)) if self._prompt_tokens else None
         return UsageReport(usage, cumulative=True, context=context)
 
@@ -205,6 +200,16 @@ class ClaudeStream:
             if self._model in (name, name.partition("[")[0], entry.get("canonicalModel")):
                 return as_count(entry.get("contextWindow"))
         return 0
+
+
+def total_usage(models: Mapping[str, Json], cost: float) -> Usage:
+    usage = Usage(cost_usd=cost)
+    for model in map(as_object, models.values()):
+        read, written = (as_count(model.get(f"cache{kind}InputTokens")) for kind in ("Read", "Creation"))
+        usage += Usage(
+            as_count(model.get("inputTokens")) + read + written, read, as_count(model.get("outputTokens"))
+        )
+    return usage
 
 
 def _results(message: Mapping[str, Json]) -> Iterator[Returned]:

@@ -11,6 +11,9 @@ from holdfast.domain.decisions import NotObservable
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
+from holdfast.domain.usage import Usage
+from holdfast.processes.table import program_that_writes
+from holdfast.providers.codex.stream import total_usage
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.providers.loose_json import as_count, as_object, as_text, joined_text
 from holdfast.providers.session_files import is_prefix_intact, mark_file, parse_line, read_lines
@@ -52,6 +55,18 @@ class CodexArchive:
 
     def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
         return mark_file(Path(path), _is_prompt)
+
+    def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
+        """A fork goes on counting from where it left its parent."""
+        counted: Mapping[str, Json] = {}
+        for line in self._history(Path(path)):
+            event = _event(line)
+            if event.get("type") == "token_count":
+                counted = as_object(as_object(event.get("info")).get("total_token_usage")) or counted
+        return total_usage(counted)
+
+    def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
+        return program_that_writes(path)
 
     def is_intact(
         self,

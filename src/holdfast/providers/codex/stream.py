@@ -104,6 +104,11 @@ def _output(item: Mapping[str, Json]) -> str:
 
 
 def _spent(usage: Mapping[str, Json]) -> Spent:
-    """Counts since the thread began, and a fork inherits it. The cached tokens are among the input."""
+    """Counts since the thread began, and a fork inherits it."""
+    return Spent(UsageReport(total_usage(usage), cumulative=True))
+
+
+def total_usage(usage: Mapping[str, Json]) -> Usage:
+    """The cached tokens are among the input."""
     kinds = ("input_tokens", "cached_input_tokens", "output_tokens")
-    return Spent(UsageReport(Usage(*(as_count(usage.get(kind)) for kind in kinds)), cumulative=True))
+    return Usage(*(as_count(usage.get(kind)) for kind in kinds))

@@ -16,6 +16,8 @@ from holdfast.domain.decisions import NotObservable
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
+from holdfast.domain.usage import Usage
+from holdfast.processes.table import program_that_writes
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.providers.loose_json import as_list, as_object, as_text, joined_text
 from holdfast.providers.session_files import read_lines
@@ -54,6 +56,13 @@ class GeminiArchive:
 
     def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
         return mark_turns(path, _turns(Path(path)))
+
+    def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
+        return None
+
+    def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
+        """It opens its file for each line: only one that is just writing is seen."""
+        return program_that_writes(path)
 
     def is_intact(self, recorded: TranscriptMark, session_id: ProviderSessionId) -> bool | NotObservable:
         return are_turns_intact(recorded, _turns(Path(recorded.path)))

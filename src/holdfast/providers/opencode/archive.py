@@ -21,6 +21,7 @@ from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.records import record
 from holdfast.domain.redaction import Json
+from holdfast.domain.usage import Usage
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.providers.loose_json import as_object, as_text
 from holdfast.providers.opencode.stream import ANSWERED
@@ -65,6 +66,13 @@ class OpencodeArchive:
             return mark_turns(path, _turns(_messages(path, session_id)))
         except _UNREADABLE:
             return None
+
+    def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
+        return None
+
+    def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
+        """All sessions are in one database, which says nothing of who has which open. Both turns are kept."""
+        return None
 
     def is_intact(self, recorded: TranscriptMark, session_id: ProviderSessionId) -> bool | NotObservable:
         try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.pointers import NOTHING_YET, Pointer
-from holdfast.domain.usage import NO_CALL_YET, ContextUse
+from holdfast.domain.usage import NO_CALL_YET, ContextUse, Usage, check_usage
 from holdfast.errors import InvalidInput
 from holdfast.store.driver import Row
 from holdfast.store.sql import codec, provider_sessions, runtimes, sessions
@@ -105,8 +105,10 @@ def of_session(s: Scope, session_id: str) -> tuple[Pointer, ...]:
     return tuple(read_pointer(s, row) for row in s.all(OF_SESSION, session_id=session_id))
 
 
-def adopt(s: Scope, pointer: Pointer) -> None:
-    """A pointer that somebody else recorded."""
+def adopt(s: Scope, pointer: Pointer, counted: Usage | None = None) -> None:
+    """A pointer that somebody else recorded; ``counted``: and where the provider session's own figures stand."""
+    if counted is not None:
+        check_usage(counted)
     if not pointer.provider_session_id:
         raise InvalidInput("provider_session_id", "must not be empty")
     sessions.require_open(s, pointer.session_id)
@@ -115,6 +117,8 @@ def adopt(s: Scope, pointer: Pointer) -> None:
     # known first, which locks it: it cannot be retired behind our back
     provider_sessions.know(s, pointer.provider, pointer.provider_session_id, pointer.session_id)
     provider_sessions.refuse_retired(s, pointer.provider, pointer.provider_session_id)
+    if counted is not None:
+        provider_sessions.count_from(s, pointer.provider, pointer.provider_session_id, counted)
     write(s, pointer)
 
 

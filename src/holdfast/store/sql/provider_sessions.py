@@ -47,6 +47,10 @@ UPDATE provider_sessions SET (reported_input_tokens, reported_cached_input_token
 WHERE workspace = :ws AND provider = :provider AND id = :id AND reported_input_tokens = 0
     AND EXISTS (SELECT 1 FROM provider_sessions p
         WHERE p.workspace = :ws AND p.provider = :provider AND p.id = :source)"""
+COUNT_FROM = """
+UPDATE provider_sessions SET reported_input_tokens = :input, reported_cached_input_tokens = :cached,
+    reported_output_tokens = :output, reported_cost_usd = :cost
+WHERE workspace = :ws AND provider = :provider AND id = :id"""
 SETTLE = """
 UPDATE provider_sessions SET errors = :errors, failed_resumes = :failed_resumes, last_seen_at = :now,
     input_tokens = input_tokens + :input, cached_input_tokens = cached_input_tokens + :cached,
@@ -154,6 +158,13 @@ def account(s: Scope, provider: str, provider_session_id: str) -> tuple[Provider
         s.where, row, tuple, provider, provider_session_id
     )
     return ProviderSession(errors, failed_resumes, retired), Usage(*reported)
+
+
+def count_from(s: Scope, provider: str, provider_session_id: str, counted: Usage) -> None:
+    s.run(
+        COUNT_FROM, provider=provider, id=provider_session_id, input=counted.input_tokens,
+        cached=counted.cached_input_tokens, output=counted.output_tokens, cost=counted.cost_usd,
+    )  # fmt: skip
 
 
 def settle(s: Scope, attempt: Attempt, state: ProviderSession, used: Usage, reported: Usage) -> None:
