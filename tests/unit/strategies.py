@@ -58,6 +58,7 @@ PROVIDER_SESSION: Table = {
     "failed_resumes": numbers,
     "retired": or_missing(words),
     "held_by": or_missing(words),
+    "owner": or_missing(words),
 }
 TRANSCRIPT: Table = {
     "requests": numbers,
@@ -102,6 +103,7 @@ FACTS: Table = {
     "same_directory": looked_for(booleans),
     "transcript": looked_for(st.builds(TranscriptFacts, **TRANSCRIPT)),
     "lock_free": looked_for(booleans),
+    "named_exists": booleans,
     "other_writer": or_missing(words),
 }
 POLICY: Table = {

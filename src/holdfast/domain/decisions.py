@@ -91,6 +91,9 @@ class Facts:
     same_directory: Seen[bool] = NOT_OBSERVABLE
     transcript: Seen[TranscriptFacts] = NOT_OBSERVABLE
     lock_free: Seen[bool] = NOT_OBSERVABLE
+    named_exists: bool = (
+        False  #: the provider holds a session of the id that was asked for, and none of ours began it
+    )
     other_writer: str | None = None  #: a program that has the session open, and that we did not start
 
 

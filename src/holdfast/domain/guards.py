@@ -39,6 +39,11 @@ class Case:
 _NOT_TOLD = "cannot be told on this machine"
 
 
+def belongs_to(owner: str) -> str:
+    """Why the provider session of another session is not used, and what to type instead."""
+    return f"it belongs to session {owner}: holdfast resume {owner} PROMPT continues it"
+
+
 def _passed(reason: Reason, evidence: str = "") -> Verdict:
     return Verdict(reason, Standing.PASSED, Outcome.RESUME, evidence)
 
@@ -359,7 +364,16 @@ def _explicit_id(case: Case) -> Verdict:
         return _failed(case, Reason.EXPLICIT_ID, "it belongs to the session this one was forked from")
     if case.request.provider_session_id is None or case.explicit:
         return _not_applicable(Reason.EXPLICIT_ID)
-    can = case.facts.capabilities
+    session, can = case.facts.provider_session, case.facts.capabilities
+    if isinstance(session, ProviderSession) and session.owner is not None:
+        return _failed(case, Reason.EXPLICIT_ID, belongs_to(session.owner), Outcome.REFUSE)
+    if case.facts.named_exists is True:
+        return _failed(
+            case,
+            Reason.EXPLICIT_ID,
+            "it exists already, and no turn of Holdfast began it; holdfast run --provider-session-id continues it",
+            Outcome.REFUSE,
+        )
     if can is None or can is NOT_OBSERVABLE:
         return _unseen(case, Reason.EXPLICIT_ID, can, "what the binary can do", Outcome.REFUSE)
     if not can.chooses_id:

@@ -156,7 +156,9 @@ class Holdfast(Conversations):
         keywords = self._with_task_id(keywords)
         if prompt is not None:
             _check_prompt(prompt)
-            return self._work.run(session.id, chosen, prompt, self._work.prepare(chosen, keywords))
+            return self._work.run(
+                session.id, chosen, prompt, self._work.prepare(chosen, keywords, session.id)
+            )
         self.take_over(session.id)
         stopped = self.stopped_turn(session.id)
         if stopped is None:
@@ -167,7 +169,9 @@ class Holdfast(Conversations):
             )
         if stopped.status not in (TurnStatus.QUEUED, TurnStatus.WAITING):
             chosen = provider or stopped.provider
-            return self._work.run(session.id, chosen, CONTINUE, self._work.prepare(chosen, keywords))
+            return self._work.run(
+                session.id, chosen, CONTINUE, self._work.prepare(chosen, keywords, session.id)
+            )
         self._check_waiting(stopped, provider, keywords)
         options = self._work.prepare(stopped.provider, keywords)
         return self._work.run_waiting(session.id, stopped.provider, options)

@@ -283,6 +283,18 @@ class ExplicitIdContract:
         assert isinstance(decision, Refuse)
         assert decision.reason is Reason.BUSY
 
+    def test_the_session_of_another_one_is_refused_and_its_owner_named(self, store: Store) -> None:
+        owner, session = begin(store), begin(store)
+        run(store, owner)
+        named = resumed_id(decide(store, owner))
+
+        decision = self.ask(store, session, named)
+
+        assert isinstance(decision, Refuse)
+        assert decision.reason is Reason.EXPLICIT_ID
+        assert any(f"holdfast resume {owner.id}" in verdict.evidence for verdict in decision.verdicts)
+        assert resumed_id(decide(store, owner)) == named
+
     def test_a_new_id_that_another_one_was_promised_is_refused(self, store: Store) -> None:
         named = a_provider_session_id()
         first, second = begin(store), begin(store)

@@ -58,6 +58,7 @@ def decide_here(
         same_directory=_same_directory(pointer, asked.work_dir),
         transcript=_transcript(store, pointer, agent),
         lock_free=asked.lock_free,
+        named_exists=_named_exists(pointer, agent, asked),
         other_writer=_other_writer(pointer, agent),
     )
     request = ResumeRequest(
@@ -86,6 +87,13 @@ def _same_directory(pointer: Pointer | None, work_dir: str) -> bool | None:
         return Path(pointer.work_dir).samefile(work_dir)
     except OSError:
         return False
+
+
+def _named_exists(pointer: Pointer | None, agent: Agent, asked: Asked) -> bool:
+    named = asked.provider_session_id
+    if named is None or (pointer is not None and pointer.provider_session_id == named):
+        return False
+    return agent.archive.find(named, asked.work_dir) is not None
 
 
 def _other_writer(pointer: Pointer | None, agent: Agent) -> str | None:

@@ -7,13 +7,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import sleep
 
+from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import ProviderSessionId, SessionId
-from holdfast.domain.pointers import Rights
+from holdfast.domain.pointers import NO_RIGHTS, NOTHING_YET, Pointer, Rights
 from holdfast.domain.policy import Policy
 from holdfast.domain.text import check_name, check_text
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Refusal, Turn, TurnRequest, TurnStatus
-from holdfast.domain.usage import NO_USAGE
+from holdfast.domain.usage import NO_CALL_YET, NO_USAGE
 from holdfast.engine.keywords import Observer
 from holdfast.engine.result import RunResult
 from holdfast.engine.rights import check_rights
@@ -79,6 +80,7 @@ def run_turn(
     taken = recover_session(store, agent.machine, session_id)
     if taken is not None:
         options.observer(Noted(f"turn {taken.seq} was left by a process that is gone: it is ended"))
+    _take_over_named(store, agent, session_id, request)
     outside = adopt_outside_turns(store, agent, policy.resume, session_id)
     new = NewTurn(prompt, agent.provider.name, request, foreground=True)
     claimed = _start(store, agent, policy, session_id, new, options.observer)
@@ -130,6 +132,31 @@ def _as_before(store: Store, agent: Agent, session_id: SessionId, request: TurnR
     if newest.provider != agent.provider.name:
         return request
     return replace(request, model=request.model or newest.model, rights=request.rights or newest.rights)
+
+
+def _take_over_named(store: Store, agent: Agent, session_id: SessionId, request: TurnRequest) -> None:
+    """A provider session that exists and that nobody here has run in becomes this session's.
+
+    It is pointed at as one of which nothing is known yet: all of its turns are then adopted. Refused if there
+    is nothing in it to go on with.
+    """
+    named, provider = request.provider_session_id, agent.provider.name
+    path = None if named is None else agent.archive.find(named, request.work_dir)
+    if named is None or path is None or store.attempts_in(provider, named, 1):
+        return
+    if not any(turn.live for turn in agent.archive.turns(path, named)):
+        raise Refused(
+            "explicit_id", f"{provider} session {named} exists and holds no request: choose another id"
+        )
+    conversation = store.get_conversation(store.get_session(session_id).conversation_id)
+    store.register_runtime(agent.runtime)
+    store.set_pointer(
+        Pointer(
+            session_id, provider, named, agent.runtime.id, request.work_dir, request.model,
+            conversation.revision, conversation.generation, SeenTurns(), request.rights or NO_RIGHTS,
+            NOTHING_YET, NO_CALL_YET, agent.runtime.version, store.now(),
+        )
+    )  # fmt: skip
 
 
 def _require_waiting(store: Store, agent: Agent, session_id: SessionId, request: TurnRequest) -> None:

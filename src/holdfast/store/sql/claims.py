@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from holdfast.clock import after, to_iso
@@ -311,6 +311,8 @@ def judge(s: Scope, at: Position, runtime: Runtime | None) -> Judged:
     wanted = turn.request.provider_session_id
     target = wanted or (pointer.provider_session_id if pointer else None)
     state = provider_sessions.state(s, turn.provider, target, besides=session.id) if target else None
+    if state is not None and wanted is not None:
+        state = replace(state, owner=attempts.owner_of(s, turn.provider, wanted, session.id))
     facts = Facts(
         native_resume=s.policy.resume.native_resume_for(session.agent, turn.provider),
         capabilities=runtime.capabilities if runtime else NOT_OBSERVABLE,

@@ -1,0 +1,72 @@
+"""A provider session that is asked for by name: who owns it is known before anything runs."""
+
+import pytest
+
+from holdfast.domain.turns import NewTurn, TurnRequest, TurnStatus
+from holdfast.errors import Refused
+from tests.integration.workshop import FROM_SESSION, OPENING, RECALL, Workshop, ended
+
+NAMED = "made-by-hand"
+
+
+def test_the_session_of_another_one_is_refused_with_its_owner_and_the_command(shop: Workshop) -> None:
+    owner = shop.begin()
+    native = str(owner.provider_session_id)
+
+    code, _, err = ended(shop.start("run", RECALL, "--provider-session-id", native))
+
+    assert code == 4
+    assert f"holdfast resume {owner.session_id}" in err
+    assert len(shop.prompts(native)) == 1, "nothing was run in it"
+    assert len(shop.open().list_sessions()) == 1, "no session was begun for it"
+    assert shop.open().resume(owner.session_id, RECALL).text == FROM_SESSION
+
+
+def test_a_queued_turn_does_not_get_the_session_of_another_one_either(shop: Workshop) -> None:
+    owner, hf = shop.begin(), shop.open()
+    request = TurnRequest(str(shop.work_dir), provider_session_id=owner.provider_session_id)
+    session = hf.create("other", provider="scripted")
+    turn = hf.enqueue(session.id, RECALL, NewTurn("", "scripted", request))
+    assert ended(shop.start("worker", "--once"))[0] == 0
+
+    turn = hf.store.get_turn(turn.conversation_id, turn.seq)
+
+    assert turn.status is TurnStatus.FAILED
+    assert turn.failure is not None
+    assert turn.failure.message.startswith("explicit_id: ")
+    assert owner.session_id in turn.failure.message
+
+
+def test_a_session_that_was_made_by_hand_is_continued_with_its_history(shop: Workshop) -> None:
+    shop.by_hand(OPENING, "--session-id", NAMED)
+    hf = shop.open()
+
+    taken = hf.run(RECALL, provider="scripted", cwd=str(shop.work_dir), provider_session_id=NAMED)
+
+    assert (taken.text, taken.provider_session_id) == (FROM_SESSION, NAMED)
+    assert [turn.prompt for turn in hf.history(taken.session_id)] == [OPENING, RECALL]
+    assert "1 turn was made outside Holdfast" in " ".join(taken.notices)
+    assert hf.resume(taken.session_id, RECALL).text == FROM_SESSION
+
+
+def test_a_worker_refuses_a_session_that_nobody_here_has_begun(shop: Workshop) -> None:
+    shop.by_hand(OPENING, "--session-id", NAMED)
+    hf = shop.open()
+    session = hf.create("other", provider="scripted")
+    with hf.provider_session(NAMED):
+        turn = hf.enqueue(session.id, RECALL, NewTurn("", "scripted", TurnRequest(str(shop.work_dir))))
+    assert ended(shop.start("worker", "--once"))[0] == 0
+
+    turn = hf.store.get_turn(turn.conversation_id, turn.seq)
+
+    assert turn.failure is not None
+    assert "it exists already" in turn.failure.message
+    assert shop.prompts(NAMED) == [OPENING]
+
+
+def test_a_session_with_nothing_in_it_is_refused(shop: Workshop) -> None:
+    shop.transcript(NAMED).parent.mkdir(parents=True)
+    shop.transcript(NAMED).write_text("")
+    hf = shop.open()
+    with pytest.raises(Refused, match="holds no request"):
+        hf.run(RECALL, provider="scripted", cwd=str(shop.work_dir), provider_session_id=NAMED)
