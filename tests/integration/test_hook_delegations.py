@@ -39,8 +39,8 @@ def delegate(number: int | str, **changes: Any) -> str:
 
 
 def columns_of(home: Path, session_id: str) -> dict[str, list[dict[str, Any]]]:
-    """Everything that is stored of a session, without what names it or says when."""
-    own = {"id", "session_id", "conversation_id", "created_at", "updated_at", "finalized_at", "at"}
+    """Everything that is stored of a session, without what names it or says when, or who has closed it."""
+    own = {"id", "session_id", "conversation_id", "created_at", "updated_at", "finalized_at", "at", "made_by"}
     tables = {
         "sessions": "SELECT * FROM sessions WHERE id = ?",
         "phase_changes": "SELECT * FROM phase_changes WHERE session_id = ?",
@@ -63,6 +63,7 @@ def test_a_session_that_a_hook_makes_is_one_that_the_library_makes(
     run_hook("subagent-stop", a_stop(tmp_path, "toolu_1", last_assistant_message="Planned.")).harmless()
     library.finalize(twin, "completed", "Planned.")
     assert columns_of(home, made) == columns_of(home, twin)
+    assert [change.by for change in library.store.trail(made)] == ["hook"]
     assert library.session(made).phase is Phase.COMPLETED
 
 
