@@ -62,6 +62,7 @@ MATRIX = {
     "approvals": "rowa",
     "ask_delegation": "-owa",
     "attempts": "rowa",
+    "attempts_in": "rowa",
     "bytes_used": "rowa",
     "cancel_turn": "-o-a",
     "children": "rowa",
