@@ -51,6 +51,7 @@ class Figures:
     strays: int  #: agents that hung on a machine that was lost
     late: int  #: reports of workers that were fenced, kept as evidence
     broken: Broken
+    crashes: tuple[str, ...] = ()  #: what ended by an error, in words
 
     def line(self) -> str:
         return json.dumps(asdict(self))
@@ -227,6 +228,7 @@ class Campaign:
             strays,
             len(seen.late),
             judge(seen),
+            seen.crashed,
         )
 
 

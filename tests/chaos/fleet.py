@@ -30,8 +30,8 @@ LEASE_SECONDS = 3.0
 FAR_GRACE_SECONDS = 2.0
 #: what was away has renewed its leases by then
 MENDING_SECONDS = 1.0
-#: a worker of which nothing is known any more is given up after so long
-END_SECONDS = 60.0
+#: a worker of which nothing is known any more is given up after so long, which is longer than it may drain
+END_SECONDS = 90.0
 FAR_SHIFT = -420.0
 NEVER = Instant(2**62)
 #: everything that takes its time takes less of it; a turn may be begun again however often something happens
