@@ -28,6 +28,8 @@ ABOUT_ALL = {
     "totals.TOTALS",
     "tokens.ANY",
     "heads.ANY_READY",
+    "heads.SHIFT_HEADS",  # every head that waits, once a store is opened or its clock was set back
+    "heads.SHIFT_TURNS",
     "welcomes.OPEN_APPROVALS",
 }
 

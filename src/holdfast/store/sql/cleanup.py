@@ -38,10 +38,10 @@ FINAL = f"""
 SELECT conversation_id FROM sessions
 WHERE workspace = :ws AND created_at < :latest AND finalized_at IS NOT NULL AND finalized_at < {CUTOFF}"""
 # newest first, so that a fork goes before what it was forked from
-CONVERSATIONS = """
+_conversations = """
 SELECT id, parent_id FROM conversations WHERE workspace = :ws AND id IN ({chosen}) ORDER BY created_at DESC"""
-FINAL_CONVERSATIONS = CONVERSATIONS.format(chosen=FINAL)
-FINAL_IN_PROJECT = CONVERSATIONS.format(chosen=f"{FINAL} AND {IN_PROJECT}")
+FINAL_CONVERSATIONS = _conversations.format(chosen=FINAL)
+FINAL_IN_PROJECT = _conversations.format(chosen=f"{FINAL} AND {IN_PROJECT}")
 IDLE_SESSIONS = f"{IDLE} ORDER BY created_at"
 IDLE_IN_PROJECT = f"{IDLE} AND {IN_PROJECT} ORDER BY created_at"
 SESSIONS_OF = "SELECT id FROM sessions WHERE workspace = :ws AND conversation_id = :id"

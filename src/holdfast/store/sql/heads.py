@@ -41,17 +41,17 @@ UPDATE sessions SET ready_at = COALESCE(ready_at, wake_at),
     head_runtime_id = CASE WHEN ready_at IS NULL THEN head_runtime_id ELSE '' END
 WHERE workspace = :ws AND id IN (SELECT id FROM due)"""
 # heads that wait, and were put there at a time that has not come yet: the clock was set back since
-STEPPED = """
+_stepped = """
 WITH stepped AS MATERIALIZED (
     SELECT id, conversation_id, head_seq, updated_at FROM sessions
     WHERE workspace = :ws AND wake_at IS NOT NULL AND wake_at > :now AND updated_at > :ahead)"""
-SHIFT_TURNS = f"""{STEPPED}
+SHIFT_TURNS = f"""{_stepped}
 UPDATE turns SET not_before = not_before - (
     SELECT x.updated_at FROM stepped x WHERE x.conversation_id = turns.conversation_id AND x.head_seq = turns.seq)
     + :now
 WHERE workspace = :ws AND not_before > :now
     AND (conversation_id, seq) IN (SELECT conversation_id, head_seq FROM stepped)"""
-SHIFT_HEADS = f"""{STEPPED}
+SHIFT_HEADS = f"""{_stepped}
 UPDATE sessions SET wake_at = wake_at - updated_at + :now, updated_at = :now
 WHERE workspace = :ws AND id IN (SELECT id FROM stepped)"""
 # SQLite sorts what is no number above every number: such a head would come first, and is never picked
