@@ -155,8 +155,8 @@ def _spells(text: str, command: str) -> bool:
     return command.partition("'")[0] in text
 
 
-@every_agent
 @every_point
+@every_agent
 def test_a_turn_goes_on_from_what_the_agent_holds(driver: Driver, point: str) -> None:
     """The first turn, and a later one."""
     options = ("--provider", driver.provider, "--name", "work", *RIGHTS[driver.provider])

@@ -13,7 +13,7 @@ from holdfast import Holdfast
 from holdfast.domain.decisions import Resume
 from holdfast.domain.ids import SessionId
 from holdfast.domain.policy import Policy, QueuePolicy
-from holdfast.domain.turns import Claim, ClaimRequest, EventKind, NewTurn, Orphan, TurnStatus
+from holdfast.domain.turns import Claim, ClaimRequest, EventKind, NewTurn, Orphan, TurnRequest, TurnStatus
 from holdfast.engine.result import RunResult
 from holdfast.engine.running.agents import Agents
 from holdfast.errors import Busy
@@ -161,6 +161,31 @@ def test_a_first_turn_whose_holdfast_was_killed_is_continued_with_its_request(sh
     assert marker.endswith(
         ": go on with the turn that was interrupted; its request is already above\ncontinue"
     )
+
+
+def test_a_first_turn_whose_worker_was_killed_goes_on_in_its_session_and_is_told_of_its_call(
+    shop: Workshop,
+) -> None:
+    hf = shop.open()
+    session_id = hf.begin("work", agent="worker", provider="scripted").id
+    # sent again as it is, it would be run again: the second time there is nothing to wait for
+    prompt = 'TOOL shell {"command": "test -e begun || { touch begun; sleep 300; }"}'
+    hf.enqueue(session_id, prompt, NewTurn(prompt, "scripted", TurnRequest(work_dir=str(shop.work_dir))))
+    worker = shop.start("worker", "--provider", "scripted", "--once")
+    orphan = _half_way(shop, session_id, EventKind.TOOL_CALL)
+    began = hf.store.attempts(orphan.lease.conversation_id, orphan.lease.seq)[-1].provider_session_id
+    kill(worker)
+
+    code, _, err = ended(shop.start("worker", "--provider", "scripted", "--once"))
+
+    assert code == 0, err
+    (turn,) = hf.history(session_id)
+    assert turn.status is TurnStatus.DONE
+    held, sent = shop.prompts(began)
+    assert held == prompt
+    assert "test -e begun" in sent, "what was in flight is told"
+    assert "interrupted before it ended; its request is already above" in sent
+    assert not shop.left_running()
 
 
 @pytest.mark.parametrize(
