@@ -216,7 +216,8 @@ def test_after_a_void_approval_the_model_knows_what_was_asked_what_ran_and_what_
     change(driver, waiting)
     assert driver.resume(waiting.session).exit_code == 4
 
-    after = driver.resume(waiting.session, "what now?")
+    place = project if project.exists() else project.with_name("moved")
+    after = driver.resume(waiting.session, "what now?", "--cwd", str(place))
 
     assert after.exit_code == 0, after
     sent = "\n".join(message.text for message in driver.request.messages)

@@ -63,7 +63,6 @@ MATRIX = {
     "ask_delegation": "-owa",
     "attempts": "rowa",
     "attempts_in": "rowa",
-    "attempts_in": "rowa",
     "bytes_used": "rowa",
     "cancel_turn": "-o-a",
     "children": "rowa",
