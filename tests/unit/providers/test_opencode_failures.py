@@ -48,6 +48,7 @@ def test_a_session_that_is_not_found_was_refused() -> None:
         (Evidence("no key", code="ProviderAuthError", exit_code=1), FailureClass.AUTH),
         (Evidence("slow down", status=429, code="APIError"), FailureClass.TRANSIENT),
         (Evidence("overloaded", status=529, code="APIError"), FailureClass.TRANSIENT),
+        (Evidence("Error: Unexpected error\n\ndatabase is locked", exit_code=1), FailureClass.TRANSIENT),
         (Evidence("", code="MessageAbortedError", exit_code=1), FailureClass.INTERRUPTED),
         (Evidence('{"type":"invalid_request_error"}', status=400, resumed=True), FailureClass.POISONED),
         (Evidence(REJECTED.format("ls"), exit_code=0), FailureClass.CONFIG),
