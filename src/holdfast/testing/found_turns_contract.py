@@ -92,6 +92,18 @@ class SentContract:
         assert [turn.prompt for turn in store.history(conversation, unsent=False)] == ["answered"]
         assert [turn.prompt for turn in store.history(conversation, unsent=False, limit=1)] == ["answered"]
 
+    @pytest.mark.parametrize(
+        "why", [FailureClass.LOCKED, FailureClass.CONFIG, FailureClass.MISSING_BINARY], ids=str
+    )
+    def test_what_could_not_be_launched_is_not_told(self, store: Store, why: FailureClass) -> None:
+        session = begin(store)
+        run(store, session, "answered")
+        enqueue(store, session, "while somebody else was at it")
+        store.finish_turn(claim(store, session).lease, failed(why, "not now"))
+
+        told = store.history(session.conversation_id, unsent=False)
+        assert [turn.prompt for turn in told] == ["answered"]
+
     def test_what_failed_or_was_stopped_in_its_agent_is_told(self, store: Store) -> None:
         session = begin(store)
         enqueue(store, session, "fails")

@@ -62,7 +62,8 @@ SELECT t.seq, s.agent, t.session_id, t.status, t.created_at, t.retry_of, t.attem
 FROM turns t JOIN sessions s ON s.workspace = t.workspace AND s.id = t.session_id
 WHERE t.workspace = :ws AND t.conversation_id = :id AND t.seq >= :first AND t.seq <= :last
     AND (t.dropped IS NULL OR t.dropped > :revision)
-    AND (:unsent OR NOT (t.status IN ('queued', 'claimed') OR COALESCE(t.failure_class, '') IN ('refused', 'cancelled'))
+    AND (:unsent OR NOT (t.status IN ('queued', 'claimed')
+            OR COALESCE(t.failure_class, '') IN ('refused', 'cancelled', 'locked', 'config', 'missing_binary'))
         OR EXISTS (SELECT 1 FROM attempts a
             WHERE a.workspace = t.workspace AND a.conversation_id = t.conversation_id AND a.seq = t.seq
                 AND (a.process IS NOT NULL OR a.status IN ('done', 'deferred', 'fell_back'))))
