@@ -200,7 +200,8 @@ class Everyone:
         return True
 
     def check_token(self, token_id: str, secret: str) -> Token:
-        return Token(TokenId(token_id), Workspace("w"), Role.READER, token_id, NOON, None, None, None)
+        workspace = Workspace(f"w{int(token_id, 16) // 100}")
+        return Token(TokenId(token_id), workspace, Role.READER, token_id, NOON, None, None, None)
 
 
 def a_token(number: int) -> bytes:
@@ -292,6 +293,37 @@ def test_one_caller_has_no_more_than_its_share_of_requests_under_way() -> None:
     assert asyncio.run(crowd()).answered.count(("2", 200)) == 1
 
 
+def test_the_tokens_of_one_workspace_leave_room_for_another() -> None:
+    async def crowd() -> Visits:
+        visits = Visits()
+        crowds = [(token, door.MOST_OF_ONE) for token in (1, 2)]
+        waiting = [asyncio.create_task(visits.visit(token)) for token, many in crowds for _ in range(many)]
+        await settled()
+        assert visits.under_way == door.MOST_OF_WORKSPACE
+        visits.go.set()
+        await visits.visit(200)
+        await asyncio.gather(*waiting)
+        return visits
+
+    assert asyncio.run(crowd()).answered.count(("200", 200)) == 1
+
+
+def test_the_tokens_of_one_workspace_leave_large_answers_to_another() -> None:
+    async def crowd() -> Visits:
+        visits = Visits()
+        many = [asyncio.create_task(visits.visit(token, "/v1/store/turns")) for token in (1, 2, 3, 4, 5)]
+        await settled()
+        assert visits.under_way == large_answers.MOST_OF_WORKSPACE
+        other = asyncio.create_task(visits.visit(200, "/v1/store/turns"))
+        await settled()
+        assert visits.under_way == large_answers.MOST_OF_WORKSPACE + 1
+        visits.go.set()
+        await asyncio.gather(*many, other)
+        return visits
+
+    assert asyncio.run(crowd()).answered.count(("200", 200)) == 1
+
+
 def test_bodies_of_one_caller_are_kept_up_to_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(door, "MOST_BYTES", 5)
 
@@ -313,7 +345,7 @@ def test_large_answers_are_made_and_sent_a_few_at_a_time(path: str) -> None:
     async def crowd() -> Visits:
         visits = Visits()
         readers = [asyncio.create_task(visits.visit(1, path)) for _ in range(12)]
-        others = [asyncio.create_task(visits.visit(n, path)) for n in range(2, 12)]
+        others = [asyncio.create_task(visits.visit(100 * n, path)) for n in range(2, 12)]
         await settled()
         assert visits.under_way == large_answers.MOST
         small = asyncio.create_task(visits.visit(1, "/v1/store/now"))

@@ -33,6 +33,8 @@ BODY_SECONDS: Final = 30.0
 MOST_AT_ONCE: Final = 700
 #: of them, those of one caller: a token, or an address; more than the workers that may wait with one token
 MOST_OF_ONE: Final = 350
+#: and those of one workspace, whatever tokens it has: others get in all the same
+MOST_OF_WORKSPACE: Final = 500
 #: of those, whose bodies are not here yet: whoever sends slowly does not keep others out
 MOST_BODIES: Final = 64
 #: of the bodies of one caller together
@@ -73,7 +75,7 @@ class Door:
         self._rates = rates
         self._at_once = 0
         self._large = LargeAnswers()
-        self._requests: Counter[str] = Counter()  #: by caller: under way
+        self._requests: Counter[str] = Counter()  #: by caller and by workspace: under way
         self._bodies: Counter[str] = Counter()  #: by caller: not here yet
         self._bytes: Counter[str] = Counter()  #: by caller: of bodies whose requests are under way
 
@@ -94,14 +96,18 @@ class Door:
         if refused is not None:
             await refused(scope, receive, send)
             return
-        who = _bucket(scope.get("state", {}).get("caller"), scope)
-        if self._requests[who] >= MOST_OF_ONE or self._bodies[who] >= MOST_BODIES:
+        caller = scope.get("state", {}).get("caller")
+        who = _bucket(caller, scope)
+        workspace = f"workspace {caller.workspace}" if caller is not None and caller.id else who
+        has_share = self._requests[who] < MOST_OF_ONE and self._requests[workspace] < MOST_OF_WORKSPACE
+        if not has_share or self._bodies[who] >= MOST_BODIES:
             await _too_many(1.0)(scope, receive, send)
             return
-        self._requests[who] += 1
+        counted = {who, workspace}
+        self._requests.update(counted)
         body = _Body(receive, who, self._bodies, self._bytes, is_here=not _has_body(Headers(scope=scope)))
         try:
-            async with self._large.one(who) if is_large(scope["path"]) else nullcontext():
+            async with self._large.one(who, workspace) if is_large(scope["path"]) else nullcontext():
                 await self._app(scope, body.receive, send)
         except TooMany as error:
             answer = answer_to(error)
@@ -116,9 +122,8 @@ class Door:
             await too_slow(scope, receive, send)
         finally:
             body.close()
-            self._requests[who] -= 1
-            if not self._requests[who]:
-                del self._requests[who]
+            self._requests.subtract(counted)
+            self._requests += Counter()  # forget whoever has none under way
 
     async def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)

@@ -14,8 +14,9 @@ from holdfast.errors import TooMany
 _VERBS: Final = "attempts|events|history|late_reports|newest_events|newest_turns|turns"
 #: where whole texts are asked for, as many as there are; the stream of events sends a page at a time
 _LARGE: Final = re.compile(rf".*/v1/(?:store/(?:{_VERBS})|sessions/[^/]+/(?:history|turns))/?\Z")
-#: for all callers, and for one of them
+#: for all callers, for those of one workspace, and for one of them
 MOST: Final = 6
+MOST_OF_WORKSPACE: Final = 4
 MOST_OF_ONE: Final = 2
 #: how many of one caller may wait for their turn, and for how long
 MOST_WAITING: Final = 40
@@ -30,22 +31,23 @@ class LargeAnswers:
     """An answer is under way from the look at the store until its last byte was taken."""
 
     def __init__(self) -> None:
-        self._under_way: Counter[str] = Counter()
+        self._under_way: Counter[tuple[str, str]] = Counter()  #: by caller and workspace
         self._waiting: Counter[str] = Counter()
         self._changed = asyncio.Condition()
 
     @asynccontextmanager
-    async def one(self, caller: str) -> AsyncIterator[None]:
+    async def one(self, caller: str, workspace: str) -> AsyncIterator[None]:
         """TooMany if too many of this caller wait already, or it takes too long."""
-        await self._begin(caller)
+        await self._begin(caller, workspace)
         try:
             yield
         finally:
             async with self._changed:
-                _less(self._under_way, caller)
+                self._under_way[caller, workspace] -= 1
+                self._under_way += Counter()  # forget whoever has none under way
                 self._changed.notify_all()
 
-    async def _begin(self, caller: str) -> None:
+    async def _begin(self, caller: str, workspace: str) -> None:
         if self._waiting[caller] >= MOST_WAITING:
             raise TooMany(
                 f"more than {MOST_WAITING} large answers wait for this token: come back a little later"
@@ -53,20 +55,20 @@ class LargeAnswers:
         self._waiting[caller] += 1
         try:
             async with asyncio.timeout(WAIT_SECONDS), self._changed:
-                await self._changed.wait_for(lambda: self._has_room(caller))
-                self._under_way[caller] += 1
+                await self._changed.wait_for(lambda: self._has_room(caller, workspace))
+                self._under_way[caller, workspace] += 1
         except TimeoutError:
             raise TooMany(
                 "the server makes as many large answers as it can: come back a little later"
             ) from None
         finally:
-            _less(self._waiting, caller)
+            self._waiting[caller] -= 1
+            self._waiting += Counter()
 
-    def _has_room(self, caller: str) -> bool:
-        return self._under_way.total() < MOST and self._under_way[caller] < MOST_OF_ONE
-
-
-def _less(count: Counter[str], caller: str) -> None:
-    count[caller] -= 1
-    if not count[caller]:
-        del count[caller]
+    def _has_room(self, caller: str, workspace: str) -> bool:
+        of_workspace = sum(n for (_, place), n in self._under_way.items() if place == workspace)
+        return (
+            self._under_way.total() < MOST
+            and of_workspace < MOST_OF_WORKSPACE
+            and self._under_way[caller, workspace] < MOST_OF_ONE
+        )
