@@ -107,8 +107,8 @@ def _check(session: Row, turns: list[Row], attempts: list[Row], now: int) -> Non
     assert attempts == [], "an open attempt without a lease"
     assert expires_at is None, "a lease without an open attempt"
     if status == "queued":
-        assert (ready_at, wake_at) != (None, None), "neither ready nor to be woken"
-        assert ready_at is None or (wake_at is not None) == bool(kept), "kept for ever, or without need"
+        assert (ready_at is None) != (wake_at is None), "neither ready nor to be woken, or both"
+        assert not kept or head[2], "kept for nobody"
         if not_before is not None and not_before > now:
             assert wake_at == not_before, "ready before its time"
 

@@ -275,18 +275,3 @@ def test_one_claim_looks_at_a_bounded_number_of_heads(store: Store) -> None:
         (looked_at,) = tx.one(f"{COUNT} ready_at IS NULL AND wake_at IS NOT NULL", {}) or (0,)
     assert looked_at == heads.MAX_CANDIDATES
     assert claim(store, free).turn.prompt == "may run"
-
-
-def test_one_claim_frees_a_bounded_number_of_heads_from_a_runtime_that_does_not_come(
-    store: Store, clock: ManualClock
-) -> None:
-    for _ in range(heads.MAX_WOKEN + 5):
-        kept = begin(store)
-        run(store, kept)
-        enqueue(store, kept, "kept for it")
-    clock.advance(3600)
-
-    assert store.claim_turn(a_claim(runtime=a_runtime(machine="build-8"))) is not None
-    with driver_of(store).read() as tx:
-        (still_kept,) = tx.one(f"{COUNT} ready_at IS NOT NULL AND head_kept", {}) or (0,)
-    assert still_kept == 5

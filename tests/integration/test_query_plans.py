@@ -4,12 +4,14 @@ import re
 import sqlite3
 from collections.abc import Iterator
 from importlib import import_module
+from itertools import count
 from pkgutil import iter_modules
 
 import pytest
 
 from holdfast.store import sql
 from holdfast.store.migrate import migrations
+from holdfast.store.sql import heads
 
 #: these are about everything in a workspace
 ABOUT_ALL = {
@@ -28,8 +30,6 @@ ABOUT_ALL = {
     "totals.TOTALS",
     "tokens.ANY",
     "heads.ANY_READY",
-    "heads.SHIFT_HEADS",  # every head that waits, once a store is opened or its clock was set back
-    "heads.SHIFT_TURNS",
     "welcomes.OPEN_APPROVALS",
 }
 
@@ -71,3 +71,34 @@ def test_it_does_not_read_the_whole_workspace(database: sqlite3.Connection, name
         if (step.startswith("SCAN ") and step not in scans) or step.endswith("(workspace=?)")
     ]
     assert whole == [] or name in ABOUT_ALL
+
+
+FILL = """
+WITH RECURSIVE numbers (n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < :many)
+INSERT INTO sessions (workspace, id, conversation_id, agent, kind, purpose, phase, resume_ready, metadata,
+    created_at, updated_at, head_provider, head_runtime_id, head_kept, head_priority, ready_at)
+SELECT :ws, n, n, '', '', '', '', 0, '', 0, 0, 'claude', 'theirs', 1, n % 5, 1000 + n FROM numbers"""
+
+
+@pytest.mark.parametrize("kept_since", [0, 10**9], ids=["too young", "old enough"])
+def test_a_claim_costs_the_same_however_many_turns_are_kept_for_other_runtimes(
+    database: sqlite3.Connection, kept_since: int
+) -> None:
+    few = steps_of_a_pick(database, f"few {kept_since}", 50, kept_since)
+    many = steps_of_a_pick(database, f"many {kept_since}", 5_000, kept_since)
+
+    assert many == pytest.approx(few, rel=0.1)
+
+
+def steps_of_a_pick(database: sqlite3.Connection, ws: str, many: int, kept_since: int) -> int:
+    """As SQLite counts them, among so many heads that are kept for another runtime."""
+    database.execute(FILL, {"ws": ws, "many": many})
+    steps = count()
+    database.set_progress_handler(lambda: next(steps) < 0, 1)
+    found = database.execute(
+        heads.PICK.replace(" FOR UPDATE SKIP LOCKED", ""),
+        {"ws": ws, "provider": "claude", "runtime_id": "mine", "levels": 64, "kept_since": kept_since},
+    ).fetchall()
+    database.set_progress_handler(None, 1)
+    assert len(found) == (1 if kept_since else 0)
+    return next(steps)

@@ -184,7 +184,7 @@ def test_whoever_holds_the_session_comes_first_and_then_anyone(crew: Crew, old: 
 
 def test_a_runtime_that_does_not_come_is_not_waited_for_for_ever(crew: Crew, old: Place, new: Place) -> None:
     crew.shop.changes["HOLDFAST_QUEUE__AFFINITY_SECONDS"] = "0.5"
-    crew.hf = crew.shop.open(Policy(queue=QueuePolicy(affinity_seconds=0.5)))
+    crew.hf = crew.shop.open(Policy(queue=QueuePolicy(affinity_seconds=3600)))  # the worker decides
     session = begun(crew, old)
     turn = crew.follow_up(session, RECALL)
     crew.enlist(environ=new.environ)

@@ -77,7 +77,7 @@ def _condition(text: str | None) -> str:
     plain = " ".join(plain.split())
     while plain.startswith("(") and plain.endswith(")"):
         plain = plain[1:-1]
-    return plain
+    return re.sub(r"\((\w+ IS NOT NULL)\)", r"\1", plain)
 
 
 # --- SQLite -------------------------------------------------------------------------------------------------

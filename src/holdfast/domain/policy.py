@@ -153,7 +153,7 @@ class QueuePolicy:
     poll_seconds: float = 1.0
     #: how often a worker looks for turns whose worker is gone
     recover_seconds: float = 30.0
-    #: how long a turn waits for the runtime that holds its session before any other may run it; 0: not at all
+    #: how long a worker leaves a turn to the runtime that holds its session before it takes the turn; 0: not at all
     affinity_seconds: float = 30.0
 
     def __post_init__(self) -> None:

@@ -160,6 +160,8 @@ class ClaimRequest:
     key: str
     lease_seconds: float
     session_id: SessionId | None = None  #: only this session
+    #: how long a turn is left to the runtime that holds its session; None: as the store's own settings say
+    affinity_seconds: float | None = None
 
 
 @record

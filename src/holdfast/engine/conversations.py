@@ -110,8 +110,13 @@ class Conversations(Approvals):
 
     def claim(self, runtime: Runtime, owner: str, *, key: str | None = None) -> Claim | None:
         """The next turn for this runtime, decided and leased; give ``key`` to repeat a call whose reply was lost."""
-        request = ClaimRequest(runtime, owner, key or os.urandom(16).hex(), self.policy.queue.lease_seconds)
-        return self.store.claim_turn(request)
+        queue = self.policy.queue
+        return self.store.claim_turn(
+            ClaimRequest(
+                runtime, owner, key or os.urandom(16).hex(), queue.lease_seconds,
+                affinity_seconds=queue.affinity_seconds,
+            )
+        )  # fmt: skip
 
     def cancel(self, session_id: str, seq: int) -> Turn:
         return self.store.cancel_turn(check_id("session", session_id), check_whole("turn", seq, lowest=1))

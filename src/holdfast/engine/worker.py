@@ -169,7 +169,10 @@ class Worker:
         """Until it is answered the same one again: a turn may have been claimed by it."""
         owner = self._machine.this_process()
         key = self._unanswered.setdefault(agent.runtime.id, os.urandom(16).hex())
-        return ClaimRequest(agent.runtime, owner, key, self._policy.queue.lease_seconds)
+        queue = self._policy.queue
+        return ClaimRequest(
+            agent.runtime, owner, key, queue.lease_seconds, affinity_seconds=queue.affinity_seconds
+        )
 
     # --- running ---
 

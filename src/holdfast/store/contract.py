@@ -271,8 +271,8 @@ class Store(Protocol):
 
         Two claims never get the same turn. Turns of one session run one at a time and in order;
         priority orders sessions. A turn that is pinned to no runtime is at first for the one that its
-        session's pointer names, and for any other after a while (``queue.affinity_seconds``), or at once
-        for a claim of that very session. A head that must wait, for a time or for another writer of its
+        session's pointer names. Any other gets it once it could have run for ``request.affinity_seconds``
+        (by default the store's own ``queue.affinity_seconds``), or at once by a claim of that very session. A head that must wait, for a time or for another writer of its
         provider session, is passed over and takes no lease; so is one that cannot be understood. A head
         that a guard refuses ends as failed. The decision is made in the same transaction, from the claiming runtime. Idempotent by
         ``request.key`` while the attempt is open: the answer to a lost reply is the same claim.

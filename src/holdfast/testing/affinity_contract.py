@@ -12,6 +12,7 @@ from holdfast.domain.policy import Policy, QueuePolicy
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Claim
+from holdfast.errors import InvalidInput
 from holdfast.store.contract import Store
 from holdfast.testing.builders import (
     a_claim,
@@ -30,9 +31,9 @@ HERE, THERE = a_runtime(), a_runtime(machine="build-8")
 AFFINITY = 30.0
 
 
-def look(store: Store, runtime: Runtime) -> str | None:
+def look(store: Store, runtime: Runtime, affinity: float | None = None) -> str | None:
     """The prompt of what this runtime is given, if anything."""
-    claimed = store.claim_turn(a_claim(runtime=runtime))
+    claimed = store.claim_turn(a_claim(runtime=runtime, affinity_seconds=affinity))
     return None if claimed is None else claimed.turn.prompt
 
 
@@ -164,6 +165,74 @@ class AffinityContract:
         enqueue(store, session, "go on")
 
         assert look(store, THERE) == "go on"
+
+    @pytest.mark.parametrize("enqueuers", [0.0, AFFINITY, 3600.0])
+    def test_how_long_is_for_the_one_who_claims_to_say(
+        self, make_store: MakeStore, clock: ManualClock, enqueuers: float
+    ) -> None:
+        store = make_store(policy=Policy(queue=QueuePolicy(affinity_seconds=enqueuers)))
+        session = begin(store)
+        run(store, session, runtime=HERE)
+        enqueue(store, session, "go on")
+        clock.advance(59)
+
+        assert look(store, THERE, 3600) is None
+        assert look(store, THERE, 60) is None
+        clock.advance(1)
+        assert look(store, THERE, 60 + 1e-6) is None
+        assert look(store, THERE, 60) == "go on"
+
+    def test_who_does_not_wait_takes_nothing_from_those_who_do(
+        self, store: Store, clock: ManualClock, session: Session
+    ) -> None:
+        """A worker that was offered many takes one; the others stay with their runtime as long as others say."""
+        enqueue(store, session, "one")
+        clock.advance(1)
+        second = begin(store)
+        run(store, second, runtime=HERE)
+        enqueue(store, second, "two")
+
+        assert look(store, THERE, 0) == "one"
+        assert look(store, THERE, AFFINITY) is None
+        assert look(store, HERE) == "two"
+
+    @pytest.mark.parametrize("seconds", [-1.0, 1e300])
+    def test_how_long_must_be_a_time(self, store: Store, seconds: float) -> None:
+        with pytest.raises(InvalidInput, match="affinity_seconds"):
+            store.claim_turn(a_claim(affinity_seconds=seconds))
+
+    def test_the_most_urgent_of_those_that_waited_long_enough_comes_first(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        for priority, advance in ((0, 1), (5, 1), (5, AFFINITY), (9, 0)):
+            session = begin(store)
+            run(store, session, runtime=HERE)
+            enqueue(store, session, f"of priority {priority} at {clock()}", priority=priority)
+            clock.advance(advance)
+        found = [look(store, THERE) or "none" for _ in range(4)]
+
+        assert [prompt.partition(" at ")[0] for prompt in found] == [
+            "of priority 5", "of priority 5", "of priority 0", "none",
+        ]  # fmt: skip
+        assert found[0] < found[1]
+        assert str(look(store, HERE)).startswith("of priority 9")
+
+    @pytest.mark.parametrize("back", [60, 400 * 24 * 3600])
+    def test_it_lasts_no_longer_though_the_clock_is_set_back(
+        self, store: Store, clock: ManualClock, session: Session, back: int
+    ) -> None:
+        assert look(store, THERE) is None
+        enqueue(store, session, "one")
+        clock.advance(3)
+        second = begin(store)
+        run(store, second, runtime=HERE)
+        enqueue(store, second, "two")
+
+        clock.advance(-back)
+
+        assert look(store, THERE, 4) is None
+        clock.advance(4)
+        assert [look(store, THERE, 4), look(store, THERE, 4)] == ["one", "two"]
 
     def test_what_had_to_wait_for_its_provider_session_is_not_for_anyone_either(
         self, store: Store, clock: ManualClock

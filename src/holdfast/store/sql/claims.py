@@ -113,8 +113,9 @@ class Judged:
 
 def claim(s: Scope, request: ClaimRequest, clock: heads.Clockwork) -> Claim | None:
     leases.check_seconds(request.lease_seconds)
-    if clock.may_have_stepped(s.ws, s.now):
-        heads.mend_waits(s)
+    heads.check_affinity(request.affinity_seconds)
+    if clock.may_have_stepped(s.ws, request.runtime.provider, s.now):
+        heads.mend_waits(s, request.runtime.provider)
     known = redeliver(s, request.key, request.runtime)
     if known is not None:
         return known

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from holdfast.clock import SECOND, after
+from holdfast.domain.policy import MAX_SECONDS
 from holdfast.domain.turns import AttemptCause, ClaimRequest, TurnStatus
+from holdfast.errors import InvalidInput
 from holdfast.store.driver import Row
 from holdfast.store.sql import attempts
 from holdfast.store.sql.scope import Scope
@@ -21,38 +23,44 @@ WHERE t.workspace = :ws AND t.conversation_id = :conversation_id AND t.session_i
 ORDER BY t.seq LIMIT 1"""
 HEAD_COLUMNS = """head_seq = :seq, head_provider = :provider, head_runtime_id = :runtime_id,
     head_kept = :kept, head_priority = :priority, ready_at = :ready_at, wake_at = :wake_at"""
-# a head that was ready before keeps its place in the queue, and does not wait for its runtime once more
+# a head that was ready before keeps its place in the queue: it has waited for its runtime since then
 SET_HEAD = f"""
 UPDATE sessions SET {HEAD_COLUMNS}
 WHERE workspace = :ws AND id = :session_id AND (head_seq = :seq AND ready_at IS NOT NULL) IS NOT TRUE"""
 ANY_READY = """
 SELECT 1 FROM sessions INDEXED BY ready_heads WHERE workspace = :ws AND ready_at IS NOT NULL LIMIT 1"""
 
-# materialized, or PostgreSQL may run it more than once, and so exceed its limit; what may be claimed
-# already has waited long enough for its runtime
+# materialized, or PostgreSQL may run it more than once, and so exceed its limit
 WAKE = """
 WITH due AS MATERIALIZED (
     SELECT id FROM sessions
     WHERE workspace = :ws AND head_provider = :provider AND wake_at IS NOT NULL AND wake_at <= :now
     ORDER BY wake_at LIMIT :limit FOR UPDATE SKIP LOCKED)
-UPDATE sessions SET ready_at = COALESCE(ready_at, wake_at),
-    wake_at = CASE WHEN ready_at IS NULL AND head_kept THEN CAST(:kept_until AS BIGINT) END,
-    head_kept = CASE WHEN ready_at IS NULL THEN head_kept ELSE FALSE END,
-    head_runtime_id = CASE WHEN ready_at IS NULL THEN head_runtime_id ELSE '' END
+UPDATE sessions SET ready_at = wake_at, wake_at = NULL
 WHERE workspace = :ws AND id IN (SELECT id FROM due)"""
 # heads that wait, and were put there at a time that has not come yet: the clock was set back since
-_stepped = """
-WITH stepped AS MATERIALIZED (
+STEPPED = """
     SELECT id, conversation_id, head_seq, updated_at FROM sessions
-    WHERE workspace = :ws AND wake_at IS NOT NULL AND wake_at > :now AND updated_at > :ahead)"""
-SHIFT_TURNS = f"""{_stepped}
+    WHERE workspace = :ws AND head_provider = :provider AND wake_at IS NOT NULL AND wake_at > :now
+        AND updated_at > :ahead"""
+SHIFT_TURNS = f"""
+WITH stepped AS MATERIALIZED ({STEPPED})
 UPDATE turns SET not_before = not_before - (
     SELECT x.updated_at FROM stepped x WHERE x.conversation_id = turns.conversation_id AND x.head_seq = turns.seq)
     + :now
 WHERE workspace = :ws AND not_before > :now
     AND (conversation_id, seq) IN (SELECT conversation_id, head_seq FROM stepped)"""
-SHIFT_HEADS = f"""{_stepped}
+SHIFT_HEADS = f"""
+WITH stepped AS MATERIALIZED ({STEPPED})
 UPDATE sessions SET wake_at = wake_at - updated_at + :now, updated_at = :now
+WHERE workspace = :ws AND id IN (SELECT id FROM stepped)"""
+# heads that are kept for their runtime since a time that has not come yet. They stay in order
+SHIFT_KEPT = """
+WITH stepped AS MATERIALIZED (
+    SELECT id, ready_at FROM sessions
+    WHERE workspace = :ws AND head_provider = :provider AND head_kept AND ready_at IS NOT NULL
+        AND ready_at > :ahead)
+UPDATE sessions SET ready_at = ready_at - (SELECT MAX(x.ready_at) FROM stepped x) + :now
 WHERE workspace = :ws AND id IN (SELECT id FROM stepped)"""
 # SQLite sorts what is no number above every number: such a head would come first, and is never picked
 READY = """ready_at IS NOT NULL AND ready_at <= 9223372036854775807
@@ -68,9 +76,25 @@ def _best(runtime_id: str) -> str:
     ORDER BY head_priority DESC, ready_at LIMIT 1 FOR UPDATE SKIP LOCKED"""
 
 
-# the best of the heads for this runtime, and the best of those that anyone may run
+KEPT = "workspace = :ws AND head_provider = :provider AND head_kept AND ready_at IS NOT NULL"
+# The best head that is kept for a runtime, whichever it is, since :kept_since or longer. Of each priority only the
+# oldest one is looked at, from the highest of :levels priorities down: if that one is too young, so are all others of
+# its priority. One bound for each column: SQLite uses the first one alone to search an index.
+BEST_KEPT = f"""
+WITH RECURSIVE levels (number, priority) AS (
+    SELECT 1, MAX(head_priority) FROM sessions WHERE {KEPT} AND head_priority <= 9223372036854775807
+    UNION ALL
+    SELECT number + 1,
+        (SELECT MAX(head_priority) FROM sessions WHERE {KEPT} AND head_priority < levels.priority)
+    FROM levels WHERE number < :levels
+        AND (SELECT MIN(ready_at) FROM sessions WHERE {KEPT} AND head_priority = levels.priority) > :kept_since)
+SELECT {PICKED} FROM sessions
+WHERE {KEPT} AND head_priority = (SELECT MIN(priority) FROM levels) AND ready_at <= :kept_since
+ORDER BY ready_at LIMIT 1 FOR UPDATE SKIP LOCKED"""
+# the best of the heads for this runtime, of those that anyone may run, and of those that waited long enough for another
 PICK = f"""
-SELECT * FROM ({_best(":runtime_id")}) AS mine UNION ALL SELECT * FROM ({_best("''")}) AS anyones"""
+SELECT * FROM ({_best(":runtime_id")}) AS mine UNION ALL SELECT * FROM ({_best("''")}) AS anyones
+UNION ALL SELECT * FROM ({BEST_KEPT}) AS others"""
 PICK_SESSION = f"""
 SELECT {PICKED} FROM sessions
 WHERE workspace = :ws AND id = :session_id AND head_provider = :provider
@@ -88,8 +112,12 @@ _NO_HEAD: dict[str, object] = dict.fromkeys(
 MAX_CANDIDATES = 16
 #: fewer come back than a claim passes over, so that those behind them have their turn in the end
 MAX_WOKEN = 8
+#: priorities at which a claim looks for a head that has waited long enough for another runtime
+MAX_LEVELS = 64
 #: clocks that are merely corrected move by less
 _STEP_SECONDS = 2.0
+#: after every moment: a claim that leaves nothing to others does not depend on their clocks
+_ANY_TIME = 2**63 - 1
 
 
 class Taker(NamedTuple):
@@ -113,7 +141,8 @@ def next_head(
     """The parameters of ``HEAD_COLUMNS``.
 
     A head that waits holds its session: turns never overtake each other. One that acts on an answer can
-    do so only where the call is, so nobody else gets it. Workers are told of a head that can run now, unless
+    do so only where the call is, so nobody else gets it. Any other head is kept for the runtime that its
+    session ran on; each claim says for how long. Workers are told of a head that can run now, unless
     the ``taker`` is there for it.
     """
     row = s.one(HEAD, conversation_id=conversation_id, session_id=session_id)
@@ -125,14 +154,13 @@ def next_head(
     if cause == AttemptCause.APPROVAL:
         _, pinned_to = attempts.deferred_in(s, conversation_id, seq)
     ran_on = row[-1]
-    affinity = s.policy.queue.affinity_seconds
-    kept = affinity > 0 and pinned_to is None and isinstance(ran_on, str)
+    kept = pinned_to is None and isinstance(ran_on, str)
     ready_at = wake_at = None
     if status == TurnStatus.QUEUED:
         if not_before is not None and not_before > s.now:
             wake_at = not_before
         else:
-            ready_at, wake_at = s.now, after(s.now, affinity) if kept else None
+            ready_at = s.now
     runtime_id = ran_on if kept else pinned_to or ""
     if ready_at is not None and not (taker and taker.takes(provider, runtime_id)):
         s.ring()
@@ -142,23 +170,29 @@ def next_head(
     }  # fmt: skip
 
 
+def check_affinity(seconds: float | None) -> None:
+    if seconds is not None and not 0 <= seconds <= MAX_SECONDS:
+        raise InvalidInput("affinity_seconds", f"must be from 0 to {MAX_SECONDS:g}")
+
+
 class Clockwork:
     """What a store has seen of its clock: whether it may have been set back since the last look."""
 
     def __init__(self) -> None:
-        self._seen: dict[str, int] = {}  #: by workspace
+        self._seen: dict[tuple[str, str], int] = {}  #: by workspace and provider
 
-    def may_have_stepped(self, workspace: str, now: int) -> bool:
+    def may_have_stepped(self, workspace: str, provider: str, now: int) -> bool:
         """Nobody knows what it was before the first look."""
-        before, self._seen[workspace] = self._seen.get(workspace), now
+        queue = workspace, provider
+        before, self._seen[queue] = self._seen.get(queue), now
         return before is None or now < before - SECOND
 
 
-def mend_waits(s: Scope) -> None:
+def mend_waits(s: Scope, provider: str) -> None:
     """A wait lasts as long as it was asked for, though the clock was set back meanwhile: it begins again."""
     ahead = after(s.now, _STEP_SECONDS)
-    s.run(SHIFT_TURNS, now=s.now, ahead=ahead)
-    s.run(SHIFT_HEADS, now=s.now, ahead=ahead)
+    for statement in (SHIFT_TURNS, SHIFT_HEADS, SHIFT_KEPT):
+        s.run(statement, provider=provider, now=s.now, ahead=ahead)
 
 
 def any_ready(s: Scope) -> bool:
@@ -166,10 +200,7 @@ def any_ready(s: Scope) -> bool:
 
 
 def wake(s: Scope, provider: str) -> None:
-    s.run(
-        WAKE, provider=provider, now=s.now, limit=MAX_WOKEN,
-        kept_until=after(s.now, s.policy.queue.affinity_seconds),
-    )  # fmt: skip
+    s.run(WAKE, provider=provider, now=s.now, limit=MAX_WOKEN)
 
 
 def pick(s: Scope, request: ClaimRequest) -> Row | None:
@@ -180,7 +211,14 @@ def pick(s: Scope, request: ClaimRequest) -> Row | None:
             PICK_SESSION, provider=runtime.provider, runtime_id=runtime.id, session_id=request.session_id,
             now=s.now,
         )  # fmt: skip
-    return min(s.all(PICK, provider=runtime.provider, runtime_id=runtime.id), key=_rank, default=None)
+    affinity = request.affinity_seconds
+    if affinity is None:
+        affinity = s.policy.queue.affinity_seconds
+    kept_since = after(s.now, -affinity) if affinity else _ANY_TIME
+    found = s.all(
+        PICK, provider=runtime.provider, runtime_id=runtime.id, kept_since=kept_since, levels=MAX_LEVELS
+    )
+    return min(found, key=_rank, default=None)
 
 
 def _rank(head: Row) -> tuple[int, int]:
