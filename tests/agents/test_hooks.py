@@ -14,7 +14,7 @@ import pytest
 from tests.agents.driver import HOLDFAST, Driver, only
 from tests.agents.lab.laboratory import Run, finish
 from tests.agents.lab.model_servers.protocol import CACHED_TOKENS, INPUT_TOKENS, OUTPUT_TOKENS
-from tests.agents.lab.model_servers.replies import CallTool, Hang, Reply, Say, Together
+from tests.agents.lab.model_servers.replies import CallTool, Fail, Hang, Reply, Say, Together
 from tests.agents.lab.model_servers.server import ModelRequest
 
 pytestmark = only("claude")
@@ -209,6 +209,15 @@ def test_the_next_delegation_gets_the_session_of_one_that_was_killed(orchestrato
     assert session_in(second) == session_in(first)
     assert "OOMKilled" in second.texts[0]
     assert orchestrator.state(session_in(first))["summary"] == "fixed"
+
+
+@pytest.mark.parametrize("background", [False, True], ids=["synchronous", "in the background"])
+def test_a_subagent_that_an_api_error_ended_has_failed(orchestrator: Orchestrator, background: bool) -> None:
+    """Claude Code calls no SubagentStop for it."""
+    orchestrator.turn(delegate(background=background), subagent=lambda request: Fail(400))
+
+    session = orchestrator.state(session_in(orchestrator.errands[0]))
+    assert session["phase"] == "failed"
 
 
 def test_what_the_main_agent_used_is_what_its_model_said(orchestrator: Orchestrator) -> None:

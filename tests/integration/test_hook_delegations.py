@@ -215,6 +215,29 @@ def test_a_subagent_that_failed_or_was_interrupted_has_not_completed(
     assert (delegation["outcome"], session["phase"]) == (outcome, phase)
 
 
+@pytest.mark.parametrize("event", ["stop", "pre-compact", "session-end"])
+def test_a_subagent_that_failed_without_a_call_of_its_hook_is_found_by_the_next_hook(
+    home: Path, tmp_path: Path, event: str
+) -> None:
+    failed, answering = delegate(1), delegate(2)
+    subagents = tmp_path / "main" / "subagents"
+    subagents.mkdir(parents=True)
+    for number, last in ((1, API_ERROR), (2, SPOKE_OF_ERRORS)):
+        (subagents / f"agent-{number}.jsonl").write_text(json.dumps(last) + "\n")
+        (subagents / f"agent-{number}.meta.json").write_text(json.dumps({"toolUseId": f"toolu_{number}"}))
+    main = {"session_id": a_tool_call()["session_id"], "transcript_path": str(tmp_path / "main.jsonl")}
+
+    for _ in range(2):
+        run_hook(event, {"hook_event_name": event, **main, "reason": "clear"}).harmless()
+
+    ends = rows(home, "SELECT session_id, outcome FROM delegations ORDER BY id")
+    assert ends == [
+        {"session_id": failed, "outcome": "failed"},
+        {"session_id": answering, "outcome": None},
+    ]
+    assert [line["what"] for line in log_of(home) if line["event"] == event] == ["finalized"]
+
+
 def test_without_its_file_the_only_delegation_that_fits_is_ended(home: Path, tmp_path: Path) -> None:
     delegate(1)
     stop = a_stop(tmp_path, "toolu_1", session_id=a_tool_call()["session_id"], agent_type=AGENT)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.hooks.watching import sight, watch
+from holdfast.hooks.subagent_stop import end_failed
+from holdfast.hooks.watching import last_seen_at, sight, watch
 
 TYPE_CHECKING = False
 
@@ -11,4 +12,5 @@ if TYPE_CHECKING:
 
 
 def answer(call: HookCall) -> None:
-    watch(call.store, sight(call, compacts=True), reads_files=call.reads_files)
+    watched = watch(call.store, sight(call, compacts=True), reads_files=call.reads_files)
+    end_failed(call, last_seen_at(watched))

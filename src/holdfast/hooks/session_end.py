@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from holdfast.hooks.watching import sight, watch, word
+from holdfast.hooks.subagent_stop import end_failed
+from holdfast.hooks.watching import last_seen_at, sight, watch, word
 
 TYPE_CHECKING = False
 
@@ -15,7 +16,8 @@ _GOES_ON = ("clear", "resume")
 
 def answer(call: HookCall) -> None:
     seen = sight(call, end_reason=word(call, "reason") or "other")
-    watch(call.store, seen, reads_files=call.reads_files)
+    watched = watch(call.store, seen, reads_files=call.reads_files)
+    end_failed(call, last_seen_at(watched))
     if seen.end_reason in _GOES_ON:
         return
     lost = call.store.lose_delegations(seen.id)

@@ -1,8 +1,9 @@
-"""Owns the hook behind a turn of the main agent: what it has used, and how full its context has become."""
+"""Owns the hook behind a turn of the main agent: what it has used, how full its context is, which subagents failed."""
 
 from __future__ import annotations
 
-from holdfast.hooks.watching import sight, watch
+from holdfast.hooks.subagent_stop import end_failed
+from holdfast.hooks.watching import last_seen_at, sight, watch
 
 TYPE_CHECKING = False
 
@@ -22,6 +23,7 @@ _NEXT = {
 
 def answer(call: HookCall) -> dict[str, Any] | None:
     watched = watch(call.store, sight(call), reads_files=call.reads_files)
+    end_failed(call, last_seen_at(watched))
     if watched is None or not watched.is_current:
         return None
     before = watched.before.context_state if watched.before is not None else None

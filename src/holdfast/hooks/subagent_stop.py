@@ -16,12 +16,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
+    from holdfast.clock import Instant
     from holdfast.domain.delegations import EndedDelegation
     from holdfast.hooks.calls import HookCall
 
 _LONGEST_SUMMARY = 4000
 _MOST_META = 64 * 1024
 _MOST_END = 256 * 1024
+_MOST_TRANSCRIPTS = 16
 _INTERRUPTED = "[Request interrupted by user"
 
 
@@ -29,7 +31,8 @@ def answer(call: HookCall) -> dict[str, Any] | None:
     """Claude Code wants none; the standalone form, ``{agent_id, exit_code}``, says what was done."""
     if call.text("agent_transcript_path") is None and "hook_event_name" not in call.payload:
         return _answer_standalone(call)
-    tool_use_id = _tool_use_id(call) if call.reads_files else None
+    path = call.text("agent_transcript_path")
+    tool_use_id = _tool_use_id(call, path) if call.reads_files else None
     if tool_use_id is None and call.text("agent_type") is None:
         call.log.say("unknown subagent", agent=call.text("agent_id"))
         return None
@@ -38,12 +41,49 @@ def answer(call: HookCall) -> dict[str, Any] | None:
         id=tool_use_id,
         agent=call.text("agent_type"),
         provider_session_id=call.text("session_id"),
-        outcome=_outcome(call) if call.reads_files else DelegationOutcome.COMPLETED,
+        outcome=_outcome(path) if call.reads_files else DelegationOutcome.COMPLETED,
         summary=_summary(call.text("last_assistant_message")),
-        transcript_path=call.text("agent_transcript_path"),
+        transcript_path=path,
         provider_agent_id=call.text("agent_id"),
     ))  # fmt: skip
     return None
+
+
+def end_failed(call: HookCall, since: Instant) -> None:
+    """End the delegations of this session whose subagents an error of the model's service has ended.
+
+    Claude Code calls no SubagentStop for them. Their transcripts tell, among the newest that were written
+    to after ``since``.
+    """
+    path = call.text("transcript_path")
+    if path is None or not call.reads_files:
+        return
+    for transcript in _written_since(f"{path.removesuffix('.jsonl')}/subagents", since):
+        if _outcome(transcript) is not DelegationOutcome.FAILED:
+            continue
+        tool_use_id = _tool_use_id(call, transcript)
+        if tool_use_id is not None:
+            _end(call, DelegationEnd(
+                id=tool_use_id,
+                provider_session_id=call.text("session_id"),
+                outcome=DelegationOutcome.FAILED,
+                transcript_path=transcript,
+            ))  # fmt: skip
+
+
+def _written_since(folder: str, since: Instant) -> list[str]:
+    """Transcripts of subagents, the newest first, and no more than a few."""
+    found = []
+    try:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.name.endswith(".jsonl"):
+                    written_at = entry.stat().st_mtime_ns // 1000
+                    if written_at > since:
+                        found.append((written_at, entry.path))
+    except OSError:  # most sessions have no subagents
+        return []
+    return [path for _, path in sorted(found, reverse=True)[:_MOST_TRANSCRIPTS]]
 
 
 def _answer_standalone(call: HookCall) -> dict[str, Any]:
@@ -94,9 +134,8 @@ def _summary(message: str | None) -> str | None:
     return None if message is None else clean_text(shortened(message.strip(), _LONGEST_SUMMARY))
 
 
-def _tool_use_id(call: HookCall) -> str | None:
+def _tool_use_id(call: HookCall, path: str | None) -> str | None:
     """Which tool call started the subagent stands in a file beside its transcript."""
-    path = call.text("agent_transcript_path")
     if path is None:
         return None
     try:
@@ -108,13 +147,12 @@ def _tool_use_id(call: HookCall) -> str | None:
     return told if isinstance(told, str) else None
 
 
-def _outcome(call: HookCall) -> DelegationOutcome:
+def _outcome(path: str | None) -> DelegationOutcome:
     """Claude Code does not say how a subagent ended: the last message of its transcript does.
 
     An error of the model's service has failed; one that somebody interrupted leaves its session free to go on.
     What cannot be read is no evidence of either.
     """
-    path = call.text("agent_transcript_path")
     try:
         last = None if path is None else _last_message(_read_end(path))
     except (OSError, ValueError, RecursionError):

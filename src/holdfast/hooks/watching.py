@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.clock import system_clock, to_iso
+from holdfast.clock import Instant, system_clock, to_iso
 from holdfast.domain.ids import check_id
 from holdfast.domain.plain_records import PlainRecord
 from holdfast.domain.sightings import Sighting
@@ -59,6 +59,12 @@ def watch(store: HookStore, seen: Sighting, *, reads_files: bool = True) -> Watc
     reading = _read_on(seen.transcript_path, before) if reads_files else None
     after = store.observe_session(Sighting(**{**vars(seen), "reading": reading}))
     return Watched(before=before, after=after, is_current=reading is not None and reading.is_complete)
+
+
+def last_seen_at(watched: Watched | None) -> Instant:
+    """When the event before this one was; the beginning of time if that is not known here."""
+    before = None if watched is None else watched.before
+    return Instant(0) if before is None else before.last_seen_at
 
 
 def _read_on(path: str | None, known: ObservedSession | None) -> Reading | None:
