@@ -334,10 +334,20 @@ def _prove_token(walk: Walk) -> object:
     return cast("SqlStore", walk.store).check_token(token_id, secret)
 
 
+def _lend_token(walk: Walk) -> None:
+    """Whoever repeats it gets another token, in place of the one that never arrived."""
+    assert walk.store.agent_token(walk.claims["one"].lease) is not None
+
+
 TOKENS = [
     BEGIN,
     client("make a token", lambda walk: walk.store.create_token(token_of(walk)[0])),
     client("use it", _prove_token),
+    enqueue("one"),
+    claim("one"),
+    worker("lend a token", _lend_token),
+    launch("one", "ps-1"),
+    finish("one", "ps-1"),
     client("revoke it", lambda walk: walk.store.revoke_token(token_of(walk)[0].id)),
 ]
 

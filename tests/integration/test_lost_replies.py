@@ -132,6 +132,18 @@ def control(url: str, request: pytest.FixtureRequest) -> Iterator[Store]:
     store.close()
 
 
+def without_attempt_ids(store: Store) -> dict[str, list[str]]:
+    """All that a store holds, with a number where there is the id of an attempt: ids are random."""
+    kept = dump(store)
+    with driver_of(store).read() as tx:
+        ids = [row[0] for row in tx.all("SELECT id FROM attempts ORDER BY conversation_id, seq, number", {})]
+    assert None not in ids
+    for number, attempt_id in enumerate(ids, 1):
+        for table, rows in kept.items():
+            kept[table] = [row.replace(attempt_id, f"attempt {number}") for row in rows]
+    return kept
+
+
 def test_every_verb_that_would_happen_again_is_tried() -> None:
     assert set(SCENARIOS) == HAPPENS_AGAIN
 
@@ -146,7 +158,7 @@ def test_it_has_happened_once_and_its_answer_arrives(
 
     assert proxy.lost == 2
     assert answer == SCENARIOS[verb](control, control)
-    assert dump(behind, without="calls") == dump(control, without="calls")
+    assert without_attempt_ids(behind) == without_attempt_ids(control)
 
 
 def said_anywhere(store: Store, words: str) -> list[str]:
