@@ -19,7 +19,7 @@ from tests.integration.workshop import FROM_PROMPT, FROM_SESSION, OPENING, RECAL
     ("order", "failure"),
     [
         ("CRASH", FailureClass.INTERRUPTED),
-        ("NO_END", FailureClass.INTERRUPTED),
+        ("NO_SAVE\nNO_END", FailureClass.INTERRUPTED),
         ("EXIT 3 broken", FailureClass.UNKNOWN),
         ("FAIL 400 strange", FailureClass.UNKNOWN),
         ("FAIL 401 who are you", FailureClass.AUTH),
@@ -42,6 +42,13 @@ def test_a_failed_turn_says_how_and_the_next_one_still_knows_everything(
     again = hf.resume(first.session_id, RECALL)
     assert isinstance(again.decision, Resume)
     assert again.text == FROM_SESSION
+
+
+def test_an_answer_without_a_final_event_counts_once_the_agent_has_saved_it(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin()
+    answered = hf.resume(first.session_id, "SAY whole\nNO_END")
+    assert (answered.turn_status, answered.text) == (TurnStatus.DONE, "whole")
+    assert hf.stopped_turn(first.session_id) is None
 
 
 def test_a_first_turn_that_died_goes_on_in_its_own_session(shop: Workshop) -> None:

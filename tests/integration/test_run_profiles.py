@@ -17,7 +17,10 @@ from tests.integration.workshop import FROM_SESSION, OPENING, RECALL, Workshop
 QUICKLY = QueuePolicy(lock_tries=1)
 
 
-def test_a_request_that_never_reached_the_agent_is_what_is_continued(shop: Workshop) -> None:
+@pytest.mark.parametrize("words", [None, "please continue"])
+def test_a_request_that_never_reached_the_agent_is_what_is_continued(
+    shop: Workshop, words: str | None
+) -> None:
     hf, first = shop.open(), shop.begin()
     assert first.provider_session_id is not None
     with hf.agents.get("scripted").lock(first.provider_session_id) as lock:
@@ -29,12 +32,14 @@ def test_a_request_that_never_reached_the_agent_is_what_is_continued(shop: Works
     busy = "busy: a process on this machine is writing to it"
     assert (attempt.status, attempt.failure) == (AttemptStatus.PUT_BACK, Failure(FailureClass.LOCKED, busy))
 
-    again = hf.resume(first.session_id)
+    again = hf.resume(first.session_id, words)
 
     assert isinstance(again.decision, Resume)
+    assert again.text == "the lights are on"
     sent = shop.prompts(again.provider_session_id)[-1]
-    assert "to be continued: turn 2" in sent
-    assert "> SAY the lights are on" in sent
+    assert sent.count("SAY the lights are on") == 1
+    assert sent.endswith("\nSAY the lights are on")
+    assert hf.stopped_turn(first.session_id) is None
 
 
 def test_rights_and_model_of_a_try_that_began_no_session_are_kept(shop: Workshop) -> None:

@@ -54,7 +54,7 @@ def _altered(shop: Workshop, first: RunResult) -> None:
 
 
 def _failed_once(shop: Workshop, first: RunResult) -> None:
-    assert not shop.open().resume(first.session_id, "FAIL 400 strange").ok
+    assert not shop.open().resume(first.session_id, "FAIL 418 strange").ok
 
 
 def _full(shop: Workshop, first: RunResult) -> None:

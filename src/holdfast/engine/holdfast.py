@@ -17,6 +17,7 @@ from holdfast.domain.numbers import check_whole
 from holdfast.domain.policy import Policy
 from holdfast.domain.redaction import Json
 from holdfast.domain.sessions import Session, SessionKind
+from holdfast.domain.telling.continuation import says_continue
 from holdfast.domain.text import check_text
 from holdfast.domain.turns import NewTurn, Turn, TurnRequest, TurnStatus
 from holdfast.engine.conversations import Conversations, check_turn
@@ -150,12 +151,17 @@ class Holdfast(Conversations):
         provider: str | None = None,
         **keywords: Unpack[RunKeywords],
     ) -> RunResult:
-        """Go on with a session; without a prompt, with its turn that waits or was stopped."""
+        """Go on with a session; without a prompt, with its turn that waits or was stopped.
+
+        To continue a request that never reached an agent is to send it.
+        """
         session = self.session(session_id)
         chosen = self.provider_of(session, provider)
         keywords = self._with_task_id(keywords)
         if prompt is not None:
             _check_prompt(prompt)
+            if says_continue(prompt):
+                prompt = self._unsent_request(self.stopped_turn(session.id)) or prompt
             return self._work.run(
                 session.id, chosen, prompt, self._work.prepare(chosen, keywords, session.id)
             )
@@ -169,8 +175,9 @@ class Holdfast(Conversations):
             )
         if stopped.status not in (TurnStatus.QUEUED, TurnStatus.WAITING):
             chosen = provider or stopped.provider
+            prompt = self._unsent_request(stopped) or CONTINUE
             return self._work.run(
-                session.id, chosen, CONTINUE, self._work.prepare(chosen, keywords, session.id)
+                session.id, chosen, prompt, self._work.prepare(chosen, keywords, session.id)
             )
         self._check_waiting(stopped, provider, keywords)
         options = self._work.prepare(stopped.provider, keywords)
@@ -322,6 +329,16 @@ class Holdfast(Conversations):
         """The newest turn of a session, if it waits to be run, or was stopped before it ended."""
         last = newest_turn(self.store, self.session(session_id).id)
         return last if last is not None and _was_stopped(last) else None
+
+    def _unsent_request(self, stopped: Turn | None) -> str | None:
+        """What it asked for, if it failed before any agent was started for it: agents are not told of it."""
+        if stopped is None or stopped.status is not TurnStatus.FAILED:
+            return None
+        known, sent = (
+            self.store.history(stopped.conversation_id, first=stopped.seq, last=stopped.seq, unsent=unsent)
+            for unsent in (True, False)
+        )
+        return known[0].prompt if known and not sent else None
 
     def _with_task_id(self, keywords: RunKeywords) -> RunKeywords:
         """A ``provider_session`` block speaks for every turn in it that names no session itself."""
