@@ -11,7 +11,9 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, suppress
+from functools import cache
 from pathlib import Path
+from weakref import WeakSet
 
 from holdfast.store.contract import QueueWatch
 
@@ -35,10 +37,17 @@ def changes_of_all(sql: sqlite3.Connection) -> int:
     return sql.total_changes
 
 
+@cache
+def _libc() -> ctypes.CDLL:
+    """Kept: the child of a fork should not have to wait for the loader's lock."""
+    return ctypes.CDLL(None, use_errno=True)
+
+
 class FileNews:
     """Tells when something in a folder was written to: on Linux, by the kernel; many who wait cost nothing then."""
 
-    def __init__(self, told: int, stop: int) -> None:
+    def __init__(self, folder: Path, told: int, stop: int) -> None:
+        self._folder = folder
         self._told = told
         self._stop = stop
         self._in_use = threading.Lock()
@@ -48,14 +57,25 @@ class FileNews:
         """None where there is no such thing."""
         if sys.platform != "linux":
             return None
-        libc = ctypes.CDLL(None, use_errno=True)
-        told = libc.inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
+        told = _libc().inotify_init1(os.O_CLOEXEC | os.O_NONBLOCK)
         if told < 0:
             return None
-        if libc.inotify_add_watch(told, os.fsencode(folder), _MODIFIED | _CREATED | _MOVED_HERE) < 0:
+        if _libc().inotify_add_watch(told, os.fsencode(folder), _MODIFIED | _CREATED | _MOVED_HERE) < 0:
             os.close(told)
             return None
-        return cls(told, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        try:
+            return cls(folder, told, os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+        except OSError:  # no descriptor is left
+            os.close(told)
+            return None
+
+    def of_its_own(self) -> FileNews | None:
+        """In the child of a fork: the descriptors are shared, and what one process reads the other is not told."""
+        if self._told < 0:
+            return None
+        os.close(self._told)
+        os.close(self._stop)
+        return FileNews.of(self._folder)
 
     def wait(self, seconds: float) -> None:
         with self._in_use:
@@ -99,6 +119,7 @@ class CommitWatch(QueueWatch):
         self._closed = threading.Event()
         self._looking = threading.Lock()
         self._seen = self._look()
+        _watches.add(self)
 
     def wait(self, seconds: float) -> bool:
         give_up = time.monotonic() + seconds
@@ -128,6 +149,16 @@ class CommitWatch(QueueWatch):
         with self._looking:
             self._release()
 
+    def begin_again(self) -> None:
+        """In the child of a fork: whoever waits, and holds a lock, is a thread of the parent."""
+        was_closed = self._closed.is_set()
+        self._closed = threading.Event()
+        if was_closed:
+            self._closed.set()
+        self._looking = threading.Lock()
+        if self._news is not None:
+            self._news = self._news.of_its_own()
+
     def _has_news(self) -> bool:
         with self._looking:
             if self._closed.is_set():
@@ -140,3 +171,14 @@ class CommitWatch(QueueWatch):
         self._looked_at = time.monotonic()
         with self._lend() as sql:
             return sql, self._count(sql)
+
+
+_watches: WeakSet[CommitWatch] = WeakSet()
+
+
+def _begin_all_again() -> None:
+    for watch in list(_watches):
+        watch.begin_again()
+
+
+os.register_at_fork(after_in_child=_begin_all_again)
