@@ -66,7 +66,6 @@ def empty(refuses: Refuses) -> int:
     "error",
     [
         Unauthenticated("no token"),
-        Forbidden("another role"),
         TooMany("later"),
         Busy("it"),
         StoreUnavailable("there", "away"),
@@ -85,6 +84,19 @@ def test_a_store_that_does_not_take_records_now_finds_them_later(
     assert files(home) == [".record", ".record"]
     assert store.asked == 1, "nobody goes on asking"
     assert [line["error"] for line in log_of(home)] == [type(error).__name__]
+
+
+def test_a_record_that_somebody_else_may_say_is_left_and_the_next_is_tried(
+    home: Path, said: SpoolStore
+) -> None:
+    said.lose_delegations("1")
+    said.lose_delegations("2")
+    store = Refuses(Forbidden("another agent's"))
+
+    assert empty(store) == 0
+    assert files(home) == [".json", ".record", ".record"]
+    assert store.asked == 2
+    assert [line["message"] for line in log_of(home)] == ["another agent's"] * 2
 
 
 @pytest.mark.parametrize(
