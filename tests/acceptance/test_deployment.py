@@ -68,9 +68,9 @@ def listening(process: subprocess.Popen[str]) -> str:
 def test_the_units_serve_and_work_and_end_well(opt: Environment, tmp_path: Path) -> None:
     server, worker = Unit("holdfast-server.service", opt), Unit("holdfast-worker.service", opt)
     environ = {"HOME": str(tmp_path), "HOLDFAST_URL": f"sqlite:///{tmp_path}/holdfast.db"}
+    admin = say(opt, environ, "token", "create", "--role", "admin")
     with running([*server.command, "--port", "0"], environ, Path("/")) as serving:
-        environ["HOLDFAST_URL"] = url = listening(serving)
-        environ["HOLDFAST_TOKEN"] = say(opt, environ, "token", "create", "--role", "admin")
+        environ |= {"HOLDFAST_URL": (url := listening(serving)), "HOLDFAST_TOKEN": admin}
         token = say(opt, environ, "token", "create", "--role", "worker")
         with running(worker.command, {**environ, "HOLDFAST_TOKEN": token}, tmp_path) as working:
             say(opt, environ, "enqueue", "--agent", "a", "--provider", "scripted", "--name", "slow", WAIT)

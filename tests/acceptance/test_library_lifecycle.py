@@ -81,6 +81,7 @@ def test_a_session_is_closed_with_each_outcome(face: Face, clock: ManualClock, o
     assert face.finalize_session(agent_id, outcome, "Terraform applied") is True
     assert state(face, agent_id) == before | {
         "phase": outcome,
+        "status": "failed" if outcome == "failed" else "done",
         "resume_ready": False,
         "last_updated": "2026-01-08T12:01:30.500000Z",
         "finalized_at": "2026-01-08T12:01:30.500000Z",
