@@ -141,7 +141,7 @@ def _seen_since(crew: Crew, instant: int) -> Iterator[bool]:
 def test_once_the_grace_is_over_the_agent_is_ended_and_the_turn_runs_again(
     crew: Crew, postgres: postgres_server.OwnServer
 ) -> None:
-    turn = crew.ask(crew.session(), WHOLE)
+    turn = crew.ask(crew.session(), f"AGAIN\n{WHOLE}")
     grace = {"HOLDFAST_QUEUE__GRACE_SECONDS": "0.5", "HOLDFAST_QUEUE__LEASE_SECONDS": "0.5"}
     worker = crew.enlist(environ=grace)
     process = crew.until_begun(turn).process
