@@ -222,6 +222,22 @@ def test_a_lease_of_a_process_that_is_gone_is_lost_where_it_was_held(tmp_path: P
     assert not machine.has_lost(a_lease(GONE_HERE))
 
 
+def test_who_was_killed_before_it_held_its_lease_has_lost_it_where_it_had_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, copy = a_machine(tmp_path / "data"), a_machine(tmp_path / "copy")
+    with monkeypatch.context() as patched:
+        patched.setattr(Machine, "this_process", lambda _: GONE_HERE)
+        lease = a_lease(machine.claimant())
+    assert machine.has_lost(lease, launched=False)
+    assert not machine.has_lost(lease, launched=True)
+    assert not copy.has_lost(lease, launched=False)
+    machine.witness(lease)
+    assert not machine.has_lost(a_lease(GONE_HERE, until=75), launched=False), "renewed elsewhere"
+    machine.forget(lease)
+    assert not machine.has_lost(lease, launched=False)
+
+
 @pytest.mark.parametrize("boot", [BOOT, "boot-2/pid:[7]/host"], ids=["of a snapshot", "of a disk"])
 def test_a_copy_made_before_knows_nothing_of_the_lease(tmp_path: Path, boot: str) -> None:
     original, copy = a_machine(tmp_path / "data"), a_machine(tmp_path / "copy", boot)

@@ -167,7 +167,7 @@ class Worker:
 
     def _request(self, agent: Agent) -> ClaimRequest:
         """Until it is answered the same one again: a turn may have been claimed by it."""
-        owner = self._machine.this_process()
+        owner = self._machine.claimant()
         key = self._unanswered.setdefault(agent.runtime.id, os.urandom(16).hex())
         queue = self._policy.queue
         return ClaimRequest(

@@ -31,7 +31,8 @@ class Machine:
     Machines made from one image share everything that is on a disk, and those made from one snapshot of a
     running machine even the boot. So a process that does not exist here may exist in the copy. What they do not
     share is what happened since: each holder of a lease leaves a witness in ``folder`` that says until when it
-    was granted to it, and only a lease that nobody renewed since then is one that this machine held last.
+    was granted to it, and only a lease that nobody renewed since then is one that this machine held last. Whoever
+    was killed before that has left word that it asked for one: no agent can have run yet, and none will.
     """
 
     id: str
@@ -52,24 +53,40 @@ class Machine:
         pid = os.getpid()
         return make_owner(pid, process_start(pid), self.id, self.boot)
 
+    def claimant(self) -> str:
+        """This process, which asks for a lease now, and leaves word of that until it holds one."""
+        owner = self.this_process()
+        if self.folder is not None:
+            path = self._word_of(owner)
+            with suppress(OSError):
+                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                path.touch()
+        return owner
+
     def is_gone(self, owner: str) -> bool:
         """True only if the process behind an owner does not exist any more, on this machine."""
         return is_gone(owner, self.id, self.boot)
 
-    def has_lost(self, lease: Lease) -> bool:
-        """True only if the lease was held on this very machine, by a process that provably does not exist any more."""
+    def has_lost(self, lease: Lease, *, launched: bool = True) -> bool:
+        """True only if the lease was held on this very machine, by a process that provably does not exist any more.
+
+        If nothing was ``launched`` under it, that the process asked for a lease here is enough: should a copy of
+        this machine hold it, it is fenced off before its agent runs.
+        """
         if not self.is_gone(lease.owner):
             return False
         if self.folder is None:
             return True
+        is_past = self.place_of_owner(lease.owner) is Place.PAST
         try:
             path = self._witness_of(lease)
             granted, seen_at = int(path.read_text()), path.stat().st_mtime
+        except FileNotFoundError:
+            return not launched and not is_past and self._word_of(lease.owner).exists()
         except (OSError, ValueError):
             return False
         if granted < lease.expires_at:
             return False
-        is_past = self.place_of_owner(lease.owner) is Place.PAST
         return not is_past or abs(system_clock() / SECOND - seen_at) > _SILENT_SECONDS
 
     def witness(self, lease: Lease) -> None:
@@ -82,6 +99,7 @@ class Machine:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             fresh.write_text(str(lease.expires_at))
             fresh.replace(path)
+            self._word_of(lease.owner).unlink(missing_ok=True)
 
     def forget(self, lease: Lease) -> None:
         """Nobody holds it any more."""
@@ -103,8 +121,14 @@ class Machine:
         return self.place(parts[2], parts[3]) if len(parts) == 4 else Place.ELSEWHERE
 
     def _witness_of(self, lease: Lease) -> Path:
+        return self._file(f"{lease.owner} {lease.conversation_id} {lease.seq} {lease.attempt} {lease.fence}")
+
+    def _word_of(self, owner: str) -> Path:
+        """That it asked for a lease."""
+        return self._file(owner)
+
+    def _file(self, name: str) -> Path:
         assert self.folder is not None
-        name = f"{lease.owner} {lease.conversation_id} {lease.seq} {lease.attempt} {lease.fence}"
         return self.folder / _LEASES / hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:32]
 
 

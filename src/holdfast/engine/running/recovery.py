@@ -29,7 +29,7 @@ def recover_session(
     orphan = store.holder(session_id)
     if orphan is None:
         return None
-    is_gone = by_force or machine.has_lost(orphan.lease)
+    is_gone = by_force or machine.has_lost(orphan.lease, launched=orphan.process is not None)
     if not is_gone and not orphan.lease.is_over(store.now()):
         return None
     with lines_about(lease_fields(orphan.lease)):
@@ -48,7 +48,7 @@ def recover_all(
     now = store.now()
     leased = store.orphans(_MOST, even_live=True)
     for orphan in leased:
-        is_gone = machine.has_lost(orphan.lease)
+        is_gone = machine.has_lost(orphan.lease, launched=orphan.process is not None)
         is_left = is_gone or (even_expired and orphan.lease.is_over(now))
         if orphan.lease.session_id in besides or not is_left:
             continue

@@ -205,7 +205,7 @@ def _humanly(busy: Busy) -> Busy:
 
 
 def _claim_request(agent: Agent, policy: Policy, session_id: SessionId) -> ClaimRequest:
-    owner, key = agent.machine.this_process(), os.urandom(16).hex()
+    owner, key = agent.machine.claimant(), os.urandom(16).hex()
     return ClaimRequest(agent.runtime, owner, key, policy.queue.lease_seconds, session_id)
 
 
