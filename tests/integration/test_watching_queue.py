@@ -1,5 +1,6 @@
 """What a worker's ear does when the watch fails, and when the worker ends."""
 
+import os
 import sqlite3
 import sys
 import threading
@@ -16,7 +17,7 @@ from holdfast.errors import Forbidden, HoldfastError, StoreUnavailable
 from holdfast.store import sqlite
 from holdfast.store.contract import QueueWatch, Store
 from holdfast.store.open import open_store
-from holdfast.store.sqlite_watch import changes_of_others
+from holdfast.store.sqlite_watch import FileNews, changes_of_others
 from holdfast.testing.steps import begin, enqueue
 
 PATIENCE = 30.0
@@ -105,3 +106,25 @@ def test_whoever_waits_for_a_file_that_nobody_writes_to_hardly_looks(
         assert not watch.wait(1.5)
 
     assert len(looks) <= 5
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere whoever waits looks often")
+def test_the_worker_and_its_ear_may_close_a_watch_at_the_same_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    news = FileNews.of(tmp_path)
+    assert news is not None
+    other = threading.Thread(target=news.close)
+    wake = os.eventfd_write
+
+    def wake_while_another_closes(descriptor: int, value: int) -> None:
+        if other.ident is None:
+            other.start()
+            other.join(0.5)  # it may not overtake: the number of a closed descriptor is soon another file's
+        wake(descriptor, value)
+
+    monkeypatch.setattr(os, "eventfd_write", wake_while_another_closes)
+    news.close()
+
+    other.join(PATIENCE)
+    assert not other.is_alive()

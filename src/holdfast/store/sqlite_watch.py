@@ -51,6 +51,7 @@ class FileNews:
         self._told = told
         self._stop = stop
         self._in_use = threading.Lock()
+        self._closing = threading.Lock()
 
     @classmethod
     def of(cls, folder: Path) -> FileNews | None:
@@ -90,14 +91,15 @@ class FileNews:
                     pass
 
     def close(self) -> None:
-        """Idempotent. Whoever waits is woken first: a descriptor must not be closed under it."""
-        if self._told >= 0:
+        """Idempotent, from any thread. Whoever waits is woken first: a descriptor must not be closed under it."""
+        with self._closing:
+            if self._told < 0:
+                return
             os.eventfd_write(self._stop, 1)
             with self._in_use:
                 told, self._told = self._told, -1
-                if told >= 0:
-                    os.close(told)
-                    os.close(self._stop)
+                os.close(told)
+                os.close(self._stop)
 
 
 class CommitWatch(QueueWatch):
