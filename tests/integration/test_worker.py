@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.clock import after
 from holdfast.domain.decisions import DecisionKind
+from holdfast.domain.failures import FailureClass
 from holdfast.domain.turns import AttemptCause, AttemptStatus, ClaimRequest, NewTurn, TurnStatus
 from holdfast.engine.running.recovery import recover_all
 from holdfast.engine.worker import WorkerOptions
@@ -171,7 +172,15 @@ def test_the_result_of_a_worker_that_lost_its_lease_is_kept_as_evidence(crew: Cr
     assert (code, "kept as evidence" in err) == (0, True), err
     assert [(report.seq, report.verb) for report in reports] == [(turn.seq, "finish")]
     assert crew.look(turn) == done
-    assert [a.status for a in crew.attempts(turn)] == [AttemptStatus.INTERRUPTED, AttemptStatus.DONE]
+    lost, *waited, last = crew.attempts(turn)
+    assert (lost.status, last.status, done.tries) == (AttemptStatus.INTERRUPTED, AttemptStatus.DONE, 2)
+    # the stopped worker still holds the agent's session: nobody writes there beside it, and that costs no try
+    assert waited
+    for attempt in waited:
+        assert attempt.status is AttemptStatus.PUT_BACK
+        assert attempt.provider_session_id == lost.provider_session_id
+        assert attempt.failure is not None
+        assert attempt.failure.failure_class is FailureClass.LOCKED
 
 
 def test_a_persons_own_command_that_lost_its_lease_ends_with_75(crew: Crew) -> None:
