@@ -35,6 +35,13 @@ def clock() -> ManualClock:
 @pytest.fixture(scope="session")
 def served() -> Iterator[Served]:
     """A server on this machine; each test puts its own store behind it."""
+    with serving() as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def served_with_tokens() -> Iterator[Served]:
+    """The same for tests that make tokens, which nobody may do without one."""
     with serving(AnyToken()) as running:
         yield running
 
@@ -71,8 +78,11 @@ def make_store(url: str, clock: ManualClock, over_http: Served | None) -> Iterat
 
 @pytest.fixture
 def over_http(request: pytest.FixtureRequest) -> Served | None:
-    is_http = "http" in request.node.callspec.id
-    return request.getfixturevalue("served") if is_http else None
+    if "http" not in request.node.callspec.id:
+        return None
+    makes_tokens = request.node.get_closest_marker("makes_tokens") is not None
+    served: Served = request.getfixturevalue("served_with_tokens" if makes_tokens else "served")
+    return served
 
 
 @pytest.fixture
