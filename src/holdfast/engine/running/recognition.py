@@ -88,7 +88,9 @@ def seen_on_branch(
                 continue
             if attempt.provider_session_id == native and attempt.conversation_id != conversation_id:
                 continue  # another conversation's: its numbers mean other turns
-            seen = seen.union(attempt.seen) if live else seen.without(attempt.seen)
+            # of what an attempt on a dead branch covers, all but its own turn may stand before the fork
+            own = SeenTurns(((attempt.seq, attempt.seq),))
+            seen = seen.union(attempt.seen) if live else seen.without(own)
     return seen
 
 
