@@ -112,6 +112,21 @@ def test_holdfast_is_killed_half_way(shop: Workshop, first: RunResult, order: st
     ]
 
 
+def test_a_request_that_the_agent_takes_out_of_its_session_again_leaves_the_session_whole(
+    shop: Workshop, first: RunResult
+) -> None:
+    """As Gemini does with one that the model's service refuses."""
+    transcript = shop.transcript(first.provider_session_id)
+    before = transcript.read_bytes()
+    running = shop.start("resume", first.session_id, "SAY half\nHANG")
+    _half_way(shop, first.session_id, EventKind.TEXT)
+    kill(running)
+    assert transcript.read_bytes() != before
+    transcript.write_bytes(before)
+    again = _goes_on(shop, first)
+    assert again.provider_session_id == first.provider_session_id
+
+
 @pytest.mark.parametrize(
     "point",
     [

@@ -76,22 +76,27 @@ class Launcher:
         self._alive = alive
         self._stops = stops
         self._deadline = place.deadline
+        self._before: TranscriptMark | None = None  #: what the session that is resumed held at the launch
         # not the store's own: to look at a server's clock is a transaction
         clock = running_from(setting.store.now())
+        # of a resumed session, no more than it held: Gemini takes a request that was refused out again
         self._recorder = Recorder(
-            setting.store, lease, clock, lambda named: self._agent.saved(named, place.work_dir)
+            setting.store,
+            lease,
+            clock,
+            lambda named: self._before or self._agent.saved(named, place.work_dir),
         )
 
     def launch(self, order: Order, lock: SessionLock | None) -> Ran:
         """Nothing of the agent runs before the store knows its process and its session."""
         self._observe(order.decision)
         ran = Ran(order.decision, Ending(), order.work_dir)
-        before = self._saved_before(order)
+        self._before = self._saved_before(order)
         with ExitStack() as held:
             try:
                 if lock is None and order.new_id is not None:
                     lock = self._lock(order.new_id, held)
-                exit_ = self._run(order, ran, lock, held, before)
+                exit_ = self._run(order, ran, lock, held)
             except MissingBinary as exc:
                 ran.ending = Ending(Failure(FailureClass.MISSING_BINARY, exc.message))
                 return ran
@@ -102,15 +107,13 @@ class Launcher:
             ran.left_behind = exit_.left_behind
             session_id = ran.report.session_id or order.expected_id
             if session_id is not None:
-                self._take_saved_answer(ran, session_id, before)
+                self._take_saved_answer(ran, session_id)
             mark = None if session_id is None else self._agent.saved(session_id, order.work_dir)
             # an answer that left no trace in the session it was given in was not saved
-            ran.mark = None if mark == before and ran.ending.is_answered else mark
+            ran.mark = None if mark == self._before and ran.ending.is_answered else mark
         return ran
 
-    def _take_saved_answer(
-        self, ran: Ran, session_id: ProviderSessionId, before: TranscriptMark | None
-    ) -> None:
+    def _take_saved_answer(self, ran: Ran, session_id: ProviderSessionId) -> None:
         """An answer that the stream did not bring, or not whole, may stand in the provider's own session."""
         failure = ran.ending.failure
         is_cut_off = failure is not None and failure.failure_class is FailureClass.INTERRUPTED
@@ -119,7 +122,7 @@ class Launcher:
         if not has_no_end and not (ran.ending.is_answered and ran.report.lacks_answer):
             return
         path = self._agent.archive.find(session_id, ran.work_dir)
-        turns = () if path is None else self._agent.archive.turns(path, session_id, after=before)
+        turns = () if path is None else self._agent.archive.turns(path, session_id, self._before)
         for turn in deque(turns, maxlen=1):
             if turn.complete and turn.response is not None:
                 ran.report.take_answer(turn.response)
@@ -130,9 +133,7 @@ class Launcher:
             return None
         return self._agent.saved(order.decision.provider_session_id, order.work_dir)
 
-    def _run(
-        self, order: Order, ran: Ran, lock: SessionLock | None, held: ExitStack, before: TranscriptMark | None
-    ) -> Exit:
+    def _run(self, order: Order, ran: Ran, lock: SessionLock | None, held: ExitStack) -> Exit:
         agent = self._agent
         command = agent.provider.command(order)
         inherited = () if lock is None else (lock.fileno(),)
@@ -154,7 +155,7 @@ class Launcher:
                     order.work_dir,
                     order.model,
                     order.rights,
-                    before,
+                    self._before,
                 ),
             )
             self._alive.watch(lambda cause: process.stop(cause, gently=cause is StopCause.CANCELLED))

@@ -14,6 +14,8 @@ from holdfast.providers.said_text import SaidText
 
 #: the model ended its answer in order, and had said nothing: the CLI asks again some times, and calls it an error
 _EMPTY_ANSWER = "The model returned an empty response with no text"
+#: the CLI stopped the model, called that a success, and took the request out of its session again
+_LOOP = "Loop detected"
 #: in the text of an error: ``[API Error: {"error":{"code":400,...``
 _STATUS = re.compile(r'"code":\s*(\d{3})\b')
 
@@ -55,7 +57,8 @@ class GeminiStream:
         stats = as_object(line.get("stats"))
         counts = (as_count(stats.get(kind)) for kind in ("input_tokens", "cached", "output_tokens"))
         yield Spent(UsageReport(Usage(*counts)))
-        if line.get("status") == "success" or self._trouble.startswith(_EMPTY_ANSWER):
+        has_ended_well = line.get("status") == "success" and not self._trouble.startswith(_LOOP)
+        if has_ended_well or self._trouble.startswith(_EMPTY_ANSWER):
             yield Ended(ok=True, response=str(self._answer) or None)
         else:
             yield self._failure(as_object(line.get("error")))
