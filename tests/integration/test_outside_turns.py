@@ -158,3 +158,18 @@ def test_a_prompt_that_ended_well_before_is_a_persons_when_it_comes_again(outsid
     outside.hf.resume(outside.session_id, "SAY again")
     outside.by_hand("SAY again")
     assert outside.adopt() == 1
+
+
+def test_what_a_person_began_and_broke_off_joins_the_history_with_the_next_turn(outside: Outside) -> None:
+    person = Agent(outside.shop.home, outside.shop.work_dir)
+    person.ask("SAY half\nCRASH", "--resume", outside.native)
+
+    ours = outside.hf.resume(outside.session_id, "SAY ours")
+
+    assert ours.ok
+    assert outside.history() == [OPENING, "SAY by hand", "SAY ours", "SAY half\nCRASH"]
+    assert outside.adopt() == 0
+    outside.hf.resume(outside.session_id, "SAY again")
+    assert not any("SAY half" in request for request in outside.shop.prompts(outside.native)[3:]), (
+        "told again"
+    )

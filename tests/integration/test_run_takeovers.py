@@ -88,6 +88,7 @@ def test_a_turn_that_waited_for_a_person_has_seen_what_they_said(shop: Workshop)
     asked = [turn.prompt for turn in hf.history(first.session_id)]
     assert "SLEEP 4\nSAY by hand" in asked
     assert asked.count("SLEEP 4\nSAY by hand") == 1
+    assert not any("by hand" in told for told in shop.prompts(first.provider_session_id)[2:]), "told again"
 
 
 def test_what_was_said_by_hand_before_a_new_beginning_does_not_come_back(shop: Workshop) -> None:

@@ -14,7 +14,7 @@ from holdfast.config import TOKEN_VARIABLE
 from holdfast.domain.decisions import Decision, Fork, Resume
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
-from holdfast.domain.pointers import TranscriptMark
+from holdfast.domain.pointers import NOTHING_YET, TranscriptMark
 from holdfast.domain.turns import Launch, Lease
 from holdfast.engine.running.keepalive import KeepAlive
 from holdfast.engine.running.recorder import Recorder
@@ -79,13 +79,7 @@ class Launcher:
         self._before: TranscriptMark | None = None  #: what the session that is resumed held at the launch
         # not the store's own: to look at a server's clock is a transaction
         clock = running_from(setting.store.now())
-        # of a resumed session, no more than it held: Gemini takes a request that was refused out again
-        self._recorder = Recorder(
-            setting.store,
-            lease,
-            clock,
-            lambda named: self._before or self._agent.saved(named, place.work_dir),
-        )
+        self._recorder = Recorder(setting.store, lease, clock, lambda named: self._to_pin(named, place))
 
     def launch(self, order: Order, lock: SessionLock | None) -> Ran:
         """Nothing of the agent runs before the store knows its process and its session."""
@@ -112,6 +106,12 @@ class Launcher:
             # an answer that left no trace in the session it was given in was not saved
             ran.mark = None if mark == self._before and ran.ending.is_answered else mark
         return ran
+
+    def _to_pin(self, session_id: ProviderSessionId, place: Place) -> TranscriptMark | None:
+        """Nothing new of a resumed session: Gemini takes a request that is refused out of it again."""
+        if self._before is not None:
+            return NOTHING_YET
+        return self._agent.saved(session_id, place.work_dir)
 
     def _take_saved_answer(self, ran: Ran, session_id: ProviderSessionId) -> None:
         """An answer that the stream did not bring, or not whole, may stand in the provider's own session."""

@@ -14,7 +14,7 @@ from holdfast.domain.text import clean_text
 from holdfast.domain.turns import Lease, NewTurn, TurnRequest
 from holdfast.domain.usage import NO_USAGE
 from holdfast.engine.running.agents import Agent
-from holdfast.engine.running.recognition import recognise, seen_on_branch
+from holdfast.engine.running.recognition import Recognised, recognise, seen_on_branch
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.store.contract import Store
 
@@ -27,6 +27,7 @@ class Outside:
     pointer: (
         Pointer | None
     )  #: as it is afterwards, with what the session has really seen; None if nothing was looked at
+    is_unfinished: bool = False  #: the session's last turn was made outside, and has no answer
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -96,11 +97,13 @@ def _adopt(
     is_linear = all(turn.live for turn in agent.archive.turns(path, native))
     if mark is None or (is_linear and not new and not is_untold):
         return Outside(0, pointer)
+    last = next(reversed(new), None)  # it may still be answered; what others stand behind will not be
     held = recognise(store, agent, path, native)
     conversation_id = store.get_session(session_id).conversation_id
     seen = seen_on_branch(pointer.seen, held, conversation_id, native)
-    outside = [known.turn for known in held if known.is_outside and known.turn.key in new]
-    outside = [turn for turn in outside if turn.complete]
+    made = [known.turn for known in held if known.is_outside and known.turn.key in new]
+    outside = [turn for turn in made if turn.complete or turn.key != last]
+    is_unfinished = len(outside) < len(made)
     for turn in outside:
         recorded = store.record_turn(
             session_id,
@@ -112,15 +115,23 @@ def _adopt(
     if outside and all(turn.complete for turn in new.values()):
         reached = mark  # what is still to be answered there is looked at again the next time
     moved = replace(pointer, seen=seen, transcript=reached, updated_at=store.now())
-    if (moved.seen, moved.transcript) == (pointer.seen, pointer.transcript):
+    has_moved = (moved.seen, moved.transcript) != (pointer.seen, pointer.transcript)
+    if not has_moved and not is_unfinished:
         return Outside(0, pointer)
     # a turn of ours that begins and moves it between this look and the writing would not be noticed
     may_move = not outside or policy.transcript_ahead == "resume"
     if not may_move or _adoptable(store, agent, session_id, lease) != pointer:
-        return Outside(len(outside), pointer)
+        return Outside(len(outside), pointer, is_unfinished)
     # what others have used there is not booked to the next turn of ours
-    store.set_pointer(moved, counted=agent.archive.spent(path, native) if outside else None)
-    return Outside(len(outside), moved)
+    has_sent = lease is not None and any(_is_of(known, lease) for known in held)
+    counted = agent.archive.spent(path, native) if made and not has_sent else None
+    store.set_pointer(moved, counted=counted)
+    return Outside(len(outside), moved, is_unfinished)
+
+
+def _is_of(known: Recognised, lease: Lease) -> bool:
+    attempt = known.attempt
+    return attempt is not None and (attempt.session_id, attempt.fence) == (lease.session_id, lease.fence)
 
 
 def _key(native: str, turn: ArchivedTurn) -> str:

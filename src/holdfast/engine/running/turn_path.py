@@ -83,6 +83,7 @@ class TurnPath:
         self._composer = Composer(setting.store, setting.agent, setting.policy)
         self._stops = Stops()
         self._told = NOTHING_TOLD  #: with the last launch
+        self._is_unfinished = False  #: a turn that a person made in the provider's session, at the last look
         self._remarks = dict.fromkeys(notices)  #: for the person, each once
 
     def walk(self) -> RunResult:
@@ -174,7 +175,10 @@ class TurnPath:
                         lock = None
                     self._told = composed.past if composed else NOTHING_TOLD
                     gate = held.enter_context(self._gate())
-                    return launcher.launch(self._order(decision, composed, work_dir, gate), lock)
+                    ran = launcher.launch(self._order(decision, composed, work_dir, gate), lock)
+                    if self._is_unfinished and isinstance(decision, Resume):
+                        self._as_seen()  # what a person had begun there joins the history, as far as it came
+                    return ran
 
     def _as_seen(self) -> Decision:
         """The claim's decision, with what the provider's session really holds: look, then say. Call it locked."""
@@ -183,6 +187,7 @@ class TurnPath:
             return decision
         found = adopt_locked(self._store, self._agent, self._policy.resume, pointer, self._claim.lease)
         self._remark(*found.notices)
+        self._is_unfinished = found.is_unfinished
         if found.pointer is None or not isinstance(decision, Resume):
             return decision
         return replace(decision, catch_up=found.pointer.catch_up(self._claim.turn.seq))

@@ -149,12 +149,17 @@ def move(s: Scope, pointer: Pointer, *, answered: bool = False) -> None:
         sent = answered or (mark is not None and mark.has_more_turns_than(known.transcript))
         pointer = replace(
             pointer,
-            seen=pointer.seen if sent else known.seen,
+            # what a person said there while the turn ran was seen, too
+            seen=_both(pointer.seen, known.seen) if sent else known.seen,
             epoch=pointer.epoch if sent else known.epoch,
             transcript=known.transcript if mark in (None, NOTHING_YET) else mark,
             context=known.context if pointer.context in (None, NO_CALL_YET) else pointer.context,
         )
     write(s, pointer)
+
+
+def _both(seen: SeenTurns | None, known: SeenTurns | None) -> SeenTurns | None:
+    return seen if seen is None or known is None else seen.union(known)
 
 
 def clear(s: Scope, session_id: str, provider: str, expected: str) -> bool:
