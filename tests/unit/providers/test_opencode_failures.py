@@ -10,6 +10,16 @@ from tests.unit.providers.builders import RESUME, an_order, read_all, recorded, 
 
 RULES = Opencode().rules
 HELP = "opencode run [message..]\n\nrun opencode with a message\n"
+SET_UP_TWICE = """Error: Unexpected error
+
+Failed query:
+        CREATE TABLE `workspace` (
+          `id` text PRIMARY KEY,
+          `type` text NOT NULL
+        );
+
+params:
+"""
 REJECTED = "! permission requested: bash ({}); auto-rejecting\n"
 
 
@@ -49,6 +59,11 @@ def test_a_session_that_is_not_found_was_refused() -> None:
         (Evidence("slow down", status=429, code="APIError"), FailureClass.TRANSIENT),
         (Evidence("overloaded", status=529, code="APIError"), FailureClass.TRANSIENT),
         (Evidence("Error: Unexpected error\n\ndatabase is locked", exit_code=1), FailureClass.TRANSIENT),
+        (Evidence(SET_UP_TWICE, exit_code=1), FailureClass.TRANSIENT),
+        (
+            Evidence("Error: Unexpected error\n\nFailed query: \ninsert into `part`", exit_code=1),
+            FailureClass.UNKNOWN,
+        ),
         (Evidence("", code="MessageAbortedError", exit_code=1), FailureClass.INTERRUPTED),
         (Evidence('{"type":"invalid_request_error"}', status=400, resumed=True), FailureClass.POISONED),
         (Evidence(REJECTED.format("ls"), exit_code=0), FailureClass.CONFIG),
