@@ -34,6 +34,7 @@ RIGHTS = {
     "claude": Rights(allowed_tools=frozenset({"Bash"})),
     "codex": Rights(permission_mode="danger-full-access"),
     "gemini": Rights(permission_mode="yolo"),
+    "opencode": None,
 }
 
 
@@ -75,7 +76,7 @@ class RealAgent:
 
 
 @pytest.mark.timeout(360)
-@only("claude", "codex", "gemini")
+@only("claude", "codex", "opencode", "gemini")
 def test_nothing_is_lost_or_done_twice_whatever_breaks(driver: Driver, tmp_path: Path) -> None:
     crew = RealAgent(driver.provider, driver.lab)
     driver.lab.server.otherwise(crew.think)
