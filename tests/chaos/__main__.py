@@ -1,21 +1,24 @@
-"""Owns the long form: a campaign on each database, and its figures as lines of JSON."""
+"""Owns the long form: campaigns on each database, and their figures as lines of JSON."""
 
 import argparse
+import multiprocessing
 import signal
 import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 from tests.chaos import databases
-from tests.chaos.campaign import Campaign, Figures, Plan
+from tests.chaos.campaign import Campaign, Figures, Plan, added_up
 from tests.chaos.crew import Scripted
 from tests.chaos.databases import Database
 from tests.chaos.publish import publish, too_short
 
-#: more than 2,000 faults on either database, 60 of each kind at the least
-LONG = Plan(sessions=12, turns=6, rounds=60, seconds=7200.0, times=5)
+#: more than 2,000 faults on either database, 50 of each kind at the least
+LONG = Plan(sessions=12, turns=4, rounds=13, seconds=7200.0, times=6)
+SIDE_BY_SIDE = 4
 ENGINES: dict[str, Callable[[Path], AbstractContextManager[Database]]] = {
     "sqlite": databases.sqlite,
     "postgres": databases.postgres,
@@ -27,26 +30,44 @@ def campaign(engine: str, plan: Plan, root: Path) -> Figures:
         return Campaign(plan, database, Scripted(root / "agent"), root).run()
 
 
+def campaigns(engine: str, plan: Plan, root: Path, side_by_side: int) -> Figures:
+    """The same plan so many times at once, each in an order of its own: most of a fault's time is waited for."""
+    plans = [replace(plan, chance=plan.chance * side_by_side + number) for number in range(side_by_side)]
+    roots = [root / str(number) for number in range(side_by_side)]
+    for folder in roots:
+        folder.mkdir()
+    # leaving it ends what is still running
+    with multiprocessing.get_context("fork").Pool(side_by_side, _end_in_order) as pool:
+        return added_up(pool.starmap(campaign, zip([engine] * side_by_side, plans, roots, strict=True)))
+
+
+def _end_in_order() -> None:
+    """Whoever ends it ends what it has started, too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser("python -m tests.chaos", description=__doc__)
     parser.add_argument("engines", nargs="*", help=f"of {', '.join(ENGINES)}; all of them")
     parser.add_argument("--sessions", type=int, default=LONG.sessions, help="at a time")
     parser.add_argument("--turns", type=int, default=LONG.turns, help="of each session")
-    parser.add_argument("--rounds", type=int, default=LONG.rounds, help="of all faults")
+    parser.add_argument("--rounds", type=int, default=LONG.rounds, help="of all faults, in each campaign")
     parser.add_argument("--times", type=int, default=LONG.times, help="quick faults in each round")
     parser.add_argument(
         "--chance", type=int, default=LONG.chance, help="another number, another order of faults"
     )
+    parser.add_argument(
+        "--side-by-side", type=int, default=SIDE_BY_SIDE, help="campaigns at once, which add up"
+    )
     parser.add_argument("--seconds", type=float, default=LONG.seconds, help="at the most")
     parser.add_argument("--write", action="store_true", help="publish it, if nothing is broken")
     args = parser.parse_args()
-    # whoever ends it ends what it has started, too
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    _end_in_order()
     plan = Plan(args.sessions, args.turns, args.rounds, args.seconds, args.chance, args.times)
     found = []
     for engine in args.engines or ENGINES:
         root = Path(tempfile.mkdtemp(prefix=f"holdfast-chaos-{engine}-"))
-        figures = campaign(engine, plan, root)
+        figures = campaigns(engine, plan, root, args.side_by_side)
         found.append(figures)
         print(figures.line(), flush=True)
         if figures.broken:

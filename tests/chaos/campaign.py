@@ -6,11 +6,14 @@ import signal
 import threading
 import time
 from collections import Counter
+from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field
 from pathlib import Path
+from pprint import pformat
 from random import Random
 
+from holdfast.clock import after
 from holdfast.domain.ids import SessionId
 from holdfast.domain.sessions import NewSession, SessionKind
 from holdfast.domain.turns import NewTurn, TurnRequest
@@ -21,7 +24,7 @@ from tests.chaos.crew import Crew, work_command
 from tests.chaos.databases import Database
 from tests.chaos.evidence import Evidence, read_mark_file, read_marks, read_recorded
 from tests.chaos.faults import faults_of, schedule
-from tests.chaos.fleet import Fleet, fleet, left_running
+from tests.chaos.fleet import MENDING_SECONDS, Fleet, fleet, left_running
 from tests.chaos.verdict import Broken, judge
 
 #: turns of each session that wait to be run
@@ -50,11 +53,33 @@ class Figures:
     interrupted: int  #: attempts that were taken over
     strays: int  #: agents that hung on a machine that was lost
     late: int  #: reports of workers that were fenced, kept as evidence
+    starved: int  #: seconds in which a program of it waited for a processor too long to be heard in time
     broken: Broken
     crashes: tuple[str, ...] = ()  #: what ended by an error, in words
+    campaigns: int = 1  #: side by side, each with a database and programs of its own
 
     def line(self) -> str:
         return json.dumps(asdict(self))
+
+
+def added_up(found: Sequence[Figures]) -> Figures:
+    """Of campaigns on the same engine, which ran side by side."""
+    faults: Counter[str] = sum((Counter(figures.faults) for figures in found), Counter())
+    counted = {
+        name: sum(getattr(figures, name) for figures in found)
+        for name in (
+            "sessions", "turns", "missed", "attempts", "interrupted", "strays", "late", "starved", "campaigns",
+        )
+    }  # fmt: skip
+    return Figures(
+        engine=found[0].engine,
+        faults=dict(sorted(faults.items())),
+        broken=Broken(
+            *(sum(each) for each in zip(*(astuple(figures.broken) for figures in found), strict=True))
+        ),
+        crashes=tuple(crash for figures in found for crash in figures.crashes),
+        **counted,
+    )
 
 
 @dataclass
@@ -90,10 +115,11 @@ class Campaign:
                 feeder.join()
             running.stop()
         seen = self._look(running)
+        (self.root / "evidence.txt").write_text(pformat(seen, width=200))
         for pid in left_running(self.crew):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        return self._figures(seen, injected, len(running.strays))
+        return self._figures(seen, injected, running)
 
     # --- what is asked for ---
 
@@ -150,7 +176,7 @@ class Campaign:
             NewSession(session_id, "chaos", kind=SessionKind.CONVERSATION, provider=provider)
         )
         name = f"turn-{number}-{(turn + 1) // 2}"  # the same prompt twice in a row
-        command = work_command(self._marks, f"session-{number}", name)
+        command = work_command(self._marks, session_id, name)
         request = TurnRequest(work_dir=str(self._work_dir), rights=self.crew.rights)
         key = f"turn-{number}-{turn}"
         store.enqueue_turn(session_id, NewTurn(self.crew.prompt(name, command), provider, request, key=key))
@@ -165,7 +191,10 @@ class Campaign:
             running.tend()  # what the last one ended can be hit again
             self._await_work(running)
             name = left.pop(0)
-            if faults_of(self.database)[name](running, chance):
+            hit = faults_of(self.database)[name](running, chance)
+            with (self.root / "faults.log").open("a") as log:
+                log.write(f"{time.strftime('%H:%M:%S')} {name} {'hit' if hit else 'missed'}\n")
+            if hit:
                 injected[name] += 1
             else:
                 self._missed += 1
@@ -212,10 +241,11 @@ class Campaign:
             (*left_running(self.crew), *ran.overdue),
             tuple(crash for program in ran.all_programs for crash in program.found_crashes()),
             tuple(ran.absences),
+            tuple((since, after(until, MENDING_SECONDS)) for since, until in ran.starvation.spans),
             ran.unsaid,
         )
 
-    def _figures(self, seen: Evidence, injected: Counter[str], strays: int) -> Figures:
+    def _figures(self, seen: Evidence, injected: Counter[str], ran: Fleet) -> Figures:
         attempts = [attempt for recorded in seen.recorded for attempt in recorded.attempts]
         return Figures(
             self.database.name,
@@ -225,8 +255,9 @@ class Campaign:
             self._missed,
             len(attempts),
             sum(attempt.status == "interrupted" for attempt in attempts),
-            strays,
+            len(ran.strays),
             len(seen.late),
+            round(ran.starvation.seconds),
             judge(seen),
             seen.crashed,
         )

@@ -62,6 +62,8 @@ class Evidence:
     left_running: tuple[int, ...] = ()
     crashed: tuple[str, ...] = ()  #: workers and servers that ended by an error
     absences: tuple[Absence, ...] = ()
+    #: in which nobody could be heard in time, as the machine had no processor to spare
+    starved: tuple[tuple[Instant, Instant], ...] = ()
     unsaid: int = 0  #: older databases that were put back, and sessions resumed as if they were not
 
 
@@ -71,12 +73,12 @@ def turn_of(marker: str) -> int:
     return int(found[1])
 
 
-def read_marks(folder: Path, newest: int | None = None) -> dict[str, tuple[Mark, ...]]:
-    """By session; of the ``newest`` ones only, by when they were last written to, where there are many."""
-    files = sorted(folder.glob("*.marks"))
-    if newest is not None:
-        files = sorted(files, key=lambda file: file.stat().st_mtime)[-newest:]
-    return {file.stem: read_mark_file(file) for file in files}
+def session_of(marker: str) -> str:
+    return marker.removeprefix("conversation-").partition(".")[0]
+
+
+def read_marks(folder: Path) -> dict[str, tuple[Mark, ...]]:
+    return {file.stem: read_mark_file(file) for file in sorted(folder.glob("*.marks"))}
 
 
 def read_mark_file(file: Path) -> tuple[Mark, ...]:

@@ -10,10 +10,11 @@ from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from random import Random
 
+from holdfast.clock import system_clock
 from holdfast.processes.owners import process_start
 from tests.chaos.databases import Database, Postgres, Sqlite, limited_files
 from tests.chaos.drills import restore_database
-from tests.chaos.evidence import Mark, read_marks, turn_of
+from tests.chaos.evidence import read_mark_file, session_of, turn_of
 from tests.chaos.fleet import FAR_GRACE_SECONDS, LEASE_SECONDS, Fleet, Program
 
 #: long enough for the others to take over
@@ -55,21 +56,18 @@ def _kill_both(fleet: Fleet, is_meant: Callable[[int, bool], bool]) -> bool:
     while time.monotonic() < deadline:
         for worker in fleet.workers:
             for agent, marker in fleet.launched_of(worker):
-                if is_meant(turn_of(marker), marker in _begun(fleet)):
+                if is_meant(turn_of(marker), bool(_marks_of(fleet, marker))):
                     fleet.kill_with(worker, agent)
-                    marks = [mark.what for mark in _marks_of(fleet, marker)]
+                    marks = _marks_of(fleet, marker)
                     return "end" not in marks and is_meant(turn_of(marker), bool(marks))
         time.sleep(0.01)
     return False
 
 
-def _begun(fleet: Fleet) -> set[str]:
-    return {mark.marker for marks in read_marks(fleet.root / "marks", newest=24).values() for mark in marks}
-
-
-def _marks_of(fleet: Fleet, marker: str) -> list[Mark]:
-    found = read_marks(fleet.root / "marks", newest=24).values()
-    return [mark for marks in found for mark in marks if mark.marker == marker]
+def _marks_of(fleet: Fleet, marker: str) -> list[str]:
+    """What the tool of this attempt has marked so far."""
+    file = fleet.root / "marks" / f"{session_of(marker)}.marks"
+    return [mark.what for mark in read_mark_file(file) if mark.marker == marker] if file.exists() else []
 
 
 def lose_machine(fleet: Fleet, chance: Random) -> bool:
@@ -143,9 +141,13 @@ def _replace_server(fleet: Fleet, chance: Random, number: signal.Signals) -> boo
 def hang_server(fleet: Fleet, chance: Random) -> bool:
     """It takes what it is told, and says nothing: once the grace is over, nothing runs on that cannot be heard."""
     agents = fleet.hang_agents(_a_worker(fleet, chance, [fleet.far]))
+    since = system_clock()
     with fleet.away(*fleet.behind_the_server), fleet.server.stopped():
         time.sleep(HUNG_SECONDS)
-        fleet.overdue += [agent for agent in agents if process_start(agent) is not None]
+        overdue = [agent for agent in agents if process_start(agent) is not None]
+    if overdue and fleet.is_starved(since):
+        return False
+    fleet.overdue += overdue
     return bool(agents)
 
 

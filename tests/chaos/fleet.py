@@ -9,14 +9,17 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from holdfast.clock import Instant, after, system_clock
 from holdfast.processes.machine import machine_id
+from holdfast.processes.owners import process_start
 from holdfast.processes.table import MARKER as CARRIED
 from holdfast.processes.table import processes
 from tests.chaos import cloned, shifted
@@ -28,8 +31,11 @@ from tests.integration.faulty_proxy import FaultyProxy, faulty_proxy
 HOLDFAST = [str(Path(sys.executable).with_name("holdfast"))]
 LEASE_SECONDS = 3.0
 FAR_GRACE_SECONDS = 2.0
-#: what was away has renewed its leases by then
-MENDING_SECONDS = 1.0
+#: what was away has renewed its leases by then, or has given up in time and lets them run out
+MENDING_SECONDS = LEASE_SECONDS
+#: a renewal that waits so long for a processor, with all that answer it, is too late to count on
+STARVED_SECONDS = LEASE_SECONDS / 2
+WATCH_SECONDS = 0.25
 #: a worker of which nothing is known any more is given up after so long, which is longer than it may drain
 END_SECONDS = 90.0
 FAR_SHIFT = -420.0
@@ -124,6 +130,49 @@ class Program:
 
 
 @dataclass
+class Starvation:
+    """When the programs of a fleet waited for a processor too long to be heard in time.
+
+    It is the machine's fault, and nobody else's: a lease that ran out then was not taken from somebody who
+    could be heard.
+    """
+
+    spans: list[tuple[Instant, Instant]] = field(default_factory=list)
+    _waited: dict[int, int] = field(default_factory=dict)  #: by thread: nanoseconds so far
+    _recent: deque[tuple[float, float]] = field(default_factory=deque)  #: when, and how many seconds
+
+    @property
+    def seconds(self) -> float:
+        return sum(until - since for since, until in self.spans) / 1e6
+
+    def covers(self, since: Instant, until: Instant) -> bool:
+        return any(begun <= until and since <= ended for begun, ended in self.spans)
+
+    def look(self, pids: Sequence[int]) -> None:
+        """The longest wait in each of the processes counts, since a request passes through them one by one."""
+        now = time.monotonic()
+        self._recent.append((now, sum(self._longest_wait(pid) for pid in pids)))
+        while self._recent[0][0] < now - LEASE_SECONDS:
+            self._recent.popleft()
+        waited = sum(seconds for _, seconds in self._recent)
+        if waited >= STARVED_SECONDS:
+            until = system_clock()
+            since = after(until, -max(waited, WATCH_SECONDS))
+            if self.spans and self.spans[-1][1] >= since:
+                since = min(self.spans.pop()[0], since)
+            self.spans.append((since, until))
+
+    def _longest_wait(self, pid: int) -> float:
+        longest = 0
+        for thread in _threads(pid):
+            with suppress(OSError):
+                so_far = int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[1])
+                longest = max(longest, so_far - self._waited.get(thread, so_far))
+                self._waited[thread] = so_far
+        return longest / 1e9
+
+
+@dataclass
 class Fleet:
     database: Database
     server: Program
@@ -137,6 +186,7 @@ class Fleet:
     absences: list[Absence] = field(default_factory=list)
     strays: list[int] = field(default_factory=list)  #: agents that hung when their machine was lost
     overdue: list[int] = field(default_factory=list)  #: agents that ran on when the grace was over
+    starvation: Starvation = field(default_factory=Starvation)
     unsaid: int = 0  #: older databases that were put back without a word to anyone
 
     @property
@@ -145,15 +195,34 @@ class Fleet:
 
     def agents_of(self, worker: Program) -> list[int]:
         """Those with a tool at work; each leads the group of its processes."""
-        listed = list(processes())
-        parents = {process.parent for process in listed}
-        return [found.pid for found in listed if found.parent == worker.pid and found.pid in parents]
+        return [agent for agent in _children(worker.pid) if _children(agent)]
 
     def launched_of(self, worker: Program) -> list[tuple[int, str]]:
         """All its agents, also those that have not begun with a tool: each with the marker it carries."""
-        found = [process.pid for process in processes() if process.parent == worker.pid]
-        markers = [(pid, marker) for pid in found for marker in _markers(pid)]
+        markers = [(pid, marker) for pid in _children(worker.pid) for marker in _markers(pid)]
         return [(pid, marker) for pid, marker in markers if MARKER.fullmatch(marker)]
+
+    def is_starved(self, since: Instant) -> bool:
+        """Did somebody get no processor since then? Who still waits is known a moment later."""
+        time.sleep(MENDING_SECONDS)
+        return self.starvation.covers(since, system_clock())
+
+    @contextmanager
+    def watched(self) -> Iterator[None]:
+        """For who gets no processor: see ``Starvation``."""
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(WATCH_SECONDS):
+                self.starvation.look([os.getpid(), *[program.pid for program in self.programs]])
+
+        watcher = threading.Thread(target=watch)
+        watcher.start()
+        try:
+            yield
+        finally:
+            over.set()
+            watcher.join()
 
     def kill_with(self, worker: Program, agent: int) -> None:
         """Both at once, as when their machine loses its power."""
@@ -226,9 +295,7 @@ class Fleet:
 
 @contextmanager
 def fleet(database: Database, crew: Crew, root: Path) -> Iterator[Fleet]:
-    port = _free_port()
     environ = {**os.environ, "HOME": str(root), **SETTINGS, **crew.environ}
-    serve = [*HOLDFAST, "serve", "--port", str(port)]
     work = ["worker", "--provider", crew.provider]
 
     image = root / "clone" / "holdfast"
@@ -244,7 +311,8 @@ def fleet(database: Database, crew: Crew, root: Path) -> Iterator[Fleet]:
     def wrong(seconds: float) -> list[str]:
         return [sys.executable, shifted.__file__, str(seconds)]
 
-    with faulty_proxy(f"http://127.0.0.1:{port}") as proxy:
+    with _reserved_port() as port, faulty_proxy(f"http://127.0.0.1:{port}") as proxy:
+        serve = [*HOLDFAST, "serve", "--port", str(port)]
 
         def program(name: str, command: list[str], url: str, **own: str) -> Program:
             return Program(name, command, {**environ, "HOLDFAST_URL": url, **own}, root)
@@ -270,7 +338,8 @@ def fleet(database: Database, crew: Crew, root: Path) -> Iterator[Fleet]:
             running.start_server()
             for worker in running.workers:
                 worker.start()
-            yield running
+            with running.watched():
+                yield running
         finally:
             for program_ in running.all_programs:
                 with suppress(AssertionError):  # it was never started
@@ -294,15 +363,33 @@ def _environ(pid: int) -> list[bytes]:
     return []
 
 
+def _threads(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(thread.name) for thread in Path(f"/proc/{pid}/task").iterdir()]
+    return []
+
+
+def _children(pid: int) -> list[int]:
+    """Those that live."""
+    found: list[int] = []
+    for thread in _threads(pid):
+        with suppress(OSError):
+            found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
+    return [child for child in found if process_start(child) is not None]
+
+
 def _markers(pid: int) -> list[str]:
     prefix = f"{CARRIED}=".encode()
     return [entry[len(prefix) :].decode() for entry in _environ(pid) if entry.startswith(prefix)]
 
 
-def _free_port() -> int:
-    """The server comes back to the same one; on loopback nobody else is given it soon."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        return int(listening.getsockname()[1])
+@contextmanager
+def _reserved_port() -> Iterator[int]:
+    """The server listens there whenever it runs; meanwhile nobody else is given it."""
+    with socket.socket() as bound:
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(("127.0.0.1", 0))
+        yield int(bound.getsockname()[1])
 
 
 def await_port(port: int) -> None:

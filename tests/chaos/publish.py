@@ -17,7 +17,10 @@ BEGIN, END = "<!-- chaos: written by make chaos -->\n", "<!-- /chaos -->"
 
 
 def publish(found: Sequence[Figures]) -> None:
-    RESULT.write_text(json.dumps([asdict(figures) for figures in found], indent=2) + "\n")
+    """In place of what was published of the same engines."""
+    results = {result["engine"]: result for result in read()}
+    results |= {figures.engine: asdict(figures) for figures in found}
+    RESULT.write_text(json.dumps(list(results.values()), indent=2) + "\n")
     before, _, rest = README.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     README.write_text(f"{before}{BEGIN}{quote(read())}{END}{after}")

@@ -1,7 +1,28 @@
-"""What the README says of the last campaign is what came out of it."""
+"""What the README says of the last campaigns is what came out of them."""
+
+from dataclasses import fields, replace
+
+import pytest
 
 from tests.chaos.__main__ import ENGINES
-from tests.chaos.publish import BEGIN, END, README, quote, read
+from tests.chaos.campaign import Figures, added_up
+from tests.chaos.publish import (
+    BEGIN,
+    END,
+    FEWEST_FAULTS,
+    FEWEST_OF_A_KIND,
+    README,
+    quote,
+    read,
+    too_short,
+)
+from tests.chaos.verdict import Broken
+
+NOTHING = Broken(*(0,) * len(fields(Broken)))
+LONG = Figures(
+    "sqlite", 1, 2, {"worker_killed": FEWEST_FAULTS, "disk_full": FEWEST_OF_A_KIND, "clock_wrong": 1}, 3, 4, 5, 6, 7, 8,
+    NOTHING,
+)  # fmt: skip
 
 
 def test_the_readme_quotes_the_published_figures() -> None:
@@ -18,3 +39,32 @@ def test_the_published_campaign_was_a_long_one_on_either_database_and_broke_noth
         assert result["turns"] >= 200
         assert sum(result["faults"].values()) >= 30
         assert set(result["broken"].values()) == {0}
+
+
+@pytest.mark.parametrize(
+    ("hit", "why"),
+    [
+        ({}, None),
+        ({"worker_killed": FEWEST_FAULTS - FEWEST_OF_A_KIND - 1}, "sqlite: fewer than 2000 faults have hit"),
+        ({"disk_full": FEWEST_OF_A_KIND - 1}, "sqlite: fewer than 50 of disk_full"),
+    ],
+)
+def test_a_short_campaign_is_not_published(hit: dict[str, int], why: str | None) -> None:
+    assert too_short([replace(LONG, faults=LONG.faults | hit)]) == why
+
+
+def test_campaigns_side_by_side_add_up() -> None:
+    other = replace(
+        LONG,
+        faults={"worker_killed": 1, "machine_lost": 2},
+        broken=replace(NOTHING, lost=1),
+        crashes=("near",),
+    )
+
+    both = added_up([LONG, other])
+
+    assert both == Figures(
+        "sqlite", 2, 4,
+        {"clock_wrong": 1, "disk_full": FEWEST_OF_A_KIND, "machine_lost": 2, "worker_killed": FEWEST_FAULTS + 1},
+        6, 8, 10, 12, 14, 16, replace(NOTHING, lost=1), ("near",), 2,
+    )  # fmt: skip

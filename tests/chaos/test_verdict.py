@@ -139,3 +139,10 @@ def test_only_a_machine_that_was_lost_may_have_an_agent_beside_the_next(
 )
 def test_a_worker_that_could_be_heard_was_robbed(absences: tuple[Absence, ...]) -> None:
     assert judge(replace(GOOD, absences=absences)) == replace(NOTHING, robbed=1)
+
+
+def test_a_worker_that_got_no_processor_could_not_be_heard() -> None:
+    starved = replace(GOOD, absences=(), starved=((NOON, after(NOON, 1)),))
+
+    assert judge(starved) == NOTHING
+    assert judge(replace(starved, starved=((after(NOON, 1), after(NOON, 2)),))) == replace(NOTHING, robbed=1)

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from holdfast.config import DEFAULT
 from holdfast.domain.turns import Attempt, AttemptStatus, TurnStatus
 from holdfast.engine.running.strays import marker_of
-from tests.chaos.evidence import ANSWER, Absence, Evidence, Mark, Recorded
+from tests.chaos.evidence import ANSWER, Evidence, Mark, Recorded
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,7 @@ def judge(seen: Evidence) -> Broken:
         double=_double(seen),
         overlapping=sum(_overlapping(marks, elsewhere) for marks in seen.marks.values()),
         fenced_writes=sum(_fenced_writes(recorded) for recorded in seen.recorded),
-        robbed=sum(
-            _is_robbed(attempt, seen.absences) for found in seen.recorded for attempt in found.attempts
-        ),
+        robbed=sum(_is_robbed(attempt, seen) for found in seen.recorded for attempt in found.attempts),
         stuck=sum(recorded.turn.status.is_open for recorded in seen.recorded) + len(seen.held),
         disordered=sum(_disordered(marks, elsewhere) for marks in seen.marks.values()),
         left_running=len(seen.left_running),
@@ -59,12 +57,14 @@ def _is_answered(name: str, seen: Evidence) -> bool:
     return bool(answer) and set(answer) <= set(markers) & told & set(seen.answers)
 
 
-def _is_robbed(attempt: Attempt, absences: Sequence[Absence]) -> bool:
+def _is_robbed(attempt: Attempt, seen: Evidence) -> bool:
     at = attempt.ended_at
     if attempt.status is not AttemptStatus.INTERRUPTED or at is None:
         return False
+    if any(since <= at <= until for since, until in seen.starved):
+        return False
     pid = int(attempt.owner.partition("/")[0])
-    return not any(away.pid == pid and away.since <= at <= away.until for away in absences)
+    return not any(away.pid == pid and away.since <= at <= away.until for away in seen.absences)
 
 
 def _left_elsewhere(recorded: Recorded) -> Iterator[str]:
