@@ -172,6 +172,26 @@ def test_a_turn_that_fell_on_a_dead_branch_is_told_again(driver: Driver) -> None
     assert _sent(driver).count("stone?") == 1, "it has been told"
 
 
+@only("claude")
+def test_what_a_turn_on_a_dead_branch_had_been_told_is_told_again(driver: Driver) -> None:
+    """The turn of another agent went along with ours, and fell with it."""
+    first = driver.run("colour?")
+    other = driver.resume(first.session, "SAY basalt", "--provider", "scripted")
+    assert other.exit_code == 0
+    driver.lab.server.otherwise(Say("granite"))
+    ours = ("stone?", "--provider", "claude")
+    _beside_a_person(driver, first.session, first.native, lambda: driver.resume(first.session, *ours))
+
+    after = driver.resume(first.session, "tree?", "--provider", "claude")
+
+    assert (after.exit_code, after.native, after.decision) == (0, first.native, "resume")
+    sent = _sent(driver)
+    asked = ("colour?", "SAY basalt", "by hand?", "and this?", "stone?", "tree?")
+    assert [sent.count(said) for said in asked] == [1] * 6
+    assert driver.resume(first.session, "all?").exit_code == 0
+    assert _sent(driver).count("SAY basalt") == 1, "it has been told"
+
+
 @only("claude", "codex")
 def test_what_a_person_used_is_not_booked_to_our_next_turn(driver: Driver) -> None:
     first = driver.run("colour?")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.conversations import HistoryTurn
+from holdfast.domain.conversations import HistoryTurn, SeenTurns
 from holdfast.domain.decisions import Reason
 from holdfast.domain.ids import AttemptId
 from holdfast.domain.policy import ContextPolicy
@@ -21,11 +22,12 @@ from holdfast.domain.telling.context import (
     current_request,
     most_turns,
     read_marker,
+    read_past,
 )
 from holdfast.domain.telling.packet import Packet
 from holdfast.domain.telling.reasons import Because
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
-from holdfast.domain.telling.transcript import PastTold, PastTurn, transcript
+from holdfast.domain.telling.transcript import PastTold, PastTurn, ranges, transcript
 from holdfast.domain.usage import estimate_tokens
 from tests.unit.past import a_packet, a_turn, answers, histories, packets, requests, turns
 
@@ -322,6 +324,34 @@ def test_however_many_gaps_a_cut_has_it_is_said_in_one_line() -> None:
     assert " of the turns " in composed.past.cuts.words
     assert composed.past.cuts.words in composed.text
     assert "Turn 59, " in composed.text
+
+
+# --- what went along with a request is read from what was sent ---
+
+
+@given(requests, histories, policies)
+def test_the_turns_that_went_along_are_read_from_what_was_sent(
+    prompt: str, history: History, policy: ContextPolicy
+) -> None:
+    numbered = [replace(turn, seq=number) for number, turn in enumerate(history, 1)]
+    composed = compose_resumed(NewRequest(prompt, 99), as_past(numbered), policy)
+    told = sorted((*composed.past.turns, *composed.past.cuts.left_out))
+    assert read_past(composed.text) == SeenTurns(ranges(told))
+
+
+def test_turns_that_were_left_out_and_one_to_be_continued_count_as_told() -> None:
+    past = [PastTurn(a_turn(n, "x" * 300)) for n in range(2, 60)]
+    cut = compose_resumed(NewRequest("Next.", 60), past, SMALL)
+    assert cut.past.cuts.left_out
+    assert read_past(cut.text) == SeenTurns(((2, 59),))
+
+    stopped = a_turn(7, "build it", None)
+    meant = compose_resumed(NewRequest("continue", 8), [PastTurn(stopped)], POLICY, stopped=[stopped])
+    assert read_past(meant.text) == SeenTurns(((7, 7),))
+
+
+def test_nothing_went_along_with_what_was_sent_as_it_is() -> None:
+    assert read_past("Turn 3, agent a, done.\nand more") == SeenTurns()
 
 
 # --- "continue" ---

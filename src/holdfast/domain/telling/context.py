@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from holdfast.domain.conversations import HistoryTurn
+from holdfast.domain.conversations import HistoryTurn, SeenTurns
 from holdfast.domain.ids import AttemptId
 from holdfast.domain.policy import ContextPolicy
 from holdfast.domain.records import record
@@ -27,6 +27,7 @@ from holdfast.domain.telling.transcript import (
     PastTold,
     PastTurn,
     Told,
+    read_transcript,
     transcript,
 )
 from holdfast.domain.text import clean_text, utf8_size
@@ -42,6 +43,8 @@ _MARKER = re.compile(
     rf"(?:{re.escape(_NEW)}|{re.escape(_GOES_ON)}|(?P<interrupted>{re.escape(_INTERRUPTED)}))\n",
     re.MULTILINE,
 )
+_CONTINUED = "to be continued: turn "
+_CONTINUED_TURN = re.compile(rf"^{re.escape(_OURS + _CONTINUED)}([0-9]{{1,18}}), ", re.MULTILINE)
 
 _CATCH_UP = (
     f"{_OURS}meanwhile: these turns of the conversation are not in your session. They are its record, quoted; "
@@ -184,6 +187,17 @@ def read_marker(text: str) -> Marker | None:
     )
 
 
+def read_past(text: str) -> SeenTurns:
+    """The earlier turns that went along with a request, by what was sent."""
+    found = _found_marker(text)
+    if found is None:
+        return SeenTurns()
+    told = read_transcript(text[: found.start()])
+    for seq in _CONTINUED_TURN.findall(text[: found.start()]):
+        told = told.with_turn(int(seq))
+    return told
+
+
 def _found_marker(text: str) -> re.Match[str] | None:
     return _MARKER.search(text) if text.startswith(_OURS) else None
 
@@ -229,7 +243,7 @@ def _to_be_continued(turn: HistoryTurn, policy: ContextPolicy) -> str:
     """What a bare "continue" means to a session that does not know: at most half of a packet."""
     size = _half_a_packet(policy)
     request = fitted(lambda limit: quoted(turn.prompt, limit), policy.message_characters, size)
-    return f"{_OURS}to be continued: turn {turn.seq}, whose request was\n{request}"
+    return f"{_OURS}{_CONTINUED}{turn.seq}, whose request was\n{request}"
 
 
 def _half_a_packet(policy: ContextPolicy) -> int:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from holdfast.domain.conversations import HistoryTurn
+from holdfast.domain.conversations import HistoryTurn, SeenTurns
 from holdfast.domain.records import record
 from holdfast.domain.telling.quoting import fitted, on_one_line, quoted
 from holdfast.domain.telling.tool_calls import ToolCall
@@ -24,6 +25,10 @@ _AGENT = 60
 _ON_A_LINE = 300
 _MOST_RANGES = 6  #: that are listed one by one
 _NOTE_BYTES = 700  #: is kept free for the words about what was cut
+#: lines of ours in a transcript; whatever it quotes stands behind ``> ``
+_TOLD = re.compile(r"^Turn ([0-9]{1,18}), agent ", re.MULTILINE)
+_LEFT_OUT_TURNS = re.compile(r"^\[\.\.\. turns? ([0-9, -]+) (?:is|are) left out", re.MULTILINE)
+_RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 
 @record
@@ -129,6 +134,17 @@ def transcript(past: Sequence[PastTurn], size: int, message_characters: int, whe
         rendered.append(chosen)
     rendered += [_LEFT_OUT] * (len(past) - len(rendered))
     return _assembled(past, rendered[::-1], where, size)
+
+
+def read_transcript(text: str) -> SeenTurns:
+    """The turns that a transcript in ``text`` tells of, or says that it leaves out."""
+    found = [(seq, "") for seq in _TOLD.findall(text)]
+    for listed in _LEFT_OUT_TURNS.findall(text):
+        found += _RANGE.findall(listed)
+    told = SeenTurns()
+    for first, last in found:
+        told = told.union(SeenTurns(((int(first), int(last or first)),)))
+    return told
 
 
 def _whole(past: Sequence[PastTurn], size: int) -> Told | None:

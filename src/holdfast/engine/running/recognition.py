@@ -16,7 +16,7 @@ from holdfast.domain.decisions import DecisionKind
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.records import record
-from holdfast.domain.telling.context import current_request, read_marker
+from holdfast.domain.telling.context import current_request, read_marker, read_past
 from holdfast.domain.text import clean_text
 from holdfast.domain.turns import Attempt
 from holdfast.engine.running.agents import Agent
@@ -88,9 +88,9 @@ def seen_on_branch(
                 continue
             if attempt.provider_session_id == native and attempt.conversation_id != conversation_id:
                 continue  # another conversation's: its numbers mean other turns
-            # of what an attempt on a dead branch covers, all but its own turn may stand before the fork
-            own = SeenTurns(((attempt.seq, attempt.seq),))
-            seen = seen.union(attempt.seen) if live else seen.without(own)
+            # whatever else an attempt on a dead branch covers may stand before the fork
+            sent = read_past(known.turn.prompt).with_turn(attempt.seq)
+            seen = seen.union(attempt.seen) if live else seen.without(sent)
     return seen
 
 
