@@ -1,16 +1,17 @@
 """What a turn does not say is as it was, and what was stopped goes on as what it was."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from holdfast import Rights
-from holdfast.domain.decisions import Resume
+from holdfast.domain.decisions import Reason, Resume
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.policy import Policy, QueuePolicy
 from holdfast.domain.turns import AttemptStatus, NewTurn, Turn, TurnRequest, TurnStatus
 from holdfast.engine.worker import WorkerOptions
-from holdfast.errors import InvalidInput
+from holdfast.errors import Conflict, InvalidInput
 from holdfast.providers.happenings import Said
 from tests.integration.workshop import FROM_SESSION, OPENING, RECALL, Workshop
 
@@ -145,3 +146,88 @@ def test_what_a_session_was_launched_with_is_accepted_again(shop: Workshop) -> N
     other = NewTurn("", "scripted", TurnRequest(rights=Rights(extra_args=("--unheard-of", "--unheard-of"))))
     with pytest.raises(InvalidInput, match="--allow-wider-rights"):
         hf.enqueue(first.session_id, RECALL, other)
+
+
+# --- where it works ---
+
+GATED = Rights(approve_tools=frozenset({"shell(echo applied*)"}))
+APPLY = 'TOOL shell {"command": "echo applied >> applied"}'
+
+
+def test_a_session_stays_where_it_was_moved_to_after_a_turn_that_was_refused(shop: Workshop) -> None:
+    """The answer was for another directory, so nothing was launched: nothing ran in the old one, either."""
+    waiting = shop.begin(f"{OPENING}\n{APPLY}", rights=GATED)
+    assert waiting.approval is not None
+    hf = shop.open()
+    hf.approve(waiting.approval.id)
+    moved = hf.relocate(waiting.session_id, str(shop.folder("elsewhere")))
+    assert hf.resume(waiting.session_id).decision.reason is Reason.WORKDIR_CHANGED
+
+    after = hf.resume(waiting.session_id, RECALL)
+
+    assert (after.work_dir, after.text) == (moved, FROM_SESSION)
+    assert after.provider_session_id == waiting.provider_session_id
+
+
+def test_a_turn_that_was_never_launched_moves_its_session_nowhere(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin()
+    overriding = Rights(extra_args=("--resume=x",))
+    elsewhere = TurnRequest(str(shop.folder("elsewhere")), rights=overriding, allow_wider_rights=True)
+    turn = hf.store.enqueue_turn(first.session_id, NewTurn("SAY no", "scripted", elsewhere))
+    hf.worker(["scripted"], WorkerOptions(once=True)).run()
+    failure = hf.store.get_turn(turn.conversation_id, turn.seq).failure
+    assert failure is not None
+    assert failure.failure_class is FailureClass.CONFIG
+
+    after = hf.resume(first.session_id, RECALL)
+
+    assert (after.work_dir, after.text) == (str(shop.work_dir), FROM_SESSION)
+
+
+def _refused_at_first(shop: Workshop, request: TurnRequest) -> Turn:
+    """It asks by name for a session that is another one's."""
+    hf, other = shop.open(), shop.begin()
+    session = hf.create("a", provider="scripted")
+    named = replace(request, provider_session_id=other.provider_session_id)
+    turn = hf.store.enqueue_turn(session.id, NewTurn("SAY no", "scripted", named))
+    hf.worker(["scripted"], WorkerOptions(once=True)).run()
+    refused = hf.store.get_turn(turn.conversation_id, turn.seq)
+    assert refused.failure is not None
+    assert refused.failure.failure_class is FailureClass.REFUSED
+    return refused
+
+
+def test_directory_model_and_rights_of_a_first_turn_that_was_refused_are_kept(shop: Workshop) -> None:
+    asked = TurnRequest(str(shop.folder("asked")), "large", Rights(permission_mode="plan"))
+    refused = _refused_at_first(shop, asked)
+
+    after = shop.open().resume(refused.session_id, "SAY now")
+
+    attempt = shop.open().store.newest_attempt(refused.session_id)
+    assert attempt is not None
+    assert (after.work_dir, attempt.model, attempt.rights) == (asked.work_dir, asked.model, asked.rights)
+
+
+def test_a_worker_goes_on_where_a_first_turn_that_was_refused_was_to_work(shop: Workshop) -> None:
+    asked = TurnRequest(str(shop.folder("asked")))
+    refused = _refused_at_first(shop, asked)
+    hf = shop.open()
+
+    hf.enqueue(refused.session_id, "SAY now")
+    hf.worker(["scripted"], WorkerOptions(once=True)).run()
+
+    attempt = hf.store.newest_attempt(refused.session_id)
+    assert attempt is not None
+    assert (attempt.status, attempt.work_dir) == (AttemptStatus.DONE, asked.work_dir)
+
+
+def test_what_is_said_about_a_directory_that_is_gone_works(shop: Workshop) -> None:
+    gone = shop.folder("gone")
+    failed = shop.begin("EXIT 1 not logged in\nNO_SAVE", cwd=str(gone))
+    gone.rmdir()
+    with pytest.raises(InvalidInput, match=r"does not exist any more; to go on elsewhere: --cwd DIR$"):
+        shop.open().resume(failed.session_id, "SAY now")
+    with pytest.raises(Conflict, match="PROMPT --cwd DIR goes on in another directory"):
+        shop.open().relocate(failed.session_id, str(shop.work_dir))
+    assert shop.open().resume(failed.session_id, "SAY now", cwd=str(shop.work_dir)).ok
+    assert shop.open().resume(failed.session_id, "SAY on").work_dir == str(shop.work_dir)

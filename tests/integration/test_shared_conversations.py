@@ -77,4 +77,4 @@ def test_where_a_session_ran_is_still_known(shop: Workshop) -> None:
     hf, first = shop.open(), shop.begin(FAILS)
     others_talk(hf, first.session_id)
     turn = hf.enqueue(first.session_id, "next")
-    assert last_directory(hf.store, turn) == str(shop.work_dir)
+    assert last_directory(hf.store, turn.session_id, turn.seq + 1) == str(shop.work_dir)

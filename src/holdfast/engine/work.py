@@ -66,7 +66,10 @@ class Work:
             raise Conflict(f"session {session_id} is running: stop it first")
         pointers = self._store.pointers(session_id)
         if not pointers:
-            raise Conflict(f"session {session_id} has not run anywhere yet: say --cwd when it does")
+            raise Conflict(
+                f"session {session_id} has no session of an agent to be moved: "
+                f"holdfast resume {session_id} PROMPT --cwd DIR goes on in another directory"
+            )
         for pointer in pointers:
             self._store.set_pointer(replace(pointer, work_dir=work_dir, updated_at=self._store.now()))
         return work_dir

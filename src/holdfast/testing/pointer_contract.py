@@ -70,6 +70,16 @@ class PointerContract:
             updated_at=clock(),
         )
 
+    def test_an_attempt_that_was_never_launched_leaves_the_pointer_as_it_is(self, store: Store) -> None:
+        session = begin(store)
+        point_to(store, session, a_provider_session_id())
+        before = pointer_of(store, session)
+        enqueue(store, session, "go", request=TurnRequest(work_dir="/srv/elsewhere"))
+
+        store.finish_turn(claim(store, session).lease, failed(FailureClass.REFUSED))
+
+        assert pointer_of(store, session) == before
+
     def test_what_is_set_is_what_is_there(self, store: Store) -> None:
         session = begin(store)
         store.register_runtime(a_runtime())

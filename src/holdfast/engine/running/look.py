@@ -16,7 +16,6 @@ from holdfast.domain.pointers import NOTHING_YET, Pointer
 from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.records import record
 from holdfast.domain.resume import decide_at_launch
-from holdfast.domain.turns import Turn
 from holdfast.engine.own_turns import newest_first
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.recognition import recognise
@@ -70,12 +69,17 @@ def decide_here(
     return decide_at_launch(judged, pointer, request, facts, policy)
 
 
-def last_directory(store: Store, turn: Turn) -> str | None:
-    """Where a session ran last, by its attempts: of use where no provider session tells."""
-    for earlier in newest_first(store, turn.session_id, turn.seq + 1):
-        for attempt in reversed(store.attempts(earlier.conversation_id, earlier.seq)):
+def last_directory(store: Store, session_id: str, before: int | None = None) -> str | None:
+    """Where a session ran last, or was to run when a guard refused it: of use where no provider session tells.
+
+    With ``before``, only turns of a smaller number count.
+    """
+    for turn in newest_first(store, session_id, before):
+        for attempt in reversed(store.attempts(turn.conversation_id, turn.seq)):
             if attempt.work_dir is not None:
                 return attempt.work_dir
+        if turn.request.work_dir is not None:
+            return turn.request.work_dir
     return None
 
 

@@ -16,9 +16,11 @@ from holdfast.domain.text import check_name, check_text
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Refusal, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_CALL_YET, NO_USAGE
 from holdfast.engine.keywords import Observer
+from holdfast.engine.own_turns import newest_turn
 from holdfast.engine.result import RunResult
 from holdfast.engine.rights import check_rights
 from holdfast.engine.running.agents import Agent
+from holdfast.engine.running.look import last_directory
 from holdfast.engine.running.outside import adopt_outside_turns
 from holdfast.engine.running.recovery import recover_session
 from holdfast.engine.running.setting import Setting, ignore
@@ -125,13 +127,21 @@ def _as_before(store: Store, agent: Agent, session_id: SessionId, request: TurnR
     pointer = store.pointer(session_id, agent.provider.name)
     if pointer is not None and pointer.work_dir is not None:
         return request
-    newest = store.newest_attempt(session_id)
-    if newest is None:
-        return replace(request, work_dir=request.work_dir or str(Path.cwd()))
-    request = replace(request, work_dir=request.work_dir or newest.work_dir or str(Path.cwd()))
-    if newest.provider != agent.provider.name:
+    place = request.work_dir or last_directory(store, session_id) or str(Path.cwd())
+    request = replace(request, work_dir=place)
+    provider, model, rights = _last_profile(store, session_id)
+    if provider != agent.provider.name:
         return request
-    return replace(request, model=request.model or newest.model, rights=request.rights or newest.rights)
+    return replace(request, model=request.model or model, rights=request.rights or rights)
+
+
+def _last_profile(store: Store, session_id: SessionId) -> tuple[str | None, str | None, Rights | None]:
+    """Provider, model and rights of the newest try. A turn that a guard refused counts with what it asked for."""
+    attempt = store.newest_attempt(session_id)
+    if attempt is not None:
+        return attempt.provider, attempt.model, attempt.rights
+    turn = newest_turn(store, session_id)
+    return (None, None, None) if turn is None else (turn.provider, turn.request.model, turn.request.rights)
 
 
 def _take_over_named(store: Store, agent: Agent, session_id: SessionId, request: TurnRequest) -> None:
@@ -175,7 +185,9 @@ def _require_directory(store: Store, agent: Agent, session_id: SessionId, reques
     pointer = store.pointer(session_id, agent.provider.name)
     place = request.work_dir or (pointer.work_dir if pointer is not None else None)
     if place is not None and not Path(place).is_dir():
-        hint = f"if it was moved: holdfast relocate {session_id} DIR; to go on elsewhere: --cwd DIR"
+        hint = "to go on elsewhere: --cwd DIR"
+        if store.pointers(session_id):
+            hint = f"if it was moved: holdfast relocate {session_id} DIR; {hint}"
         raise InvalidInput("cwd", f"{place} does not exist any more; {hint}")
 
 

@@ -138,7 +138,8 @@ class TurnPath:
         if asked is not None:
             return asked
         recorded = None if self._before is None else self._before.work_dir
-        recorded = recorded or last_directory(self._store, self._claim.turn)
+        turn = self._claim.turn
+        recorded = recorded or last_directory(self._store, turn.session_id, turn.seq + 1)
         ran_here = self._before is not None and self._before.runtime_id == self._agent.runtime.id
         if recorded is not None and (ran_here or Path(recorded).is_dir()):
             return recorded

@@ -121,7 +121,7 @@ def finish(s: Scope, lease: Lease, end: TurnEnd) -> Turn | Late:
         provider_session_id=end.provider_session_id or own,
         transcript=end.transcript or attempt.transcript,
     )
-    used = provider_settling.settle(s, attempt, end)
+    used = provider_settling.settle(s, attempt, end, launched=turn.status is TurnStatus.RUNNING)
     _settle_doubt(s, attempt, end)
     _end_attempt(s, attempt, end, used)
     turn = _end_turn(s, turn, end, history.read_revision(s, row[-1], turn.conversation_id))

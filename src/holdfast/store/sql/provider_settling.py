@@ -13,8 +13,11 @@ from holdfast.store.sql import attempts, pointers, provider_sessions
 from holdfast.store.sql.scope import Scope
 
 
-def settle(s: Scope, attempt: Attempt, end: TurnEnd) -> Usage:
-    """Pointer, retirement and counters of the provider session; what this attempt used."""
+def settle(s: Scope, attempt: Attempt, end: TurnEnd, *, launched: bool) -> Usage:
+    """Pointer, retirement and counters of the provider session; what this attempt used.
+
+    One that was never launched says nothing about where its session is, or how it is run.
+    """
     session_id = attempt.provider_session_id
     if not session_id:
         return used_of(end.usage, NO_USAGE)
@@ -31,7 +34,7 @@ def settle(s: Scope, attempt: Attempt, end: TurnEnd) -> Usage:
     reason = _retirement(s, after, end)
     if reason is not None:
         pointers.retire(s, attempt.session_id, attempt.provider, session_id, reason)
-    elif before.retired is None and _moves_pointer(s, attempt, end):
+    elif before.retired is None and _moves_pointer(s, attempt, end, launched=launched):
         pointer = attempt.pointer()
         if pointer is not None:
             moved = replace(pointer, context=end.usage.context, updated_at=s.now)
@@ -69,11 +72,13 @@ def _retirement(s: Scope, state: ProviderSession, end: TurnEnd) -> str | None:
     return None
 
 
-def _moves_pointer(s: Scope, attempt: Attempt, end: TurnEnd) -> bool:
+def _moves_pointer(s: Scope, attempt: Attempt, end: TurnEnd, *, launched: bool) -> bool:
     """A session that never finished a turn is only pointed at when its provider is known to hold it."""
     if not has_spoken(end) and attempts.stands_in(s, attempt):
         return False
     if end.status is TurnStatus.DONE or end.transcript is not None:
         return True
+    if not launched and not has_spoken(end):
+        return False
     stored = pointers.get(s, attempt.session_id, attempt.provider)
     return stored is not None and stored.provider_session_id == attempt.provider_session_id
