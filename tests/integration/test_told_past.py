@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from holdfast import Holdfast
-from holdfast.domain.decisions import Reason, Resume
+from holdfast.domain.decisions import Fork, Reason, Resume
 from holdfast.domain.ids import ConversationId
 from holdfast.domain.pointers import Rights
-from holdfast.domain.policy import ContextPolicy, Policy
+from holdfast.domain.policy import ContextPolicy, Policy, QueuePolicy
 from holdfast.domain.sessions import NewSession
-from holdfast.domain.turns import NewTurn
+from holdfast.domain.turns import NewTurn, TurnRequest
 from holdfast.domain.usage import NO_USAGE
 from holdfast.engine.result import RunResult
 from holdfast.errors import Refused
@@ -293,3 +293,95 @@ def test_a_session_that_is_gone_is_named_as_gone_and_one_that_was_altered_as_alt
     path.write_bytes(path.read_bytes().replace(b"hello", b"HELLO"))
     fresh = hf.resume(first.session_id, "SAY on")
     assert "transcript_altered, the earlier session's record is not what it was" in sent(shop, fresh)
+
+
+# --- after an interruption, whatever comes next ---
+
+STOPPED = f"SAY begun\n{RAN}\nCRASH"
+CHECK = "stopped before the end. Check what was already done"
+
+
+def test_a_fork_of_an_interrupted_session_is_told_of_the_interruption(shop: Workshop) -> None:
+    first = shop.begin("SAY hello")
+    hf = shop.open()
+    assert not hf.resume(first.session_id, STOPPED).ok
+
+    forked = hf.fork(first.session_id, "SAY another way")
+
+    assert isinstance(forked.decision, Fork)
+    assert f"turn 2 was {CHECK}" in sent(shop, forked)
+    assert CHECK not in sent(shop, hf.resume(forked.session_id, "SAY on")), "it has been told"
+
+
+def test_a_fork_before_the_interruption_is_not_told_of_it(shop: Workshop) -> None:
+    first = shop.begin("SAY hello")
+    hf = shop.open()
+    assert not hf.resume(first.session_id, STOPPED).ok
+    assert CHECK not in sent(shop, hf.fork(first.session_id, "SAY another way", at=1))
+
+
+def test_to_continue_in_a_fork_is_to_go_on_with_what_was_interrupted(shop: Workshop) -> None:
+    first = shop.begin("SAY hello")
+    hf = shop.open()
+    assert not hf.resume(first.session_id, STOPPED).ok
+
+    prompt = sent(shop, hf.fork(first.session_id, "continue"))
+
+    assert "go on with the turn that was interrupted" in prompt
+    assert "new request" not in prompt
+
+
+def test_a_command_after_an_interruption_is_sent_behind_the_word_about_it(shop: Workshop) -> None:
+    first = shop.begin("SAY hello")
+    hf = shop.open()
+    assert not hf.resume(first.session_id, STOPPED).ok
+
+    after = hf.resume(first.session_id, "/again")
+
+    prompt = sent(shop, after)
+    assert f"turn 2 was {CHECK}" in prompt
+    assert prompt.endswith("\n/again")
+    assert any("/again" in notice and "as text" in notice for notice in after.notices), after.notices
+    again = hf.resume(first.session_id, "/again")
+    assert (sent(shop, again), again.notices) == ("/again", ())
+
+
+def _never_sent(shop: Workshop, session: RunResult, prompt: str) -> None:
+    hf = shop.open(Policy(queue=QueuePolicy(lock_tries=1)))
+    assert session.provider_session_id is not None
+    with hf.agents.get("scripted").lock(session.provider_session_id) as lock:
+        assert lock.try_acquire()
+        assert not hf.resume(session.session_id, prompt).ok
+
+
+def test_to_enqueue_continue_is_to_send_a_request_that_was_never_sent(shop: Workshop) -> None:
+    first = shop.begin("SAY hello")
+    _never_sent(shop, first, "SAY the lights are on")
+    code, out, err = ended(shop.start("--json", "enqueue", first.session_id, "continue"))
+    assert code == 0, err
+    assert json.loads(out)["prompt"] == "SAY the lights are on"
+
+    assert ended(shop.start("worker", "--once"))[0] == 0
+
+    assert shop.prompts(first.provider_session_id)[-1].endswith("\nSAY the lights are on")
+
+
+def test_to_continue_in_a_fork_is_to_send_a_request_that_was_never_sent(shop: Workshop) -> None:
+    first = shop.begin("SAY hello")
+    _never_sent(shop, first, "SAY the lights are on")
+    assert shop.open().fork(first.session_id, "continue").text == "the lights are on"
+    assert shop.open().fork(first.session_id, "continue", at=1).text != "the lights are on"
+
+
+def test_continue_that_waits_behind_a_request_that_fails_unsent_names_it(shop: Workshop) -> None:
+    """Nobody could know when it was put in that the turn before it would not reach its agent."""
+    first = shop.begin("SAY hello")
+    hf = shop.open()
+    refused = TurnRequest(rights=Rights(extra_args=("--resume=x",)), allow_wider_rights=True)
+    hf.store.enqueue_turn(first.session_id, NewTurn("SAY the lights are on", "scripted", refused))
+    hf.enqueue(first.session_id, "continue")
+
+    assert ended(shop.start("worker", "--once"))[0] == 0
+
+    prompt = shop.prompts(first.provider_session_id)[-1]
+    assert "to be continued: turn 2, whose request was\n> SAY the lights are on" in prompt

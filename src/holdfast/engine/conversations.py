@@ -17,11 +17,13 @@ from holdfast.domain.numbers import check_whole
 from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import Session
+from holdfast.domain.telling.continuation import says_continue
 from holdfast.domain.text import check_name, check_text
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.engine.approvals import Approvals
 from holdfast.engine.explain import Explanation, Tree, WaitingTurn
+from holdfast.engine.own_turns import newest_turn, unsent_request, was_stopped
 from holdfast.errors import InvalidInput
 from holdfast.store.contract import Store
 
@@ -91,8 +93,28 @@ class Conversations(Approvals):
             _task_ids.reset(token)
 
     def enqueue(self, session_id: str, prompt: str, new: NewTurn | None = None) -> Turn:
-        """Put a turn into the queue; ``new`` carries everything besides the prompt."""
-        return self.store.enqueue_turn(check_id("session", session_id), self._turn(session_id, prompt, new))
+        """Put a turn into the queue; ``new`` carries everything besides the prompt.
+
+        To continue a request that never reached an agent is to send it.
+        """
+        turn = self._turn(check_id("session", session_id), prompt, new)
+        return self.store.enqueue_turn(session_id, replace(turn, prompt=self.meant_by(session_id, prompt)))
+
+    def stopped_turn(self, session_id: str) -> Turn | None:
+        """The newest turn of a session, if it waits to be run, or was stopped before it ended."""
+        last = newest_turn(self.store, self.session(session_id).id)
+        return last if last is not None and was_stopped(last) else None
+
+    def meant_by(self, session_id: str, prompt: str, *, at: int | None = None) -> str:
+        """The prompt; or, if it only says to continue, the request of the stopped turn, if no agent was sent that.
+
+        ``at``: only a turn up to this one is meant.
+        """
+        stopped = self.stopped_turn(session_id) if says_continue(prompt) else None
+        if stopped is None or (at is not None and stopped.seq > at):
+            return prompt
+        request = unsent_request(self.store, stopped)
+        return prompt if request is None else request.prompt
 
     def record(
         self,

@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING, Any, Unpack, overload
 from holdfast.clock import Clock, system_clock, to_iso
 from holdfast.domain.approvals import why_it_waits
 from holdfast.domain.conversations import Conversation
-from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import check_id, check_provider, check_session_name, check_workspace
 from holdfast.domain.numbers import check_whole
 from holdfast.domain.policy import Policy
 from holdfast.domain.redaction import Json
 from holdfast.domain.sessions import Session, SessionKind
-from holdfast.domain.telling.continuation import says_continue
 from holdfast.domain.text import check_text
 from holdfast.domain.turns import NewTurn, Turn, TurnRequest, TurnStatus
 from holdfast.engine.conversations import Conversations, check_turn
 from holdfast.engine.explain import Explanation
 from holdfast.engine.keywords import RunKeywords
-from holdfast.engine.own_turns import newest_turn
 from holdfast.errors import Busy, HoldfastError, InvalidInput, MissingBinary, NotFound, StoreError
 from holdfast.store.contract import Store
 
@@ -160,8 +157,7 @@ class Holdfast(Conversations):
         keywords = self._with_task_id(keywords)
         if prompt is not None:
             _check_prompt(prompt)
-            if says_continue(prompt):
-                prompt = self._unsent_request(self.stopped_turn(session.id)) or prompt
+            prompt = self.meant_by(session.id, prompt)
             return self._work.run(
                 session.id, chosen, prompt, self._work.prepare(chosen, keywords, session.id)
             )
@@ -175,7 +171,7 @@ class Holdfast(Conversations):
             )
         if stopped.status not in (TurnStatus.QUEUED, TurnStatus.WAITING):
             chosen = provider or stopped.provider
-            prompt = self._unsent_request(stopped) or CONTINUE
+            prompt = self.meant_by(session.id, CONTINUE)
             return self._work.run(
                 session.id, chosen, prompt, self._work.prepare(chosen, keywords, session.id)
             )
@@ -234,6 +230,7 @@ class Holdfast(Conversations):
             _check_prompt(prompt)
             self._work.prepare(self.provider_of(self.session(session_id), provider), keywords)
             self.adopt(session_id)
+            prompt = self.meant_by(session_id, prompt, at=at)
         child = self.store.fork(check_id("session", session_id), self.new_id(), at=at, name=name)
         if prompt is None:
             return child
@@ -325,21 +322,6 @@ class Holdfast(Conversations):
         why, policy = because(told.decision), self.policy.context
         return gather_packet(self.store, told.session, policy, why, work_dir=work_dir)
 
-    def stopped_turn(self, session_id: str) -> Turn | None:
-        """The newest turn of a session, if it waits to be run, or was stopped before it ended."""
-        last = newest_turn(self.store, self.session(session_id).id)
-        return last if last is not None and _was_stopped(last) else None
-
-    def _unsent_request(self, stopped: Turn | None) -> str | None:
-        """What it asked for, if it failed before any agent was started for it: agents are not told of it."""
-        if stopped is None or stopped.status is not TurnStatus.FAILED:
-            return None
-        known, sent = (
-            self.store.history(stopped.conversation_id, first=stopped.seq, last=stopped.seq, unsent=unsent)
-            for unsent in (True, False)
-        )
-        return known[0].prompt if known and not sent else None
-
     def _with_task_id(self, keywords: RunKeywords) -> RunKeywords:
         """A ``provider_session`` block speaks for every turn in it that names no session itself."""
         if keywords.get("provider_session_id") is not None:
@@ -350,9 +332,3 @@ class Holdfast(Conversations):
 def _check_prompt(prompt: str) -> None:
     if not check_text("prompt", prompt).strip():
         raise InvalidInput("prompt", "must not be empty")
-
-
-def _was_stopped(turn: Turn) -> bool:
-    """It did not come to its end; one that a guard refused was never begun."""
-    refused = turn.failure is not None and turn.failure.failure_class is FailureClass.REFUSED
-    return turn.status is not TurnStatus.DONE and not refused

@@ -1,10 +1,12 @@
-"""Owns reading a session's own turns from the newest back, however many of others stand between them."""
+"""Owns reading a session's own turns from the newest back: which was stopped, and which was never sent."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.domain.turns import Turn
+from holdfast.domain.conversations import HistoryTurn
+from holdfast.domain.failures import FailureClass
+from holdfast.domain.turns import Turn, TurnStatus
 from holdfast.store.contract import Store
 
 _FIRST_PAGE, _LARGEST_PAGE = 4, 64  #: mostly the newest few are enough
@@ -21,3 +23,20 @@ def newest_first(store: Store, session_id: str, before: int | None = None) -> It
     while page := store.newest_turns(session_id, size, before=before):
         yield from reversed(page)
         before, size = page[0].seq, min(2 * size, _LARGEST_PAGE)
+
+
+def was_stopped(turn: Turn) -> bool:
+    """It did not come to its end; one that a guard refused was never begun."""
+    refused = turn.failure is not None and turn.failure.failure_class is FailureClass.REFUSED
+    return turn.status is not TurnStatus.DONE and not refused
+
+
+def unsent_request(store: Store, turn: Turn) -> HistoryTurn | None:
+    """A turn that failed before any agent was started for it, as the history has it: agents are not told of it."""
+    if turn.status is not TurnStatus.FAILED or not was_stopped(turn):
+        return None
+    known, sent = (
+        store.history(turn.conversation_id, first=turn.seq, last=turn.seq, unsent=unsent)
+        for unsent in (True, False)
+    )
+    return known[0] if known and not sent else None

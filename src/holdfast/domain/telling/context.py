@@ -119,19 +119,20 @@ def compose_resumed(
 ) -> Composed:
     """For a provider session that goes on: the request, after the turns it has not seen.
 
-    ``stopped`` are turns of its own among them that were never answered: to continue means them.
+    ``stopped`` are turns of its own that were never answered, and that it does not hold: to continue means them.
     ``interrupted`` is for a turn whose request its session already holds: it is then not sent again. A
     provider's own command, ``/…``, works only when nothing stands before it.
     """
     prompt, answered = request.prompt, _answered(request.answers, policy)
-    if not interrupted and not catch_up and not answered and prompt.startswith("/"):
+    stopped_words = "" if interruption is None else interruption.text(_half_a_packet(policy))
+    if not (interrupted or catch_up or answered or stopped_words) and prompt.startswith("/"):
         return Composed(clean_text(prompt))
     continued = request_to_continue(stopped) if says_continue(prompt) else None
     untold = [past for past in catch_up if past.turn is not continued]
     told = transcript(untold, past_size(policy, request.window), policy.message_characters, _where(request))
     parts = [_CATCH_UP, told.text] if untold else []
     parts += answered
-    if interruption is not None and (stopped_words := interruption.text(_half_a_packet(policy))):
+    if stopped_words:
         parts.append(stopped_words)
     if interrupted:
         return _composed(parts, _marker(request, _INTERRUPTED), _GO_ON, told)
@@ -147,16 +148,18 @@ def compose_fresh(
     packet: Packet | None,
     why: Because,
     policy: ContextPolicy,
+    *,
+    unsent: HistoryTurn | None = None,
 ) -> Composed:
     """For a new provider session: the request, after the past; where that does not fit whole, with the packet.
 
-    A first request is sent as it is.
+    A first request is sent as it is. ``unsent`` is one that no agent was sent, and that is to be continued.
     """
     prompt, answered = request.prompt, _answered(request.answers, policy)
     asked = [each.turn for each in past if not each.begun_before]
-    continued = request_to_continue(asked) if says_continue(prompt) else None
+    continued = unsent or (request_to_continue(asked) if says_continue(prompt) else None)
     meant = [] if continued is None else [_to_be_continued(continued, policy)]
-    is_stopped = continued is not None and continued.status is not TurnStatus.DONE
+    is_stopped = continued is not None and unsent is None and continued.status is not TurnStatus.DONE
     if continued is not None and is_stopped:
         meant.insert(0, _STOPPED.format(_listed((continued.seq,))))
     size = past_size(policy, request.window) - sum(map(utf8_size, (*answered, *meant)))
@@ -165,8 +168,8 @@ def compose_fresh(
         lead = f"{_OURS}fresh session: {why.reason}, {why.sentence}.\n{_UNKNOWN}"
         marker = _marker(request, _GOES_ON if is_stopped else _NEW)
         return _composed([lead, *parts, *answered, *meant], marker, prompt, told)
-    if answered or prompt.startswith(_OURS):
-        return _composed(answered, _marker(request, _NEW), prompt, told)
+    if answered or meant or prompt.startswith(_OURS):
+        return _composed([*answered, *meant], _marker(request, _NEW), prompt, told)
     return Composed(clean_text(prompt))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 
 from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.decisions import Decision, DecisionKind, Fork, Resume
@@ -22,11 +22,12 @@ from holdfast.domain.telling.context import (
     past_size,
 )
 from holdfast.domain.telling.continuation import says_continue
+from holdfast.domain.telling.quoting import on_one_line
 from holdfast.domain.telling.reasons import because
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
 from holdfast.domain.telling.transcript import PastTurn
 from holdfast.domain.turns import AttemptCause, AttemptStatus, Claim, Turn, TurnStatus
-from holdfast.engine.own_turns import newest_first
+from holdfast.engine.own_turns import newest_first, unsent_request
 from holdfast.engine.packets import gather_packet
 from holdfast.engine.past import PastReader
 from holdfast.engine.running.agents import Agent
@@ -39,6 +40,7 @@ _LESS = 4
 _MOST_OVERFLOWS = 4
 #: turns without an answer, one after the other, beyond which nobody looks back for what they did
 _MOST_UNFINISHED = 50
+_COMMAND = 60  #: characters of one, in a notice
 
 
 class Composer:
@@ -49,8 +51,13 @@ class Composer:
 
     def compose(self, claim: Claim, decision: Decision, work_dir: str) -> Composed:
         if isinstance(decision, Resume | Fork):
-            return self._resumed(claim, decision)
-        return self._fresh(claim, decision, work_dir)
+            composed = self._resumed(claim, decision)
+        else:
+            composed = self._fresh(claim, decision, work_dir)
+        prompt = claim.turn.prompt
+        if not prompt.startswith("/") or not composed.text.endswith(f"\n{prompt}"):
+            return composed
+        return replace(composed, notices=(*composed.notices, _no_command(prompt)))
 
     def _resumed(self, claim: Claim, decision: Resume | Fork) -> Composed:
         turn = claim.turn
@@ -64,6 +71,7 @@ class Composer:
             for past in missed
             if past.turn.session_id == turn.session_id and past.turn.response is None
         ]
+        unsent = self._unsent_before(turn)
         was_launched = self._was_launched(claim, decision)
         was_sent = was_launched and self._holds_request(claim, decision.provider_session_id)
         # what is to be continued is told by its request alone
@@ -72,7 +80,7 @@ class Composer:
             self._request(claim, session, window),
             missed,
             self._policy,
-            stopped=own,
+            stopped=own if unsent is None else [*own, unsent],
             interrupted=was_sent,
             interruption=self._interruption(reader, claim, decision, told),
         )
@@ -88,7 +96,7 @@ class Composer:
         if past or turn.attempts > 1:
             packet = gather_packet(self._store, session, self._policy, why, seq=turn.seq, work_dir=work_dir)
         request = self._request(claim, session, window)
-        return compose_fresh(request, past, packet, why, self._policy)
+        return compose_fresh(request, past, packet, why, self._policy, unsent=self._unsent_before(turn))
 
     def _request(self, claim: Claim, session: Session, window: int | None) -> NewRequest:
         turn = claim.turn
@@ -123,7 +131,8 @@ class Composer:
         Turns that are ``told`` anyway are told with their calls.
         """
         turn = claim.turn
-        earlier = islice(newest_first(self._store, turn.session_id, turn.seq), _MOST_UNFINISHED)
+        own = newest_first(self._store, turn.session_id, turn.seq)
+        earlier = islice(chain(own, self._of_source(claim, decision)), _MOST_UNFINISHED)
         before = takewhile(lambda known: known.status is not TurnStatus.DONE, earlier)
         unfinished = [known for known in before if known.attempts and known.dropped is None][::-1]
         if turn.attempts > 1:
@@ -136,6 +145,21 @@ class Composer:
         ]
         stopped = tuple(known.seq for known in unfinished if known is not turn and _was_stopped(known))
         return Interruption(stopped, self._unsaved(calls, claim, decision) if calls else ())
+
+    def _of_source(self, claim: Claim, decision: Resume | Fork) -> Iterator[Turn]:
+        """The turns that a fork takes along, of the session whose provider session it leaves, the newest first."""
+        pointer = claim.pointer
+        if not isinstance(decision, Fork) or pointer is None or pointer.fork_seq is None:
+            return
+        for attempt in self._store.attempts_in(pointer.provider, decision.provider_session_id, 1):
+            yield from newest_first(self._store, attempt.session_id, pointer.fork_seq + 1)
+
+    def _unsent_before(self, turn: Turn) -> HistoryTurn | None:
+        """What a bare "continue" means, if the turn before it never reached an agent."""
+        if not says_continue(turn.prompt):
+            return None
+        before = next((known for known in newest_first(self._store, turn.session_id, turn.seq)), None)
+        return None if before is None or before.dropped is not None else unsent_request(self._store, before)
 
     def _unsaved(
         self, calls: Sequence[ToolCall], claim: Claim, decision: Resume | Fork
@@ -202,6 +226,12 @@ def _begun_before(reader: PastReader, claim: Claim, session: Session) -> Iterato
             turn.seq, session.agent, session.id, turn.status, 0, turn.prompt, None, turn.created_at
         )
         yield PastTurn(known, calls, begun_before=True)
+
+
+def _no_command(prompt: str) -> str:
+    """An agent runs a command of its own only if nothing stands before it."""
+    command = on_one_line(prompt.split(maxsplit=1)[0], _COMMAND)
+    return f"{command} was sent as text, behind what the agent had to be told; if it is a command of its own, send it again"
 
 
 def _sent_again(turn: Turn) -> str:
