@@ -1,5 +1,8 @@
 import random
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 
@@ -11,9 +14,11 @@ from holdfast.domain.retention import Old
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Launch, Lease, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE
-from holdfast.errors import HoldfastError, LeaseLost, StoreError
+from holdfast.errors import HoldfastError, LeaseLost, NeedsApproval, Refused, StoreError
 from holdfast.store.contract import Store
-from holdfast.store.sql import heads
+from holdfast.store.sql import claims, heads
+from holdfast.store.sql.heads import QueueMemory
+from holdfast.store.sql_store import SqlStore
 from holdfast.testing.builders import (
     a_claim,
     a_codex_runtime,
@@ -212,6 +217,44 @@ def test_the_head_of_every_session_is_right_after_every_verb(
         except AssertionError as error:
             error.add_note(f"after {', '.join(walk.trail[-12:])}")
             raise
+
+
+@pytest.mark.parametrize("url", ["sqlite-memory", "sqlite-file"], indirect=True)
+@pytest.mark.parametrize("seed", range(8))
+def test_a_look_finds_nothing_only_where_a_claim_would_get_nothing_and_change_nothing(
+    store: Store, clock: ManualClock, seed: int
+) -> None:
+    assert isinstance(store, SqlStore)
+    walk = Walk(store, clock, seed)
+    any_of = walk.random.choice
+    times = QueueMemory()  # at which it was looked: what a claim would know of the clock
+    keys = ["never used"]
+    found = Counter[bool]()
+    for _ in range(STEPS):
+        walk.step()
+        if walk.random.random() < 0.05:
+            clock.advance(-7200)
+        asked = a_claim(
+            runtime=any_of([a_runtime(), a_runtime(machine="build-8"), a_codex_runtime()]),
+            affinity_seconds=any_of([None, 0.0, 3.0]),
+            session_id=any_of([None, None, None, walk.session().id]),
+            lease_seconds=10.0,
+        )
+        keys.append(asked.key)
+        asked = replace(asked, key=any_of(keys[-6:]))
+        finds_nothing = store._finds_nothing(asked)
+        found[finds_nothing] += 1
+        if finds_nothing:
+            before = dump(store)
+            assert store._write(claims.claim, asked, times) is None, walk.trail[-12:]
+            assert dump(store) == before, walk.trail[-12:]
+            continue
+        times.set_clock(store.workspace, asked.runtime.provider, clock())
+        with suppress(NeedsApproval, Refused):
+            claimed = store.claim_turn(asked)
+            if claimed is not None and claimed.lease not in walk.leases:
+                walk.leases.append(claimed.lease)
+    assert min(found[True], found[False]) > STEPS / 10, "otherwise this shows nothing"
 
 
 @pytest.mark.parametrize("url", ["sqlite-memory"], indirect=True)

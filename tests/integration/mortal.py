@@ -57,6 +57,10 @@ class MortalDriver:
     def where(self) -> str:
         return self._driver.where
 
+    @property
+    def one_writer(self) -> bool:
+        return self._driver.one_writer
+
     def watch(self, topic: str, is_news: Callable[[], bool], /) -> QueueWatch:
         return self._driver.watch(topic, is_news)
 

@@ -12,11 +12,14 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.clock import after
 from holdfast.errors import StoreCorrupt, StoreUnavailable
 from holdfast.store import sqlite, sqlite_connections
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
-from holdfast.testing.builders import a_session
+from holdfast.testing.builders import a_claim, a_session
+from holdfast.testing.steps import begin, enqueue
+from tests.integration.sqlite_file import driver_of
 
 STOPPED_WRITER = """
 import os, signal, sqlite3, sys, fcntl
@@ -94,7 +97,32 @@ def test_what_cannot_be_found_again_is_not_written(file: Path, happens: Callable
         assert file.exists() == existed
 
 
+@pytest.mark.parametrize("happens", [delete, replace_with_another_store])
+def test_whoever_looks_for_work_is_told_that_nobody_will_put_any_there(
+    file: Path, happens: Callable[[Path], None]
+) -> None:
+    with closing(open_store(f"sqlite:///{file}")) as store:
+        assert store.claim_turn(a_claim()) is None
+        happens(file)
+        time.sleep(sqlite_connections.FILE_LOOK_SECONDS)
+        with pytest.raises(StoreUnavailable, match="deleted or replaced while it was open"):
+            store.claim_turn(a_claim())
+
+
 # --- a writer that stands still ----------------------------------------------------------------------------
+
+
+def test_whoever_finds_nothing_to_claim_waits_for_no_writer(file: Path) -> None:
+    """Many idle workers that look for work would otherwise be in the way of those who bring some."""
+    with closing(open_store(f"sqlite:///{file}")) as store, closing(open_store(f"sqlite:///{file}")) as other:
+        session = begin(store)
+        enqueue(store, session, "later", not_before=after(store.now(), 3600))
+        enqueue(store, begin(store), "elsewhere", provider="codex")
+        assert store.claim_turn(a_claim()) is None
+        with driver_of(other).write():
+            began = time.monotonic()
+            assert store.claim_turn(a_claim()) is None
+            assert time.monotonic() - began < 0.5 * sqlite.BUSY_SECONDS
 
 
 def test_the_gate_and_the_lock_behind_it_have_one_limit(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

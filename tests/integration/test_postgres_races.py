@@ -20,7 +20,7 @@ from holdfast.errors import Conflict, LeaseLost, Refused
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
 from holdfast.store.sql import claims, forks, leases, pointers
-from holdfast.store.sql.heads import Clockwork
+from holdfast.store.sql.heads import QueueMemory
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql_store import SqlStore
 from holdfast.testing.builders import a_claim, a_pointer, a_provider_session_id, a_runtime, a_session_id
@@ -67,7 +67,7 @@ def waits_for_a_lock(store: SqlStore) -> bool:
 
 
 def claims_in(session: Session) -> Callable[[Scope], bool]:
-    return lambda s: claims.claim(s, a_claim(session_id=session.id), Clockwork()) is not None
+    return lambda s: claims.claim(s, a_claim(session_id=session.id), QueueMemory()) is not None
 
 
 def two_in_one(store: Store) -> tuple[Session, Session, ProviderSessionId]:

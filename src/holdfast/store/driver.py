@@ -65,6 +65,11 @@ class Driver(Protocol):
         """The file or the address, fit for people: never with a password."""
         ...
 
+    @property
+    def one_writer(self) -> bool:
+        """Whoever writes keeps everybody else from writing, whatever it is about."""
+        ...
+
     def now(self) -> Instant:
         """The store's own time, outside any transaction."""
         ...

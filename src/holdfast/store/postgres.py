@@ -98,6 +98,7 @@ class PostgresDriver:
 
     #: to be made, if the search path leads to none
     schema = _SCHEMA
+    one_writer = False
 
     def __init__(self, url: str, clock: Clock | None = None) -> None:
         self.clock = clock

@@ -112,7 +112,7 @@ class SqlStore(HookVerbs):
         policy: Policy,
         call: Call | None = None,
         by: str | None = None,
-        clockwork: heads.Clockwork | None = None,
+        memory: heads.QueueMemory | None = None,
     ) -> None:
         """With a ``call``, the verb that is called on it happens once, however often it is called.
 
@@ -124,19 +124,19 @@ class SqlStore(HookVerbs):
         self.workspace = workspace
         self._policy = policy
         self.where = driver.where
-        self._clockwork = clockwork or heads.Clockwork()
+        self._memory = memory or heads.QueueMemory()
 
     def within(self, workspace: Workspace) -> SqlStore:
         """The same store for another workspace; it is closed with this one."""
-        return SqlStore(self._driver, workspace, self._policy, by=self._by, clockwork=self._clockwork)
+        return SqlStore(self._driver, workspace, self._policy, by=self._by, memory=self._memory)
 
     def signed(self, by: str) -> SqlStore:
         """The same store, used by somebody else than who runs this process."""
-        return SqlStore(self._driver, self.workspace, self._policy, self._call, by, self._clockwork)
+        return SqlStore(self._driver, self.workspace, self._policy, self._call, by, self._memory)
 
     def once(self, call: Call) -> SqlStore:
         """The same store, for this one call of a verb that writes and is not idempotent by itself."""
-        return SqlStore(self._driver, self.workspace, self._policy, call, self._by, self._clockwork)
+        return SqlStore(self._driver, self.workspace, self._policy, call, self._by, self._memory)
 
     def _read(self) -> Scope:
         return Scope(self._driver.read(), self.workspace, self._policy, self.where, self._by)
@@ -301,7 +301,18 @@ class SqlStore(HookVerbs):
             return turns.head_of_session(s, sessions.get(s, session_id))
 
     def claim_turn(self, request: ClaimRequest) -> Claim | None:
-        return self._write(claims.claim, request, self._clockwork)
+        queue = self.workspace, request.runtime.provider
+        looks_first = self._driver.one_writer and self._call is None and self._memory.was_empty(*queue)
+        if looks_first and self._finds_nothing(request):
+            return None
+        claim = self._write(claims.claim, request, self._memory)
+        self._memory.note_claim(*queue, got_nothing=claim is None)
+        return claim
+
+    def _finds_nothing(self, request: ClaimRequest) -> bool:
+        """A look that keeps no writer waiting: idle workers do nothing else."""
+        with self._read() as s:
+            return heads.nothing_for(s, request, self._memory)
 
     def watch_queue(self) -> QueueWatch:
         return self._driver.watch(self.workspace, self._has_ready_turns)

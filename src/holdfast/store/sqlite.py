@@ -51,6 +51,8 @@ def _decode(raw: bytes) -> str:
 class SqliteDriver:
     """``path`` None is a database in memory that lives as long as the driver."""
 
+    one_writer = True
+
     def __init__(self, path: Path | None, clock: Clock, *, durability: str = "full") -> None:
         self.path = path
         self.now = clock
@@ -179,8 +181,8 @@ class SqliteTransaction:
         self._connection = connection = self._driver.borrow()
         self._sql = connection.sql
         try:
+            self._driver.check_file()
             if self._writes:
-                self._driver.check_file()
                 _begin_write(connection)
             else:
                 self._sql.execute("BEGIN")

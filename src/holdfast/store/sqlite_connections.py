@@ -100,7 +100,9 @@ class FileConnector:
         return connection
 
     def check_file(self) -> None:
-        """What is written into a file that nobody can find any more is lost: no more than what a moment writes."""
+        """What is written into a file that nobody can find any more is lost: no more than what a moment writes.
+        Whoever reads there would wait in vain for what others write.
+        """
         now = time.monotonic()
         if now - self._looked_at >= FILE_LOOK_SECONDS:
             self._look_for_file()

@@ -111,11 +111,9 @@ class Judged:
     approval: Approval | None
 
 
-def claim(s: Scope, request: ClaimRequest, clock: heads.Clockwork) -> Claim | None:
-    leases.check_seconds(request.lease_seconds)
-    heads.check_affinity(request.affinity_seconds)
-    if clock.may_have_stepped(s.ws, request.runtime.provider, s.now):
-        heads.mend_waits(s, request.runtime.provider)
+def claim(s: Scope, request: ClaimRequest, memory: heads.QueueMemory) -> Claim | None:
+    heads.check_request(request)
+    heads.mend_waits(s, request.runtime.provider, memory)
     known = redeliver(s, request.key, request.runtime)
     if known is not None:
         return known

@@ -9,7 +9,7 @@ from holdfast.domain.policy import MAX_SECONDS
 from holdfast.domain.turns import AttemptCause, ClaimRequest, TurnStatus
 from holdfast.errors import InvalidInput
 from holdfast.store.driver import Row
-from holdfast.store.sql import attempts
+from holdfast.store.sql import attempts, leases
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.session_rows import COLUMNS
 from holdfast.store.sql.shapes import Shape
@@ -38,6 +38,9 @@ WITH due AS MATERIALIZED (
     ORDER BY wake_at LIMIT :limit FOR UPDATE SKIP LOCKED)
 UPDATE sessions SET ready_at = wake_at, wake_at = NULL
 WHERE workspace = :ws AND id IN (SELECT id FROM due)"""
+ANY_DUE = """
+SELECT 1 FROM sessions
+WHERE workspace = :ws AND head_provider = :provider AND wake_at IS NOT NULL AND wake_at <= :now LIMIT 1"""
 # heads that wait, and were put there at a time that has not come yet: the clock was set back since
 STEPPED = """
     SELECT id, conversation_id, head_seq, updated_at FROM sessions
@@ -170,33 +173,64 @@ def next_head(
     }  # fmt: skip
 
 
-def check_affinity(seconds: float | None) -> None:
-    if seconds is not None and not 0 <= seconds <= MAX_SECONDS:
+def check_request(request: ClaimRequest) -> None:
+    leases.check_seconds(request.lease_seconds)
+    affinity = request.affinity_seconds
+    if affinity is not None and not 0 <= affinity <= MAX_SECONDS:
         raise InvalidInput("affinity_seconds", f"must be from 0 to {MAX_SECONDS:g}")
 
 
-class Clockwork:
-    """What a store has seen of its clock: whether it may have been set back since the last look."""
+class QueueMemory:
+    """What a store remembers from one claim to the next, for each workspace and provider."""
 
     def __init__(self) -> None:
-        self._seen: dict[tuple[str, str], int] = {}  #: by workspace and provider
+        self._clock: dict[tuple[str, str], int] = {}
+        self._empty: set[tuple[str, str]] = set()
 
-    def may_have_stepped(self, workspace: str, provider: str, now: int) -> bool:
-        """Nobody knows what it was before the first look."""
-        queue = workspace, provider
-        before, self._seen[queue] = self._seen.get(queue), now
-        return before is None or now < before - SECOND
+    def clock_may_have_stepped(self, workspace: str, provider: str, now: int) -> bool:
+        """Back, since the last claim. True until ``set_clock``; before the first claim nobody knows."""
+        before = self._clock.get((workspace, provider))
+        if before is None or now < before - SECOND:
+            return True
+        self.set_clock(workspace, provider, now)
+        return False
+
+    def set_clock(self, workspace: str, provider: str, now: int) -> None:
+        self._clock[workspace, provider] = now
+
+    def was_empty(self, workspace: str, provider: str) -> bool:
+        """The last claim got nothing: then it pays to look before the next one."""
+        return (workspace, provider) in self._empty
+
+    def note_claim(self, workspace: str, provider: str, *, got_nothing: bool) -> None:
+        (self._empty.add if got_nothing else self._empty.discard)((workspace, provider))
 
 
-def mend_waits(s: Scope, provider: str) -> None:
+def mend_waits(s: Scope, provider: str, memory: QueueMemory) -> None:
     """A wait lasts as long as it was asked for, though the clock was set back meanwhile: it begins again."""
+    if not memory.clock_may_have_stepped(s.ws, provider, s.now):
+        return
     ahead = after(s.now, _STEP_SECONDS)
     for statement in (SHIFT_TURNS, SHIFT_HEADS, SHIFT_KEPT):
         s.run(statement, provider=provider, now=s.now, ahead=ahead)
+    memory.set_clock(s.ws, provider, s.now)
 
 
 def any_ready(s: Scope) -> bool:
     return s.one(ANY_READY) is not None
+
+
+def nothing_for(s: Scope, request: ClaimRequest, memory: QueueMemory) -> bool:
+    """Only reads. True: a claim would get nothing, and change nothing."""
+    check_request(request)
+    provider = request.runtime.provider
+    return not (
+        request.session_id is not None
+        or memory.clock_may_have_stepped(s.ws, provider, s.now)
+        or attempts.open_claim(s, request.key) is not None
+        or s.one(ANY_DUE, provider=provider, now=s.now) is not None
+        or pick(s, request) is not None
+    )
 
 
 def wake(s: Scope, provider: str) -> None:
