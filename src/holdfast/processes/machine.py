@@ -59,8 +59,9 @@ class Machine:
         if self.folder is not None:
             path = self._word_of(owner)
             with suppress(OSError):
-                path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-                path.touch()
+                if not _renewed(path):
+                    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                    path.touch()
         return owner
 
     def is_gone(self, owner: str) -> bool:
@@ -130,6 +131,15 @@ class Machine:
     def _file(self, name: str) -> Path:
         assert self.folder is not None
         return self.folder / _LEASES / hashlib.sha256(name.encode(errors="surrogatepass")).hexdigest()[:32]
+
+
+def _renewed(path: Path) -> bool:
+    """False if there is no such file. An idle worker leaves word once a second: one step is enough then."""
+    try:
+        os.utime(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def describe_owner(owner: str) -> str:

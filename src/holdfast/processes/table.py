@@ -8,6 +8,7 @@ import re
 import subprocess
 import time
 from collections.abc import Iterable, Iterator
+from io import FileIO
 from pathlib import Path
 
 from holdfast.domain.records import record
@@ -35,25 +36,32 @@ class Process:
 def processes() -> Iterator[Process]:
     """Every living process that we may see."""
     if ON_LINUX:
-        with os.scandir(_PROC) as entries:
-            pids = [int(entry.name) for entry in entries if entry.name.isdecimal()]
-        listed: Iterable[Process | None] = map(_read_process, pids)
+        listed: Iterable[Process | None] = map(_read_process, _pids())
     else:
         listed = ask_ps("-A")
     return (process for process in listed if process and not process.has_ended)
 
 
+def _pids() -> list[int]:
+    with os.scandir(_PROC) as entries:
+        return [int(entry.name) for entry in entries if entry.name.isdecimal()]
+
+
 def carries(pid: int, marker: str) -> bool:
     """Was it started with this marker? Only Linux tells, and only of processes that are our own."""
-    return f"{MARKER}={marker}".encode() in _environ(pid)
+    return f"{MARKER}={marker}".encode() in _environ(pid).split(b"\0")
 
 
 def carried_markers() -> dict[str, set[int]]:
     """The markers that running processes were started with, and the groups that those are in: see ``carries``."""
     name = f"{MARKER}=".encode()
     found: dict[str, set[int]] = {}
-    for process in processes():
-        for variable in _environ(process.pid):
+    for pid in _pids() if ON_LINUX else ():
+        environ = _environ(pid)
+        process = _read_process(pid) if name in environ else None
+        if process is None or process.has_ended:
+            continue
+        for variable in environ.split(b"\0"):
             if variable.startswith(name):
                 found.setdefault(variable.removeprefix(name).decode(errors="replace"), set()).add(
                     process.group
@@ -93,13 +101,15 @@ def _name(pid: int) -> str:
         return "a program"
 
 
-def _environ(pid: int) -> list[bytes]:
+def _environ(pid: int) -> bytes:
+    """Every process of the machine comes by, in every worker: the plainest way to read a file is the cheapest."""
     if not ON_LINUX:
-        return []
+        return b""
     try:
-        return (_PROC / str(pid) / "environ").read_bytes().split(b"\0")
+        with FileIO(f"{_PROC}/{pid}/environ") as file:
+            return file.readall()
     except OSError:
-        return []
+        return b""
 
 
 def _read_process(pid: int) -> Process | None:

@@ -21,6 +21,8 @@ from holdfast.store.contract import QueueWatch
 LOOK_SECONDS = 0.02
 #: where the kernel tells when a file was written to: some file systems do not
 TOLD_LOOK_SECONDS = 1.0
+#: the longest rest between two looks while others write all the time; many who watch would be in their way
+BUSY_LOOK_SECONDS = 0.1
 _MODIFIED, _CREATED, _MOVED_HERE = 0x2, 0x100, 0x80
 
 Lend = Callable[[], AbstractContextManager[sqlite3.Connection]]
@@ -79,6 +81,7 @@ class FileNews:
         return FileNews.of(self._folder)
 
     def wait(self, seconds: float) -> None:
+        """Until something was written since the last call, or the time is over."""
         with self._in_use:
             if self._told < 0:
                 return
@@ -120,6 +123,7 @@ class CommitWatch(QueueWatch):
         self._release = release
         self._closed = threading.Event()
         self._looking = threading.Lock()
+        self._rest = 0.0
         self._seen = self._look()
         _watches.add(self)
 
@@ -135,14 +139,16 @@ class CommitWatch(QueueWatch):
         return False
 
     def _pause(self, longest: float) -> None:
-        """Two looks are never closer to each other than without news: a busy database tells of each write."""
+        """A busy database tells of each write: the longer that goes on, the longer the rest before the next look."""
         if self._news is None:
             self._closed.wait(min(longest, LOOK_SECONDS))
             return
+        if self._rest:
+            self._closed.wait(min(self._rest, longest))
+        began = time.monotonic()
         self._news.wait(min(longest, TOLD_LOOK_SECONDS))
-        early = self._looked_at + LOOK_SECONDS - time.monotonic()
-        if early > 0:
-            self._closed.wait(min(early, longest))
+        is_busy = time.monotonic() - began < BUSY_LOOK_SECONDS
+        self._rest = min(max(2 * self._rest, LOOK_SECONDS), BUSY_LOOK_SECONDS) if is_busy else 0.0
 
     def close(self) -> None:
         self._closed.set()
@@ -170,7 +176,6 @@ class CommitWatch(QueueWatch):
 
     def _look(self) -> tuple[sqlite3.Connection, int]:
         """The numbers of two connections have nothing to do with each other."""
-        self._looked_at = time.monotonic()
         with self._lend() as sql:
             return sql, self._count(sql)
 

@@ -113,6 +113,30 @@ class ClaimContract:
 
         assert [known.last_seen_at for known in store.runtimes() if known.id == THERE.id] == [at]
 
+    def test_the_workers_of_one_machine_do_not_all_write_that_they_are_there(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        at = clock()
+        store.register_runtime(THERE)
+        clock.advance(4)
+        store.register_runtime(THERE)
+        assert [known.last_seen_at for known in store.runtimes() if known.id == THERE.id] == [at]
+
+        updated = replace(THERE, version="9.9.9")
+        store.register_runtime(updated)
+
+        assert [known.runtime for known in store.runtimes() if known.id == THERE.id] == [updated]
+
+    def test_a_runtime_is_seen_again_though_the_clock_was_set_back(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        store.register_runtime(THERE)
+        at = clock.advance(-3600)
+
+        store.register_runtime(THERE)
+
+        assert [known.last_seen_at for known in store.runtimes() if known.id == THERE.id] == [at]
+
     # --- one claimer only ---
 
     def test_claimers_at_the_same_time_never_get_the_same_turn(self, store: Store) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.clock import after
 from holdfast.domain.ids import RuntimeId
 from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.errors import NotFound
@@ -16,9 +17,12 @@ INSERT INTO runtimes (workspace, id, machine, provider, distribution, home, vers
 VALUES (:ws, :id, :machine, :provider, :distribution, :home, :version, :capabilities, :now, :now)
 ON CONFLICT (workspace, id) DO {action}"""
 ADD = KNOW.format(action="NOTHING")
+# many workers of one machine are one runtime: what one of them has just said, the others need not write again
 REGISTER = KNOW.format(
-    action="UPDATE SET version = excluded.version, capabilities = excluded.capabilities, "
-    "last_seen_at = excluded.last_seen_at"
+    action="""UPDATE SET version = excluded.version, capabilities = excluded.capabilities,
+    last_seen_at = excluded.last_seen_at
+WHERE runtimes.last_seen_at NOT BETWEEN :just_now AND :now OR runtimes.capabilities <> excluded.capabilities
+    OR COALESCE(runtimes.version, '') <> COALESCE(excluded.version, '')"""
 )
 COLUMNS = "machine, provider, distribution, home, capabilities, version"
 RUNTIME = f"""
@@ -27,6 +31,9 @@ WHERE workspace = :ws AND id = :id"""
 RUNTIMES = f"""
 SELECT {COLUMNS}, last_seen_at FROM runtimes
 WHERE workspace = :ws ORDER BY provider, machine, id"""
+
+#: a runtime was seen at most so long after the moment that is recorded
+_EXACT_TO_SECONDS = 5.0
 
 _SHAPE = Shape("runtimes", COLUMNS, "version")
 _KNOWN = Shape("runtimes", f"{COLUMNS}, last_seen_at", "version")
@@ -38,6 +45,7 @@ def register(s: Scope, runtime: Runtime, *, refresh: bool) -> RuntimeId:
         REGISTER if refresh else ADD, id=runtime_id, machine=runtime.machine,
         provider=runtime.provider, distribution=runtime.distribution, home=runtime.home,
         version=runtime.version, capabilities=codec.encode_capabilities(runtime.capabilities), now=s.now,
+        just_now=after(s.now, -_EXACT_TO_SECONDS),
     )  # fmt: skip
     return runtime_id
 
