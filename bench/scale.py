@@ -23,6 +23,7 @@ class Scale:
     shifts: int  #: of each crew of workers
     shift_seconds: float
     wakes: int  #: turns that an idle worker is woken for
+    idle_seconds: float  #: in which idle workers are watched
     queued_sessions: int  #: of a long queue
 
 
@@ -40,6 +41,7 @@ FULL = Scale(
     shifts=6,
     shift_seconds=0.6,
     wakes=200,
+    idle_seconds=60.0,
     queued_sessions=10_000,
 )
 QUICK = Scale(
@@ -56,6 +58,7 @@ QUICK = Scale(
     shifts=2,
     shift_seconds=0.3,
     wakes=20,
+    idle_seconds=4.0,
     queued_sessions=1_000,
 )
 
