@@ -139,6 +139,43 @@ def test_with_a_token_others_are_let_in_by_any_name_but_not_their_pages(
         assert (response.status, problem["code"]) == (403, "foreign_origin")
 
 
+def test_behind_a_proxy_pages_of_exactly_the_public_origins_are_answered(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = {"Authorization": f"Bearer {make(store, 'reader')}", "Host": "127.0.0.1:8787"}
+
+    def asked(url: str, **headers: str) -> int:
+        return ask(url, "GET", "/readyz", headers=known | headers)[0].status
+
+    public = "https://fleet.example,https://fleet.example:8443"
+    monkeypatch.setenv("HOLDFAST_SERVER__PUBLIC_ORIGINS", public)
+    with server("--url", store) as (url, _):
+        assert asked(url) == 200, "a program names no origin"
+        assert asked(url, Origin="https://fleet.example") == 200
+        assert asked(url, Origin="https://fleet.example:8443") == 200
+        for origin in ("http://fleet.example", "https://fleet.example:444", "http://127.0.0.1:8787", "null"):
+            response, problem = ask(url, "GET", "/readyz", headers={**known, "Origin": origin})
+            assert (response.status, problem["code"]) == (403, "foreign_origin"), origin
+        site = {"Sec-Fetch-Site": "cross-site"}
+        assert asked(url, Origin="https://fleet.example", **site) == 403
+    monkeypatch.delenv("HOLDFAST_SERVER__PUBLIC_ORIGINS")
+    with server("--url", store) as (url, _):
+        assert asked(url, Origin="https://fleet.example") == 403, "nobody has said that it is its own"
+        assert asked(url, Origin="http://127.0.0.1:8787") == 200
+
+
+def test_a_server_does_not_begin_with_an_origin_that_no_browser_sends(store: str) -> None:
+    env = {"HOLDFAST_SERVER__PUBLIC_ORIGINS": "https://fleet.example/"}
+    ended = holdfast("serve", "--port", "0", "--url", store, env=env)
+
+    assert ended.code == 2
+    told = ended.one_line_error()
+    assert (
+        "HOLDFAST_SERVER__PUBLIC_ORIGINS: server.public_origins must be origins as browsers send them" in told
+    )
+    assert "has more than a scheme, a host and a port" in told
+
+
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"])
 def test_a_proxy_before_a_server_without_tokens_lets_nobody_in(store: str, header: str) -> None:
     with server("--url", store) as (url, _):

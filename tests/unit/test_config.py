@@ -87,6 +87,9 @@ def value_of(settings: Settings, key: Key) -> object:
     return getattr(rules, name)
 
 
+OTHER_LISTS = {"server.public_origins": {"https://another.example", "http://10.0.0.7:8080"}}
+
+
 def another_value(key: Key) -> object:
     if key.name == "token":
         return make_token(Role.READER, "a", None, bytes(ENTROPY))[1]
@@ -105,7 +108,7 @@ def another_value(key: Key) -> object:
         case float():
             return round(key.default * 1.01, 4)
         case frozenset():
-            return frozenset(sorted(key.default)[1:] or {"another"})
+            return frozenset(sorted(key.default)[1:] or OTHER_LISTS.get(key.name, {"another"}))
         case dict():
             return {"reviewer": False, "planner": True}
         case _:
@@ -554,6 +557,48 @@ def test_no_message_shows_a_password(machine: Machine, name: str, url: str) -> N
     if name not in ("url", "approvals.allow_hooks"):  # which are right with it
         error = machine.fail(flags={name: url})
         assert SECRET not in f"{error} {error.details} {error.__cause__}"
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://fleet.example", "http://fleet.example:8080", "https://10.0.0.7", "http://[::1]:8787"]
+)
+def test_an_origin_is_taken_as_browsers_send_it(machine: Machine, origin: str) -> None:
+    assert machine.load(HOLDFAST_SERVER__PUBLIC_ORIGINS=origin).policy.server.public_origins == {origin}
+
+
+@pytest.mark.parametrize(
+    ("origin", "wrong"),
+    [
+        ("fleet.example", "does not begin with http:// or https://"),
+        ("fleet.example:8787", "does not begin with http:// or https://"),
+        ("//fleet.example", "does not begin with http:// or https://"),
+        ("ftp://fleet.example", "does not begin with http:// or https://"),
+        ("https://", "does not begin with http:// or https:// and a host"),
+        ("null", "does not begin with http:// or https://"),
+        ("*", "does not begin with http:// or https://"),
+        ("https://fleet.example/", "has more than a scheme, a host and a port"),
+        ("https://fleet.example/holdfast", "has more than a scheme, a host and a port"),
+        ("https://fleet.example?a=b", "has more than a scheme, a host and a port"),
+        (f"https://ada:{SECRET}@fleet.example", "has more than a scheme, a host and a port"),
+        ("https://fleet.example:443", "names the usual port"),
+        ("http://fleet.example:80", "names the usual port"),
+        ("https://fleet.example:99999", "is no address"),
+        ("https://fleet.example:", "is written in another way"),
+        ("https://fleet.example:08787", "is written in another way"),
+        ("https://Fleet.example", "is written in another way"),
+        ("HTTPS://fleet.example", "is written in another way"),
+        ("https://flëet.example", "is written in another way"),
+        ("https://fleet example", "is written in another way"),
+    ],
+)
+def test_what_no_browser_sends_as_an_origin_is_refused_in_words(
+    machine: Machine, origin: str, wrong: str
+) -> None:
+    error = machine.fail(flags={"server.public_origins": ["https://right.example", origin]})
+
+    assert error.problem.startswith("server.public_origins must be origins as browsers send them")
+    assert wrong in error.problem
+    assert SECRET not in str(error)
 
 
 def test_settings_do_not_show_addresses_when_printed(machine: Machine) -> None:

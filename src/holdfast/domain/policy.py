@@ -278,6 +278,20 @@ class NotifyPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerPolicy:
+    """What ``holdfast serve`` has to be told of the place it runs in."""
+
+    #: the origins that browsers know it by, if a proxy before it has another name or does TLS; empty: its own
+    public_origins: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "public_origins", frozenset(self.public_origins))
+        for wrong in filter(None, map(_wrong_with_origin, sorted(self.public_origins))):
+            problem = f"must be origins as browsers send them, such as https://fleet.example: one {wrong}"
+            raise InvalidRule(problem, "public_origins")
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """All rules; each field is a table of the configuration file (``continue_`` is ``[continue]``)."""
 
@@ -289,9 +303,10 @@ class Policy:
     context: ContextPolicy = field(default_factory=ContextPolicy)
     approvals: ApprovalPolicy = field(default_factory=ApprovalPolicy)
     notify: NotifyPolicy = field(default_factory=NotifyPolicy)
+    server: ServerPolicy = field(default_factory=ServerPolicy)
 
 
-# What only those need who want notices is imported there.
+# What only those need who want notices or a server is imported there.
 
 
 def _has_words(command: str) -> bool:
@@ -312,6 +327,28 @@ def _is_address(text: str) -> bool:
         return url.scheme in ("http", "https") and bool(url.hostname)
     except ValueError:
         return False
+
+
+def _wrong_with_origin(text: str) -> str | None:
+    """In words that do not repeat it: an address may hold a password. Browsers send one form only (RFC 6454, 6.2)."""
+    from urllib.parse import urlsplit
+
+    try:
+        url = urlsplit(text)
+        host, port = url.hostname, url.port
+    except ValueError:
+        return "is no address"
+    if url.scheme not in ("http", "https") or not host:
+        return "does not begin with http:// or https:// and a host"
+    if url.username is not None or text.partition("://")[2] != url.netloc:
+        return "has more than a scheme, a host and a port"
+    if port == {"http": 80, "https": 443}[url.scheme]:
+        return "names the usual port, which browsers leave out"
+    bare = f"[{host}]" if ":" in host else host
+    written = f"{url.scheme}://{bare}" + ("" if port is None else f":{port}")
+    if text != written or not text.isascii() or not text.isprintable() or " " in text:
+        return "is written in another way: lower case, letters of ASCII, no blanks"
+    return None
 
 
 # The comparisons are written so that NaN fails them.

@@ -31,7 +31,9 @@ from holdfast.web.watching import Watch
 _VERSION = "/v1"
 
 
-def create_app(workspaces: Workspaces, callers: Callers, rates: Rates) -> FastAPI:
+def create_app(
+    workspaces: Workspaces, callers: Callers, rates: Rates, public_origins: frozenset[str] = frozenset()
+) -> FastAPI:
     app = FastAPI(
         title="Holdfast",
         version=__version__,
@@ -45,7 +47,7 @@ def create_app(workspaces: Workspaces, callers: Callers, rates: Rates) -> FastAP
     app.state.streams = events.Streams()
     app.state.queues = queue_news.Queues()
     app.state.meters = meters = metrics.Meters()
-    app.add_middleware(Door, callers=callers, rates=rates)
+    app.add_middleware(Door, callers=callers, rates=rates, public_origins=public_origins)
     app.add_middleware(Watch, meters=meters)
     answer_with_problems(app)
     # first, as routes are looked through in their order; described below, by hand

@@ -69,7 +69,11 @@ class Door:
     Sec-Fetch-Site). And a proxy that was put before it too early would let in everyone. None of them gets in.
     """
 
-    def __init__(self, app: ASGIApp, callers: Callers, rates: Rates) -> None:
+    def __init__(
+        self, app: ASGIApp, callers: Callers, rates: Rates, public_origins: frozenset[str] = frozenset()
+    ) -> None:
+        """``public_origins``: if there are any, pages of exactly these are answered, and of no other."""
+        self._public_origins = public_origins
         self._app = app
         self._callers = callers
         self._rates = rates
@@ -148,7 +152,7 @@ class Door:
                 return _too_many(wait)
         scope.setdefault("state", {})["caller"] = caller
         refused = _not_from_here(headers) if caller is ANYONE else None
-        return refused or _foreign_page(headers) or _not_json(scope["method"], headers)
+        return refused or _foreign_page(headers, self._public_origins) or _not_json(scope["method"], headers)
 
 
 def is_loopback(host: str) -> bool:
@@ -176,13 +180,19 @@ def _not_from_here(headers: Headers) -> Response | None:
     return _foreign_origin()
 
 
-def _foreign_page(headers: Headers) -> Response | None:
-    """A page on another port or scheme is another's. Behind a proxy only that knows the scheme."""
-    own = [host.lower() for host in headers.getlist("host")]
-    sites = headers.getlist("sec-fetch-site")
-    if all([_place(origin)] == own for origin in headers.getlist("origin")) and _OWN_PAGES.issuperset(sites):
-        return None
-    return _foreign_origin()
+def _foreign_page(headers: Headers, public_origins: frozenset[str]) -> Response | None:
+    """A page on another host, port or scheme is another's.
+
+    Nobody but the proxy knows the scheme, unless ``public_origins`` say it: then the request's Host counts for
+    nothing, which a proxy may have changed.
+    """
+    origins, sites = headers.getlist("origin"), headers.getlist("sec-fetch-site")
+    if public_origins:
+        is_own = public_origins.issuperset(origins)
+    else:
+        own = [host.lower() for host in headers.getlist("host")]
+        is_own = all([_place(origin)] == own for origin in origins)
+    return None if is_own and _OWN_PAGES.issuperset(sites) else _foreign_origin()
 
 
 def _foreign_origin() -> Response:

@@ -45,7 +45,8 @@ def serve_until_stopped(holdfast: Holdfast, at: Listening, announce: Callable[[s
     if not is_loopback(at.host) and not callers.need_tokens():
         words = "others are let in with tokens only; make one first: holdfast token create --role admin"
         raise InvalidInput("host", f"{at.host!r} is not a loopback address: {words}")
-    app = create_app(Workspaces(store.workspace, holdfast.within), callers, Rates(at.rate))
+    origins = holdfast.policy.server.public_origins
+    app = create_app(Workspaces(store.workspace, holdfast.within), callers, Rates(at.rate), origins)
     host = at.host
     with listen(host, at.port) as listening:
         shown = f"[{host}]" if ":" in host else host
