@@ -311,7 +311,7 @@ def test_the_tokens_of_one_workspace_leave_room_for_another() -> None:
 def test_the_tokens_of_one_workspace_leave_large_answers_to_another() -> None:
     async def crowd() -> Visits:
         visits = Visits()
-        many = [asyncio.create_task(visits.visit(token, "/v1/store/turns")) for token in (1, 2, 3, 4, 5)]
+        many = [asyncio.create_task(visits.visit(token, "/v1/store/turns")) for token in range(1, 10)]
         await settled()
         assert visits.under_way == large_answers.MOST_OF_WORKSPACE
         other = asyncio.create_task(visits.visit(200, "/v1/store/turns"))

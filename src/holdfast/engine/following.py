@@ -7,8 +7,10 @@ from typing import NamedTuple
 
 from holdfast.domain.turns import Event, Turn
 from holdfast.store.contract import Store
+from holdfast.store.pages import Pace
 
-_PAGE = 500
+#: of events at a time; one may have 32 KiB
+_PAGE = 64
 
 
 class Place(NamedTuple):
@@ -43,6 +45,8 @@ def is_over(store: Store, session_id: str, only: int | None = None) -> bool:
 
 
 def _turns(store: Store, session_id: str, after: int) -> Iterator[Turn]:
-    while found := store.turns(session_id, after=after, limit=_PAGE):
+    pace = Pace()
+    while found := store.turns(session_id, after=after, limit=pace.size):
         yield from found
+        pace.adapt(found)
         after = found[-1].seq

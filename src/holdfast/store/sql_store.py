@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import Concatenate, ParamSpec, TypeVar
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from holdfast.clock import Instant
 from holdfast.domain.approvals import Answer, Approval, NewApproval
@@ -82,6 +82,7 @@ from holdfast.store.sql import (
     lifecycle,
     observed,
     observed_rows,
+    parts,
     phase_changes,
     pointers,
     provider_sessions,
@@ -181,8 +182,7 @@ class SqlStore(HookVerbs):
             return phase_changes.of_session(s, session_id)
 
     def trail(self, session_id: str, *, after: int = 0, limit: int = 1000) -> tuple[SessionChange, ...]:
-        check_whole("after", after)
-        check_whole("limit", limit)
+        _check_numbers(after=after, limit=limit)
         with self._read() as s:
             return phase_changes.trail(s, session_id, after, limit)
 
@@ -240,14 +240,10 @@ class SqlStore(HookVerbs):
         limit: int | None = None,
         unsent: bool = True,
     ) -> tuple[HistoryTurn, ...]:
-        check_whole("first", first)
-        for field, given in (("last", last), ("limit", limit)):
-            if given is not None:
-                check_whole(field, given)
+        _check_numbers(first=first, last=last, limit=limit)
         with self._read() as s:
             conversation = history.get(s, conversation_id)
-            past = history.LAST_SEQ
-            up_to, at_most = (past if given is None else given for given in (last, limit))
+            up_to, at_most = (history.LAST_SEQ if given is None else given for given in (last, limit))
             return tuple(history.read(s, conversation, first=first, last=up_to, limit=at_most, unsent=unsent))
 
     def edit_turn(
@@ -283,16 +279,15 @@ class SqlStore(HookVerbs):
             return turns.get(s, conversation_id, seq)
 
     def turns(self, session_id: str, *, after: int = 0, limit: int = 1000) -> tuple[Turn, ...]:
-        check_whole("after", after)
-        check_whole("limit", limit)
+        _check_numbers(after=after, limit=limit)
         with self._read() as s:
             return turns.of_session(s, sessions.get(s, session_id), after, limit)
 
     def newest_turns(
         self, session_id: str, limit: int, *, before: int | None = None, dropped: bool = True
     ) -> tuple[Turn, ...]:
-        check_whole("limit", limit)
-        up_to = history.LAST_SEQ if before is None else check_whole("before", before)
+        _check_numbers(limit=limit, before=before)
+        up_to = history.LAST_SEQ if before is None else before
         with self._read() as s:
             return turns.newest_of_session(s, sessions.get(s, session_id), up_to, limit, dropped=dropped)
 
@@ -424,14 +419,20 @@ class SqlStore(HookVerbs):
     def events(
         self, conversation_id: str, seq: int, *, after: tuple[int, int] = (0, 0), limit: int = 1000
     ) -> tuple[tuple[int, Event], ...]:
-        for field, number in (("after", after[0]), ("after", after[1]), ("limit", limit)):
-            check_whole(field, number)
+        _check_numbers(after=after, limit=limit)
         with self._read() as s:
             return event_rows.of_turn(s, conversation_id, seq, after, limit)
 
     def newest_events(self, conversation_id: str, seq: int, limit: int) -> tuple[tuple[int, Event], ...]:
         with self._read() as s:
             return event_rows.newest(s, conversation_id, seq, limit)
+
+    def in_parts(self, verb: str, arguments: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+        """The answer of a verb of ``parts.VERBS``, a part at a time. Nothing is locked or kept open between two."""
+        _check_numbers(
+            **{name: arguments.get(name) for name in ("first", "last", "limit", "before", "after")}
+        )
+        return parts.VERBS[verb](self._read, **arguments)
 
     def late_reports(self, conversation_id: str) -> tuple[LateReport, ...]:
         with self._read() as s:
@@ -563,3 +564,10 @@ class SqlStore(HookVerbs):
 
     def close(self) -> None:
         self._driver.close()
+
+
+def _check_numbers(**given: int | tuple[int, int] | None) -> None:
+    for field, numbers in given.items():
+        for number in numbers if isinstance(numbers, tuple) else (numbers,):
+            if number is not None:
+                check_whole(field, number)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, cast
 
 from holdfast.domain.delegations import DelegationEnd, NewDelegation, Question
@@ -19,10 +19,10 @@ def confined(caller: Caller, holdfast: Holdfast) -> Holdfast:
     """As it is to anyone but an agent."""
     if caller.role is not Role.AGENT or caller.session_id is None:
         return holdfast
-    return Holdfast(cast(Store, _Confined(holdfast.store, caller.session_id)), holdfast.policy)
+    return Holdfast(cast(Store, Confined(holdfast.store, caller.session_id)), holdfast.policy)
 
 
-class _Confined:
+class Confined:
     """A store of which every verb is about one session, or what was delegated from it."""
 
     def __init__(self, store: Store, session_id: str) -> None:
@@ -33,8 +33,7 @@ class _Confined:
         verb = verbs().get(name)
         if verb is None:
             return getattr(self._store, name)
-        if not may(Role.AGENT, name):
-            raise Forbidden(f"a token of the role {Role.AGENT} does not do {name}", role=Role.AGENT.value)
+        self._check_role(name)
         call: Callable[..., Any] = getattr(self._store, name)
 
         def checked(*args: Any, **kwargs: Any) -> Any:
@@ -50,6 +49,17 @@ class _Confined:
             return answer
 
         return checked
+
+    def in_parts(self, name: str, arguments: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+        """See ``SqlStore.in_parts``."""
+        self._check_role(name)
+        self._check(name, arguments)
+        found: Iterator[tuple[Any, ...]] = cast(Any, self._store).in_parts(name, arguments)
+        return found
+
+    def _check_role(self, name: str) -> None:
+        if not may(Role.AGENT, name):
+            raise Forbidden(f"a token of the role {Role.AGENT} does not do {name}", role=Role.AGENT.value)
 
     def _check(self, name: str, given: Mapping[str, Any]) -> None:
         if "session_id" in given or name == "approvals":

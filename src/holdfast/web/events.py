@@ -36,7 +36,8 @@ LOOK_SECONDS: Final = 1.0
 SIGN_SECONDS: Final = 15.0
 #: then the stream ends, and whoever still listens comes back with the last id
 _LONGEST_SECONDS: Final = 600.0
-_PAGE: Final = 500
+#: kept for a caller who takes them slowly
+_PAGE: Final = 64
 _PLACE: Final = re.compile(r"(\d{1,15})-(\d{1,15})-(\d{1,15})\Z", re.ASCII)
 
 

@@ -1,4 +1,7 @@
-"""Owns how many large answers are made and sent at the same time: so that no reader fills the server's memory."""
+"""Owns how many large answers are made and sent at the same time: so that no reader fills the server's memory.
+
+Most of them are read and sent in parts (``store_calls``), so that each takes a few megabytes, however long it is.
+"""
 
 from __future__ import annotations
 
@@ -15,9 +18,9 @@ _VERBS: Final = "attempts|events|history|late_reports|newest_events|newest_turns
 #: where whole texts are asked for, as many as there are; the stream of events sends a page at a time
 _LARGE: Final = re.compile(rf".*/v1/(?:store/(?:{_VERBS})|sessions/[^/]+/(?:history|turns))/?\Z")
 #: for all callers, for those of one workspace, and for one of them
-MOST: Final = 6
-MOST_OF_WORKSPACE: Final = 4
-MOST_OF_ONE: Final = 2
+MOST: Final = 12
+MOST_OF_WORKSPACE: Final = 8
+MOST_OF_ONE: Final = 4
 #: how many of one caller may wait for their turn, and for how long
 MOST_WAITING: Final = 40
 WAIT_SECONDS: Final = 20.0

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, model_validator
 
+from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.decisions import decision_document
 from holdfast.domain.metadata import MAX_PAIRS, parse_pairs
 from holdfast.domain.numbers import MOST
@@ -23,7 +25,7 @@ from holdfast.engine.holdfast import Holdfast
 from holdfast.store.wire import MAX_WORD, check_json
 from holdfast.web.access import Guarded
 from holdfast.web.keys import ServedOnce
-from holdfast.web.limits import MAX_SHOWN
+from holdfast.web.limits import MAX_SHOWN, shown
 from holdfast.web.serving import Served
 
 router = APIRouter(tags=["sessions"], prefix="/sessions", route_class=Guarded)
@@ -143,15 +145,20 @@ def history(
     limit: Limit = 50,
     before: Annotated[int | None, Query(ge=2, le=MOST)] = None,
 ) -> Document:
-    """The newest turns of the conversation as it stands, oldest first.
+    """The newest turns of the conversation as it stands, oldest first; fewer than ``limit`` if they are long.
 
     ``next_before`` leads to those that came before them, and is null where it begins.
     """
-    turns = holdfast.history(holdfast.find(session), limit, before=before)
-    begins = len(turns) < limit or turns[0].seq == 1
+    found = holdfast.find(session)
+
+    def earlier(count: int, than: HistoryTurn | None) -> Sequence[HistoryTurn]:
+        return holdfast.history(found, count, before=before if than is None else than.seq)[::-1]
+
+    turns = [*shown(earlier, limit)]
+    begins = not turns or turns[-1].seq == 1 or not earlier(1, turns[-1])
     return {
-        "turns": [history_turn_document(turn) for turn in turns],
-        "next_before": None if begins else turns[0].seq,
+        "turns": [history_turn_document(turn) for turn in reversed(turns)],
+        "next_before": None if begins else turns[-1].seq,
     }
 
 

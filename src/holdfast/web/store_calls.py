@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final, NoReturn
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from typing import Any, Final, NoReturn, cast
 
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
 from holdfast.domain.approvals import Answer
 from holdfast.domain.ids import MAX_ID
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.store.contract import Store
 from holdfast.store.http_store import KEY_HEADER
+from holdfast.store.sql import parts
+from holdfast.store.sql_store import SqlStore
 from holdfast.store.verbs import HAPPENS_AGAIN, Verb, verbs
 from holdfast.web.access import caller_of, check_call, check_caller
-from holdfast.web.confined import confined
+from holdfast.web.confined import Confined, confined
 from holdfast.web.keys import once
 from holdfast.web.limits import check_arguments
 from holdfast.web.problems import ANSWERS
@@ -25,6 +29,10 @@ from holdfast.web.threads import Threads
 from holdfast.web.watching import about
 
 _JSON: Final = "application/json"
+#: of an answer that is sent before the rest of it is read
+_PIECE: Final = 256 * 1024
+#: so much of it is handed over at a time, and waits to be taken
+_SLICE: Final = 64 * 1024
 
 
 async def call(request: Request) -> Response:
@@ -73,10 +81,33 @@ async def _called(verb: Verb, store: Store, request: Request) -> Response:
     body = await request.body()
     threads = request.app.state.threads
     assert isinstance(threads, Threads)
-    return Response(await threads.run(lambda: _answer(verb, store, body, request)), media_type=_JSON)
+    answer = await threads.run(lambda: _answer(verb, store, body, request))
+    if isinstance(answer, str):
+        return Response(answer, media_type=_JSON)
+    return StreamingResponse(_sent(answer, threads), media_type=_JSON)
 
 
-def _answer(verb: Verb, store: Store, body: bytes, request: Request) -> str:
+class _Long:
+    """An answer of which the beginning was read, and the rest is read when that was taken."""
+
+    def __init__(self, begun: deque[list[str]], rest: Iterator[list[str]]) -> None:
+        self.begun = begun
+        self.rest = rest
+
+
+async def _sent(answer: _Long, threads: Threads) -> AsyncIterator[str]:
+    """If the store fails on the way, the body breaks off: whoever reads it sees that it is not whole."""
+    while True:
+        begun = answer.begun
+        piece = begun.popleft() if begun else await threads.run(lambda: next(answer.rest, None))
+        if piece is None:
+            return
+        for text in piece:
+            for start in range(0, len(text), _SLICE):
+                yield text[start : start + _SLICE]
+
+
+def _answer(verb: Verb, store: Store, body: bytes, request: Request) -> str | _Long:
     arguments = verb.decode_call(_read(verb, body))
     check_arguments(store, verb.name, arguments)
     caller = caller_of(request)
@@ -86,6 +117,10 @@ def _answer(verb: Verb, store: Store, body: bytes, request: Request) -> str:
     }
     request.state.about = about(arguments, None)
     try:
+        if verb.name in parts.VERBS and isinstance(store, SqlStore | Confined):
+            pieces = _pieces(verb, store.in_parts(verb.name, arguments))
+            first, second = next(pieces), next(pieces, None)
+            return "".join(first) if second is None else _Long(deque((first, second)), pieces)
         answer = getattr(store, verb.name)(**arguments)
         request.state.about = about(arguments, answer)
         request.app.state.meters.claimed(arguments.get("request"), answer)
@@ -94,6 +129,19 @@ def _answer(verb: Verb, store: Store, body: bytes, request: Request) -> str:
         raise InvalidInput(verb.name, "is nested too deeply") from exc
     except OverflowError as exc:
         raise InvalidInput(verb.name, "holds a number that is too large") from exc
+
+
+def _pieces(verb: Verb, found: Iterator[tuple[Any, ...]]) -> Iterator[list[str]]:
+    """The JSON of a list whose items come in parts, in texts that belong behind each other."""
+    piece, size, between = ["["], 0, ""
+    for items in found:
+        for item in cast(list[Any], verb.answer.encode(items)):
+            piece += (between, json.dumps(item))
+            size, between = size + len(piece[-1]), ", "
+        if size > _PIECE:
+            yield piece
+            piece, size = [], 0
+    yield [*piece, "]"]
 
 
 def _read(verb: Verb, body: bytes) -> Any:

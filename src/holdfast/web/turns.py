@@ -13,7 +13,7 @@ from holdfast.clock import after
 from holdfast.domain.ids import RuntimeId
 from holdfast.domain.numbers import MOST
 from holdfast.domain.pointers import NO_RIGHTS, Rights
-from holdfast.domain.turns import NewTurn, TurnRequest
+from holdfast.domain.turns import NewTurn, Turn, TurnRequest
 from holdfast.engine.documents import (
     Document,
     attempt_document,
@@ -23,6 +23,7 @@ from holdfast.engine.documents import (
 )
 from holdfast.web.access import Guarded
 from holdfast.web.keys import ServedOnce
+from holdfast.web.limits import shown
 from holdfast.web.serving import Served
 from holdfast.web.sessions import Body, Limit, SessionPath
 
@@ -77,11 +78,16 @@ def turns(
     behind: Annotated[int, Query(alias="after", ge=0, le=MOST)] = 0,
     limit: Limit = 50,
 ) -> Document:
-    """In order; ``next_after`` leads to the next page, and is null on the last one."""
-    found = holdfast.store.turns(holdfast.find(session), after=behind, limit=limit)
+    """In order, fewer than ``limit`` if they are long; ``next_after`` leads to the next page, and is null on the last."""
+    found_id = holdfast.find(session)
+
+    def later(count: int, than: Turn | None) -> Sequence[Turn]:
+        return holdfast.store.turns(found_id, after=behind if than is None else than.seq, limit=count)
+
+    found = [*shown(later, limit)]
     return {
         "turns": [turn_document(turn) for turn in found],
-        "next_after": found[-1].seq if len(found) == limit else None,
+        "next_after": found[-1].seq if found and later(1, found[-1]) else None,
     }
 
 

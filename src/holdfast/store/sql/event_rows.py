@@ -24,6 +24,10 @@ NEWEST = """
 SELECT attempt, number, kind, at, data FROM events
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq
 ORDER BY attempt DESC, number DESC LIMIT :limit"""
+BEFORE_NEWEST = """
+SELECT attempt, number FROM events
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq
+ORDER BY attempt DESC, number DESC LIMIT 1 OFFSET :newest"""
 _SHAPE = Shape("events", "attempt, number, kind, at, data")
 
 
@@ -52,6 +56,12 @@ def of_turn(
 def newest(s: Scope, conversation_id: str, seq: int, limit: int) -> tuple[tuple[int, Event], ...]:
     rows = s.all(NEWEST, id=conversation_id, seq=seq, limit=limit)
     return tuple(_event(s, seq, row) for row in reversed(rows))
+
+
+def before_newest(s: Scope, conversation_id: str, seq: int, limit: int) -> tuple[int, int]:
+    """The attempt and the number behind which the newest ``limit`` of them begin."""
+    attempt, number = s.one(BEFORE_NEWEST, id=conversation_id, seq=seq, newest=limit) or (0, 0)
+    return attempt, number
 
 
 def _event(s: Scope, seq: int, row: Row) -> tuple[int, Event]:

@@ -220,6 +220,27 @@ def read(
 ) -> list[HistoryTurn]:
     """The newest ``limit`` turns of the current history between two sequence numbers, oldest first."""
     chain = list(segments(s, conversation))
+    rows = _rows(s, chain, first, last, limit, unsent=unsent)
+    if not rows:
+        return []
+    (newest, *_), (oldest, *_) = rows[0], rows[-1]
+    texts = _texts(s, chain, oldest, newest)
+    return [
+        _TURN.read(s.where, row, lambda row: _turn(row, texts), "turn", row[0], "of", conversation.id)
+        for row in reversed(rows)
+    ]
+
+
+def seqs(
+    s: Scope, conversation: Conversation, *, first: int, last: int, limit: int, unsent: bool
+) -> list[int]:
+    """The numbers of the turns that ``read`` finds, without their texts."""
+    chain = list(segments(s, conversation))
+    return [row[0] for row in reversed(_rows(s, chain, first, last, limit, unsent=unsent))]
+
+
+def _rows(s: Scope, chain: list[Segment], first: int, last: int, limit: int, *, unsent: bool) -> list[Row]:
+    """Newest first."""
     rows: list[Row] = []
     below = last
     for segment in chain:
@@ -231,14 +252,7 @@ def read(
                 limit=limit - len(rows), unsent=unsent,
             )  # fmt: skip
         below = min(below, own_first - 1)
-    if not rows:
-        return []
-    (newest, *_), (oldest, *_) = rows[0], rows[-1]
-    texts = _texts(s, chain, oldest, newest)
-    return [
-        _TURN.read(s.where, row, lambda row: _turn(row, texts), "turn", row[0], "of", conversation.id)
-        for row in reversed(rows)
-    ]
+    return rows
 
 
 def _texts(s: Scope, chain: list[Segment], first: int, last: int) -> dict[tuple[int, str], tuple[int, str]]:

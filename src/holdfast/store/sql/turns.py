@@ -55,10 +55,15 @@ WHERE s.workspace = :ws AND s.id = :session_id FOR UPDATE"""
 GET = f"SELECT {WITH_TEXTS} FROM turns t WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"
 OF_SESSION = f"""
 SELECT {WITH_TEXTS} FROM turns t
-WHERE workspace = :ws AND conversation_id = :id AND session_id = :session_id AND seq > :after
+WHERE workspace = :ws AND conversation_id = :id AND session_id = :session_id AND seq > :after AND seq <= :last
 ORDER BY seq LIMIT :limit"""
 NEWEST_OF_SESSION = f"""
 SELECT {WITH_TEXTS} FROM turns t
+WHERE workspace = :ws AND conversation_id = :id AND session_id = :session_id AND seq < :before
+    AND (dropped IS NULL OR :dropped)
+ORDER BY seq DESC LIMIT :limit"""
+NEWEST_SEQS = """
+SELECT seq FROM turns
 WHERE workspace = :ws AND conversation_id = :id AND session_id = :session_id AND seq < :before
     AND (dropped IS NULL OR :dropped)
 ORDER BY seq DESC LIMIT :limit"""
@@ -146,8 +151,12 @@ def get(s: Scope, conversation_id: str, seq: int) -> Turn:
     return read_turn(s, row)
 
 
-def of_session(s: Scope, session: Session, after: int, limit: int) -> tuple[Turn, ...]:
-    rows = s.all(OF_SESSION, id=session.conversation_id, session_id=session.id, after=after, limit=limit)
+def of_session(
+    s: Scope, session: Session, after: int, limit: int, last: int = history.LAST_SEQ
+) -> tuple[Turn, ...]:
+    rows = s.all(
+        OF_SESSION, id=session.conversation_id, session_id=session.id, after=after, last=last, limit=limit
+    )
     return tuple(read_turn(s, row) for row in rows)
 
 
@@ -159,6 +168,15 @@ def newest_of_session(
         dropped=dropped,
     )  # fmt: skip
     return tuple(read_turn(s, row) for row in reversed(rows))
+
+
+def newest_seqs(s: Scope, session: Session, before: int, limit: int, *, dropped: bool) -> list[int]:
+    """The numbers of those that ``newest_of_session`` finds, without their texts."""
+    rows = s.all(
+        NEWEST_SEQS, id=session.conversation_id, session_id=session.id, before=before, limit=limit,
+        dropped=dropped,
+    )  # fmt: skip
+    return [seq for (seq,) in reversed(rows)]
 
 
 def head_of_session(s: Scope, session: Session) -> Turn | None:
