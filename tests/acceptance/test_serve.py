@@ -113,6 +113,12 @@ def test_a_body_that_a_page_of_others_could_send_unasked_is_not_read(url: str, k
         ("/v1/store/get_session", b'{"session_id": "nobody"}', 404, "not_found"),
         ("/v1/store/get_session", b"[", 422, "invalid_input"),
         ("/v1/store/get_session", b"[" * 100_000, 422, "invalid_input"),
+        (
+            "/v1/store/create_session",
+            b'{"new": {"id": "x", "agent": "a", "metadata": ' + b'{"a":' * 2000 + b"1" + b"}" * 2002,
+            422,
+            "invalid_input",
+        ),
         ("/v1/store/get_session", b"{}", 422, "invalid_input"),
         ("/v1/store/get_session", b'{"session_id": 7}', 422, "invalid_input"),
         ("/v1/store/get_session", b'{"session_id": "a", "x": 1}', 422, "invalid_input"),

@@ -30,7 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.store.contract import Store
 from holdfast.store.verbs import HAPPENS_AGAIN, verbs
-from holdfast.store.wire import coder
+from holdfast.store.wire import check_json, coder
 from holdfast.store.wire_errors import decode_error, encode_error
 from holdfast.testing.builders import a_pointer, a_runtime, a_session, an_event, failed
 
@@ -96,6 +96,14 @@ def test_what_does_not_fit_is_refused_by_its_place(change: dict[str, Json], plac
 def test_what_is_missing_is_named() -> None:
     with pytest.raises(InvalidInput, match=r"it\.agent: is missing"):
         coder(NewSession).decode({"id": "agent-1"}, "it")
+
+
+def test_json_that_is_nested_too_deeply_is_refused_by_its_place() -> None:
+    value: Json = 1
+    for _ in range(2000):
+        value = {"a": [value]}
+    with pytest.raises(InvalidInput, match="metadata: is nested too deeply"):
+        check_json(value, "metadata")
 
 
 def test_true_is_no_number() -> None:

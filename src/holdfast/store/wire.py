@@ -113,19 +113,26 @@ def _plain(kind: Any, value: Json, place: str) -> Any:
 
 
 def check_json(value: Json, place: str) -> Json:
-    """JSON of any shape; only what no store could keep is refused."""
+    """JSON of any shape; only what no store could keep is refused, and what is nested too deeply to be read here."""
+    try:
+        _check_parts(value, place)
+    except RecursionError:  # newer Pythons parse far deeper than their code can follow
+        raise InvalidInput(place, "is nested too deeply") from None
+    return value
+
+
+def _check_parts(value: Json, place: str) -> None:
     match value:
         case dict():
             for name, part in value.items():
-                check_json(part, f"{place}.{check_text(place, name)[:40]}")
+                _check_parts(part, f"{place}.{check_text(place, name)[:40]}")
         case list():
             for n, part in enumerate(value):
-                check_json(part, f"{place}[{n}]")
+                _check_parts(part, f"{place}[{n}]")
         case str():
             check_text(place, value)
         case float() if not isfinite(value):
             raise InvalidInput(place, "is too large a number")
-    return value
 
 
 def _word(value: Json, place: str) -> str:
