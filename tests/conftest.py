@@ -14,6 +14,9 @@ pytest.register_assert_rewrite("holdfast.testing", "tests.consistency", "tests.i
 settings.register_profile("holdfast", deadline=None)
 settings.load_profile("holdfast")
 
+# The tests start the command thousands of times: without its bytecode every start would compile it anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 HARNESS_VARIABLES = {"HOLDFAST_REQUIRE", "HOLDFAST_TEST_POSTGRES_URL"}
 
 
