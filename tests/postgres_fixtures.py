@@ -96,14 +96,16 @@ def emptied_postgres_url(shared_postgres_url: str) -> str:
     import psycopg
     from psycopg import sql
 
-    with psycopg.connect(
-        shared_postgres_url, autocommit=True, options="-c search_path=holdfast"
-    ) as connection:
+    with psycopg.connect(shared_postgres_url, options="-c search_path=holdfast") as connection:
         # whoever holds a lock is a test that did not clean up: say so instead of waiting for it
         connection.execute("SET lock_timeout = '10s'")
         rows = connection.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'holdfast'").fetchall()
         tables = [sql.Identifier(table) for (table,) in rows if table != "schema_migrations"]
-        connection.execute(sql.SQL("TRUNCATE {}").format(sql.SQL(", ").join(tables)))
+        connection.execute(sql.SQL("LOCK TABLE {}").format(sql.SQL(", ").join(tables)))
+        # One statement, because foreign keys are checked at its end. TRUNCATE would make the files of every
+        # table anew, which takes thirty times as long.
+        deletes = [sql.SQL("{0} AS (DELETE FROM {0})").format(table) for table in tables]
+        connection.execute(sql.SQL("WITH {} SELECT 1").format(sql.SQL(", ").join(deletes)))
     return shared_postgres_url
 
 
