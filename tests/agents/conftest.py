@@ -50,11 +50,13 @@ def lab(request: pytest.FixtureRequest) -> Laboratory:
 
 
 @pytest.fixture(params=TRAITS)
-def driver(request: pytest.FixtureRequest) -> Iterator[Driver]:
+def driver(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Driver]:
     """Holdfast on each provider in turn; whatever a test does, nothing of it runs on afterwards."""
     opened = request.getfixturevalue(request.param)
     assert isinstance(opened, Laboratory)
-    driver = Driver(request.param, opened)
+    told = tmp_path_factory.getbasetemp() / "told" / request.param
+    told.mkdir(parents=True, exist_ok=True)
+    driver = Driver(request.param, opened, told)
     driver.put_first()
     try:
         yield driver

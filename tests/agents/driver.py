@@ -24,11 +24,19 @@ from tests.agents.traits import TRAITS, Traits
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 
-#: stands in for the agent's program: notes how it was called, does what the test adds, and becomes the program
+#: stands in for the agent's program: notes how it was called, does what the test adds, and becomes the program;
+#: what the program says about itself, which takes some of them seconds, it is asked once for all tests
 STAND_IN = """\
 #!/bin/sh
 {{ printf '%s\\037' "$@"; printf '\\036'; }} >> '{log}'
 {first}
+case "$*" in
+--version|--help|'exec --help'|'run --help')
+    said="{told}/$*"
+    [ -e "$said" ] || {{ '{program}' "$@" > "$said.$$" 2> "$said.err" && mv "$said.$$" "$said"; }} || exit
+    cat "$said.err" >&2
+    exec cat "$said";;
+esac
 exec '{program}' "$@"
 """
 PROBES = ("--version", "--help")
@@ -78,6 +86,7 @@ class Driver:
 
     provider: str
     lab: Laboratory
+    told: Path  #: a folder for what the agent's program says about itself
 
     @property
     def traits(self) -> Traits:
@@ -89,7 +98,7 @@ class Driver:
 
     def put_first(self, shell: str = "") -> None:
         """Let the agent's stand-in do this, each time, before it becomes the agent."""
-        script = STAND_IN.format(log=self._log, program=self.lab.program, first=shell)
+        script = STAND_IN.format(log=self._log, program=self.lab.program, first=shell, told=self.told)
         self._stand_in.write_text(script)
         self._stand_in.chmod(0o755)
 
