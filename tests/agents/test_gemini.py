@@ -95,6 +95,30 @@ def test_a_killed_process_of_its_own_is_no_failure_of_the_turn(driver: Driver) -
     assert (resumed.exit_code, resumed.decision, resumed.native) == (0, "resume", ended.native)
 
 
+#: the process that does the work kills itself when it would end; the one that has started it does not
+KILLED_AT_THE_END = """
+if (process.env.GEMINI_CLI_NO_RELAUNCH) process.on('exit', () => process.kill(process.pid, 'SIGKILL'))
+"""
+
+
+def test_an_answer_counts_although_the_process_that_gave_it_was_killed_afterwards(
+    driver: Driver, tmp_path: Path
+) -> None:
+    killed = tmp_path / "killed.cjs"
+    killed.write_text(KILLED_AT_THE_END)
+    driver.lab.server.script(Say("violet"), Say("amber"))
+    driver.put_first(f"case $* in *stream-json*) export NODE_OPTIONS='--require {killed}';; esac")
+
+    first = driver.run("colour?")
+    second = driver.resume(first.session, "stone?")
+
+    assert [(turn.exit_code, turn["status"], turn["text"]) for turn in (first, second)] == [
+        (0, "done", "violet"),
+        (0, "done", "amber"),
+    ]
+    assert (second.decision, second.native) == ("resume", first.native)
+
+
 def test_its_retries_end_at_the_time_limit(driver: Driver) -> None:
     driver.lab.server.script(Fail(429))
     driver.lab.server.otherwise(Fail(500))

@@ -114,18 +114,23 @@ class Launcher:
         return self._agent.saved(session_id, place.work_dir)
 
     def _take_saved_answer(self, ran: Ran, session_id: ProviderSessionId) -> None:
-        """An answer that the stream did not bring, or not whole, may stand in the provider's own session."""
-        failure = ran.ending.failure
+        """An answer that the stream did not bring, or not whole, may stand in the provider's own session.
+
+        One that it brought counts if it stands there, whatever became of the agent afterwards.
+        """
+        failure, report = ran.ending.failure, ran.report
         is_cut_off = failure is not None and failure.failure_class is FailureClass.INTERRUPTED
         # a fork's session begins with the turns of its source: the last one need not be its own
-        has_no_end = is_cut_off and ran.report.ended is None and not isinstance(ran.decision, Fork)
-        if not has_no_end and not (ran.ending.is_answered and ran.report.lacks_answer):
+        has_no_end = is_cut_off and report.ended is None and not isinstance(ran.decision, Fork)
+        has_ended = is_cut_off and report.is_answered and report.deferred is None
+        if not has_no_end and not has_ended and not (ran.ending.is_answered and report.lacks_answer):
             return
         path = self._agent.archive.find(session_id, ran.work_dir)
         turns = () if path is None else self._agent.archive.turns(path, session_id, self._before)
         for turn in deque(turns, maxlen=1):
             if turn.complete and turn.response is not None:
-                ran.report.take_answer(turn.response)
+                if has_no_end or report.lacks_answer:
+                    report.take_answer(turn.response)
                 ran.ending = Ending()
 
     def _saved_before(self, order: Order) -> TranscriptMark | None:
