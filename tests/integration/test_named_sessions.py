@@ -26,7 +26,8 @@ def test_a_queued_turn_does_not_get_the_session_of_another_one_either(shop: Work
     owner, hf = shop.begin(), shop.open()
     request = TurnRequest(str(shop.work_dir), provider_session_id=owner.provider_session_id)
     session = hf.create("other", provider="scripted")
-    turn = hf.enqueue(session.id, RECALL, NewTurn("", "scripted", request))
+    # as by a program that does not look
+    turn = hf.store.enqueue_turn(session.id, NewTurn(RECALL, "scripted", request))
     assert ended(shop.start("worker", "--once"))[0] == 0
 
     turn = hf.store.get_turn(turn.conversation_id, turn.seq)
@@ -35,6 +36,41 @@ def test_a_queued_turn_does_not_get_the_session_of_another_one_either(shop: Work
     assert turn.failure is not None
     assert turn.failure.message.startswith("explicit_id: ")
     assert owner.session_id in turn.failure.message
+
+
+def test_a_turn_for_the_session_of_another_one_is_not_even_queued(shop: Workshop) -> None:
+    owner, hf = shop.begin(), shop.open()
+    native = owner.provider_session_id
+    new = NewTurn("", "scripted", TurnRequest(str(shop.work_dir), provider_session_id=native))
+    session = hf.create("other", provider="scripted")
+    told = f"holdfast resume {owner.session_id} PROMPT continues it"
+    with pytest.raises(Refused, match=told):
+        hf.enqueue(session.id, RECALL, new)
+    with pytest.raises(Refused, match=told):
+        hf.begin_queued(RECALL, new)
+    assert hf.store.turns(session.id) == ()
+    assert len(hf.list_sessions()) == 2, "no session was begun for it"
+    assert hf.enqueue(owner.session_id, RECALL, new).seq == 2, "its own"
+
+
+def test_of_a_session_that_is_closed_the_command_is_named_that_works(shop: Workshop) -> None:
+    owner, hf = shop.begin(), shop.open()
+    hf.finalize(owner.session_id, "completed")
+    native = owner.provider_session_id
+    named = NewTurn(RECALL, "scripted", TurnRequest(str(shop.work_dir), provider_session_id=native))
+    session = hf.create("other", provider="scripted")
+    turn = hf.store.enqueue_turn(session.id, named)
+    assert ended(shop.start("worker", "--once"))[0] == 0
+    failure = hf.store.get_turn(turn.conversation_id, turn.seq).failure
+    code, _, err = ended(shop.start("run", RECALL, "--provider-session-id", str(native)))
+
+    assert code == 4
+    assert failure is not None
+    for told in (err, failure.message):
+        assert f"is closed: holdfast fork {owner.session_id} PROMPT goes on from it" in told
+        assert "resume" not in told
+    code, out, err = ended(shop.start("fork", owner.session_id, RECALL))
+    assert (code, FROM_SESSION in out) == (0, True), err
 
 
 def test_a_session_that_was_made_by_hand_is_continued_with_its_history(shop: Workshop) -> None:

@@ -39,8 +39,10 @@ class Case:
 _NOT_TOLD = "cannot be told on this machine"
 
 
-def belongs_to(owner: str) -> str:
+def belongs_to(owner: str, *, is_closed: bool) -> str:
     """Why the provider session of another session is not used, and what to type instead."""
+    if is_closed:
+        return f"it belongs to session {owner}, which is closed: holdfast fork {owner} PROMPT goes on from it"
     return f"it belongs to session {owner}: holdfast resume {owner} PROMPT continues it"
 
 
@@ -366,7 +368,8 @@ def _explicit_id(case: Case) -> Verdict:
         return _not_applicable(Reason.EXPLICIT_ID)
     session, can = case.facts.provider_session, case.facts.capabilities
     if isinstance(session, ProviderSession) and session.owner is not None:
-        return _failed(case, Reason.EXPLICIT_ID, belongs_to(session.owner), Outcome.REFUSE)
+        told = belongs_to(session.owner, is_closed=session.owner_is_closed)
+        return _failed(case, Reason.EXPLICIT_ID, told, Outcome.REFUSE)
     if case.facts.named_exists is True:
         return _failed(
             case,

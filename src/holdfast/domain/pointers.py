@@ -104,6 +104,7 @@ class ProviderSession:
     retired: str | None = None  #: why it must never be used again
     held_by: str | None = None  #: the session whose live lease is writing to it
     owner: str | None = None  #: another session that has run in it; only looked for where an id was asked for
+    owner_is_closed: bool = False
 
 
 @record

@@ -12,6 +12,7 @@ from types import MappingProxyType
 
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import Decision
+from holdfast.domain.guards import belongs_to
 from holdfast.domain.ids import ProviderSessionId, RuntimeId, check_id, check_provider
 from holdfast.domain.numbers import check_whole
 from holdfast.domain.pointers import Rights
@@ -24,7 +25,7 @@ from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.engine.approvals import Approvals
 from holdfast.engine.explain import Explanation, Tree, WaitingTurn
 from holdfast.engine.own_turns import newest_turn, unsent_request, was_stopped
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, Refused
 from holdfast.store.contract import Store
 
 #: the ids that turns get inside ``Conversations.provider_session``, by handle; explicit, so they beat configuration
@@ -95,9 +96,12 @@ class Conversations(Approvals):
     def enqueue(self, session_id: str, prompt: str, new: NewTurn | None = None) -> Turn:
         """Put a turn into the queue; ``new`` carries everything besides the prompt.
 
-        To continue a request that never reached an agent is to send it.
+        To continue a request that never reached an agent is to send it. Refused for the provider session of another
+        session, asked for by name.
         """
         turn = self._turn(check_id("session", session_id), prompt, new)
+        if turn.request.provider_session_id is not None:
+            refuse_of_others(self.store, turn.provider, turn.request.provider_session_id, session_id)
         return self.store.enqueue_turn(session_id, replace(turn, prompt=self.meant_by(session_id, prompt)))
 
     def stopped_turn(self, session_id: str) -> Turn | None:
@@ -222,6 +226,16 @@ class Conversations(Approvals):
         if task_id is None or request.provider_session_id is not None:
             return request
         return replace(request, provider_session_id=task_id)
+
+
+def refuse_of_others(store: Store, provider: str, named: ProviderSessionId, session_id: str | None) -> None:
+    """Who owns a provider session that is asked for by name is known before a turn is put in."""
+    saved = [attempt.session_id for attempt in store.attempts_in(provider, named) if attempt.is_saved]
+    if saved and session_id not in saved:
+        told = belongs_to(saved[0], is_closed=store.get_session(saved[0]).phase.is_final)
+        raise Refused(
+            "explicit_id", f"{provider} session {named} is not for another one: {told}", owner=saved[0]
+        )
 
 
 def accepted_arguments(store: Store, session_id: str, request: TurnRequest) -> frozenset[tuple[str, ...]]:

@@ -21,7 +21,7 @@ from holdfast.domain.turns import NewTurn, Turn, TurnRequest, TurnStatus
 from holdfast.engine.conversations import Conversations, check_turn
 from holdfast.engine.explain import Explanation
 from holdfast.engine.keywords import RunKeywords
-from holdfast.errors import Busy, HoldfastError, InvalidInput, MissingBinary, NotFound, StoreError
+from holdfast.errors import Busy, HoldfastError, InvalidInput, MissingBinary, NotFound, Refused, StoreError
 from holdfast.store.contract import Store
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ class Holdfast(Conversations):
         session = self.begin(prompt, agent=agent, provider=new.provider, name=name)
         try:
             return self.enqueue(session.id, prompt, new)
-        except InvalidInput:
+        except (InvalidInput, Refused):
             self.store.remove_session(session.id)
             raise
 

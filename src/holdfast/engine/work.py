@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from holdfast.domain.decisions import Decision
-from holdfast.domain.guards import belongs_to
 from holdfast.domain.ids import ProviderSessionId, SessionId, check_id
 from holdfast.domain.pointers import Pointer
 from holdfast.domain.policy import Policy
 from holdfast.domain.turns import Turn
+from holdfast.engine.conversations import refuse_of_others
 from holdfast.engine.keywords import RunKeywords
 from holdfast.engine.result import RunResult
 from holdfast.engine.running.agents import Agents
@@ -21,7 +21,7 @@ from holdfast.engine.running.outside import adopt_outside_turns
 from holdfast.engine.running.recovery import recover_all, recover_session
 from holdfast.engine.running.runs import RunOptions, existing_directory, run_turn, run_waiting
 from holdfast.engine.running.setting import ignore
-from holdfast.errors import Conflict, HoldfastError, InvalidInput, Refused
+from holdfast.errors import Conflict, HoldfastError, InvalidInput
 from holdfast.store.contract import Store
 
 _LONGEST_TIMEOUT = 366 * 24 * 3600.0
@@ -40,16 +40,8 @@ class Work:
         options = _options(keywords)
         options.check(self.agents.get(provider))
         if options.provider_session_id is not None:
-            self._refuse_of_others(provider, options.provider_session_id, session_id)
+            refuse_of_others(self._store, provider, options.provider_session_id, session_id)
         return options
-
-    def _refuse_of_others(self, provider: str, named: ProviderSessionId, session_id: str | None) -> None:
-        """Who owns a session that is asked for by name is known before anything runs."""
-        saved = [a.session_id for a in self._store.attempts_in(provider, named) if a.is_saved]
-        if saved and session_id not in saved:
-            owner = saved[0]
-            told = f"{provider} session {named} is not for another one: {belongs_to(owner)}"
-            raise Refused("explicit_id", told, owner=owner)
 
     def run(self, session_id: SessionId, provider: str, prompt: str, options: RunOptions) -> RunResult:
         return run_turn(self._store, self.agents.get(provider), self._policy, session_id, prompt, options)

@@ -311,7 +311,9 @@ def judge(s: Scope, at: Position, runtime: Runtime | None) -> Judged:
     target = wanted or (pointer.provider_session_id if pointer else None)
     state = provider_sessions.state(s, turn.provider, target, besides=session.id) if target else None
     if state is not None and wanted is not None:
-        state = replace(state, owner=attempts.owner_of(s, turn.provider, wanted, session.id))
+        owner = attempts.owner_of(s, turn.provider, wanted, session.id)
+        closed = owner is not None and sessions.is_closed(s, owner)
+        state = replace(state, owner=owner, owner_is_closed=closed)
     facts = Facts(
         native_resume=s.policy.resume.native_resume_for(session.agent, turn.provider),
         capabilities=runtime.capabilities if runtime else NOT_OBSERVABLE,

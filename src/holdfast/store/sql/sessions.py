@@ -36,6 +36,7 @@ from holdfast.store.sql.shapes import readable
 
 GET = f"SELECT {COLUMNS} FROM sessions WHERE workspace = :ws AND id = :id"
 LOCK = f"{GET} FOR UPDATE"
+IS_CLOSED = "SELECT finalized_at IS NOT NULL FROM sessions WHERE workspace = :ws AND id = :id"
 LOCK_PHASE = """
 SELECT phase, finalized_at FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"""
 LOCK_CONVERSATION = "SELECT id FROM conversations WHERE workspace = :ws AND id = :id FOR UPDATE"
@@ -163,6 +164,12 @@ def lock(s: Scope, session_id: str) -> Session:
 
 def is_ready(s: Scope, phase: Phase, kind: SessionKind) -> bool:
     return is_resumable_phase(phase, s.policy.continue_, delegated=kind is SessionKind.DELEGATED)
+
+
+def is_closed(s: Scope, session_id: str) -> bool:
+    """Without reading all of it; one that is gone is not open, either."""
+    (closed,) = s.one(IS_CLOSED, id=session_id) or (True,)
+    return bool(closed)
 
 
 def require_open(s: Scope, session_id: str) -> None:
