@@ -2,6 +2,8 @@
 
 import json
 import os
+import pty
+import select
 import shutil
 import signal
 import subprocess
@@ -131,6 +133,41 @@ def test_nothing_is_written_beside_a_person(driver: Driver) -> None:
 
     assert (after.exit_code, after.native, after.decision) == (0, first.native, "resume")
     assert [_sent(driver).count(said) for said in ("colour?", "by hand?", "stone?")] == [1, 1, 1]
+
+
+@contextmanager
+def _at_a_terminal(driver: Driver, *arguments: str) -> Iterator[None]:
+    """The agent's own program in front of a person, as soon as it has drawn something."""
+    screen, terminal = pty.openpty()
+    try:
+        process = subprocess.Popen(
+            [driver.lab.program, *arguments], cwd=driver.lab.workdir, stdin=terminal, stdout=terminal,
+            stderr=terminal, env=driver.lab.environment | {"TERM": "xterm-256color"}, start_new_session=True,
+        )  # fmt: skip
+        try:
+            assert select.select([screen], [], [], 60)[0], "it has drawn nothing"
+            yield
+            assert process.poll() is None, "it has ended by itself"
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    finally:
+        os.close(screen)
+        os.close(terminal)
+
+
+@only("opencode", "gemini")
+def test_nothing_is_written_beside_a_program_that_was_started_on_the_session(driver: Driver) -> None:
+    first = driver.run("colour?")
+    option = {"opencode": "--session", "gemini": "--resume"}[driver.provider]
+    with _at_a_terminal(driver, option, first.native):
+        refused = driver.resume(first.session, "granite?", **IMPATIENT)
+
+    assert (refused.exit_code, refused.failure or refused["error"]["code"]) in [(4, "busy"), (4, "locked")]
+    assert f"{driver.provider} (process " in refused.stdout
+    assert "granite?" not in _sent(driver)
+    after = driver.resume(first.session, "stone?")
+    assert (after.exit_code, after.native, after.decision) == (0, first.native, "resume")
 
 
 @only("claude")

@@ -7,9 +7,9 @@ import os
 import re
 import subprocess
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from io import FileIO
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from holdfast.domain.records import record
 from holdfast.processes.owners import DEAD, ON_LINUX, read_stat
@@ -31,6 +31,23 @@ class Process:
     session: int
     started_at: int  #: Linux: clock ticks since boot; macOS: seconds since 1970
     has_ended: bool = False  #: and waits to be collected
+
+
+@record
+class CommandLine:
+    """A running program, as it was called."""
+
+    pid: int
+    arguments: tuple[str, ...]
+    environ: Mapping[str, str]
+
+    def gives(self, options: Collection[str], value: str) -> bool:
+        """Whether one of the options has this value: ``--option value`` or ``--option=value``."""
+        pairs = zip(self.arguments, self.arguments[1:], strict=False)
+        joined = {f"{option}={value}" for option in options}
+        return not joined.isdisjoint(self.arguments) or any(
+            option in options and given == value for option, given in pairs
+        )
 
 
 def processes() -> Iterator[Process]:
@@ -79,6 +96,23 @@ def program_that_writes(path: str) -> str | None:
     return None
 
 
+def command_lines(program: str) -> Iterator[CommandLine]:
+    """Of the processes that run a program of this name, also by an interpreter: see ``carries`` for who can be seen."""
+    for process in processes() if ON_LINUX else ():
+        words = _words(_read(process.pid, "cmdline"))
+        at = next((n for n, word in enumerate(words) if PurePath(word).stem == program), None)
+        if at is None:
+            continue
+        pairs = (word.partition("=") for word in _words(_environ(process.pid)))
+        environ = {name: value for name, _, value in pairs}
+        yield CommandLine(process.pid, tuple(words[at + 1 :]), environ)
+
+
+def _words(told: bytes) -> list[str]:
+    """A NUL stands behind each."""
+    return [word.decode(errors="surrogateescape") for word in told.split(b"\0")[:-1]]
+
+
 def _writes(pid: int, path: str) -> bool:
     process = _PROC / str(pid)
     try:
@@ -102,11 +136,13 @@ def _name(pid: int) -> str:
 
 
 def _environ(pid: int) -> bytes:
+    return _read(pid, "environ") if ON_LINUX else b""
+
+
+def _read(pid: int, name: str) -> bytes:
     """Every process of the machine comes by, in every worker: the plainest way to read a file is the cheapest."""
-    if not ON_LINUX:
-        return b""
     try:
-        with FileIO(f"{_PROC}/{pid}/environ") as file:
+        with FileIO(f"{_PROC}/{pid}/{name}") as file:
             return file.readall()
     except OSError:
         return b""

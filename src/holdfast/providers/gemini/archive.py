@@ -17,9 +17,10 @@ from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
 from holdfast.domain.usage import Usage
-from holdfast.processes.table import program_that_writes
+from holdfast.processes.table import command_lines, program_that_writes
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.providers.loose_json import as_list, as_object, as_text, joined_text
+from holdfast.providers.probing import home_folder
 from holdfast.providers.session_files import read_lines
 from holdfast.providers.turn_marks import are_turns_intact, mark_turns
 
@@ -28,8 +29,17 @@ _ID_IN_NAME = 8  #: characters of the id that the name of the file ends with
 _NOT_A_PROMPT: Final = ("<session_context>", "<state_snapshot>")
 
 
+#: what a program is given that writes to a session
+_OPENING: Final = frozenset({"--resume", "-r", "--session-id"})
+
+
+def gemini_home(environ: Mapping[str, str]) -> Path:
+    return home_folder(environ, "GEMINI_CLI_HOME", "") / ".gemini"
+
+
 class GeminiArchive:
     def __init__(self, home: Path) -> None:
+        self._home = home
         self._projects = home / "tmp"
 
     def find(self, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
@@ -61,7 +71,11 @@ class GeminiArchive:
         return None
 
     def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
-        """It opens its file for each line: only one that is just writing is seen."""
+        """One that was started on this very session; it opens its file for each line, and is seen then, too."""
+        for running in command_lines("gemini"):
+            is_at_home = gemini_home(running.environ).resolve() == self._home.resolve()
+            if is_at_home and running.gives(_OPENING, session_id):
+                return f"gemini (process {running.pid})"
         return program_that_writes(path)
 
     def is_intact(self, recorded: TranscriptMark, session_id: ProviderSessionId) -> bool | NotObservable:

@@ -16,9 +16,9 @@ from holdfast.processes.command import Command
 from holdfast.providers.arguments import FLAG, VALUES, WIDER_FLAG, WIDER_VALUES, ArgumentRules, Option
 from holdfast.providers.contract import Archive, ForeignHook, Order, Probe, Stream
 from holdfast.providers.failure_rules import FailureRules, load_rules
-from holdfast.providers.gemini.archive import GeminiArchive
+from holdfast.providers.gemini.archive import GeminiArchive, gemini_home
 from holdfast.providers.gemini.stream import GeminiStream
-from holdfast.providers.probing import home_folder, offers, read_version
+from holdfast.providers.probing import offers, read_version
 
 _MODES: Final = ("default", "auto_edit", "yolo", "plan")
 _RESUME: Final = "use holdfast resume ID"
@@ -107,7 +107,7 @@ class Gemini:
         )
 
     def home(self, environ: Mapping[str, str]) -> Path:
-        return home_folder(environ, "GEMINI_CLI_HOME", "") / ".gemini"
+        return gemini_home(environ)
 
     def check(self, rights: Rights, *, allow_wider: bool = False) -> None:
         if rights.permission_mode not in (None, *_MODES):

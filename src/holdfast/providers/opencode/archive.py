@@ -22,9 +22,11 @@ from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.records import record
 from holdfast.domain.redaction import Json
 from holdfast.domain.usage import Usage
+from holdfast.processes.table import command_lines
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.providers.loose_json import as_object, as_text
 from holdfast.providers.opencode.stream import ANSWERED
+from holdfast.providers.probing import home_folder
 from holdfast.providers.turn_marks import are_turns_intact, mark_turns
 
 _BUSY_SECONDS = 2.0
@@ -37,6 +39,14 @@ _MESSAGES: Final = """
 """
 #: a damaged database, or an id that is no text
 _UNREADABLE: Final = (sqlite3.Error, OSError, ValueError)
+
+
+#: what a program is given that writes to a session
+_OPENING: Final = frozenset({"--session", "-s"})
+
+
+def opencode_home(environ: Mapping[str, str]) -> Path:
+    return home_folder(environ, "XDG_DATA_HOME", ".local/share") / "opencode"
 
 
 class OpencodeArchive:
@@ -71,7 +81,12 @@ class OpencodeArchive:
         return None
 
     def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
-        """All sessions are in one database, which says nothing of who has which open. Both turns are kept."""
+        """One that was started on this very session: the database, in which all are, does not tell who has which open."""
+        for running in command_lines("opencode"):
+            is_at_home = opencode_home(running.environ).resolve() == self._database.parent.resolve()
+            forks = "--fork" in running.arguments  # which only reads
+            if is_at_home and not forks and running.gives(_OPENING, session_id):
+                return f"opencode (process {running.pid})"
         return None
 
     def is_intact(self, recorded: TranscriptMark, session_id: ProviderSessionId) -> bool | NotObservable:

@@ -24,9 +24,9 @@ from holdfast.providers.arguments import (
 )
 from holdfast.providers.contract import Archive, ForeignHook, Order, Probe, Stream
 from holdfast.providers.failure_rules import FailureRules, load_rules
-from holdfast.providers.opencode.archive import OpencodeArchive
+from holdfast.providers.opencode.archive import OpencodeArchive, opencode_home
 from holdfast.providers.opencode.stream import OpencodeStream
-from holdfast.providers.probing import home_folder, offers, read_version
+from holdfast.providers.probing import offers, read_version
 
 #: the one permission mode: what its settings do not forbid is allowed
 _AUTO: Final = "auto"
@@ -111,7 +111,7 @@ class Opencode:
         )
 
     def home(self, environ: Mapping[str, str]) -> Path:
-        return home_folder(environ, "XDG_DATA_HOME", ".local/share") / "opencode"
+        return opencode_home(environ)
 
     def check(self, rights: Rights, *, allow_wider: bool = False) -> None:
         if rights.permission_mode not in (None, _AUTO):
