@@ -59,6 +59,7 @@ PROVIDER_SESSION: Table = {
     "retired": or_missing(words),
     "held_by": or_missing(words),
     "owner": or_missing(words),
+    "owner_is_closed": booleans,
 }
 TRANSCRIPT: Table = {
     "requests": numbers,
