@@ -18,7 +18,15 @@ from holdfast.domain.policy import QueuePolicy
 from holdfast.domain.turns import Heartbeat, Lease
 from holdfast.engine.running.keepalive import KeepAlive
 from holdfast.engine.running.log_subject import go_on_about, lease_fields, lines_about, log_subject
-from holdfast.errors import Forbidden, HoldfastError, NotFound, StoreUnavailable, TooMany, Unauthenticated
+from holdfast.errors import (
+    Forbidden,
+    HoldfastError,
+    LeaseLost,
+    NotFound,
+    StoreUnavailable,
+    TooMany,
+    Unauthenticated,
+)
 from holdfast.processes.process import StopCause
 from holdfast.store.contract import Store
 
@@ -117,7 +125,7 @@ class Fading:
         self.renewed_at = 0.0
         self._looks = looks
 
-    def heartbeat(self, lease: Lease, _: float) -> Heartbeat:
+    def heartbeat(self, lease: Lease, *_: object) -> Heartbeat:
         if self.renewed_at:
             raise StoreUnavailable("there", "away")
         self.renewed_at = time.monotonic()
@@ -128,6 +136,51 @@ class Fading:
         if self._looks < 0:
             raise StoreUnavailable("there", "away")
         return SimpleNamespace(cancel_requested=False)
+
+
+class Counting:
+    """A store that forgets to answer every second renewal that it has made, and knows a copy by its renewals."""
+
+    def __init__(self) -> None:
+        self.last: str | None = None
+        self.calls: list[tuple[str | None, str]] = []
+        self.lost_replies = 0
+
+    def heartbeat(self, lease: Lease, _: float, renewal: str) -> Heartbeat:
+        if self.last not in (lease.renewal, renewal):
+            raise LeaseLost(lease.session_id, lease.seq, lease.fence)
+        is_new, self.last = self.last != renewal, renewal
+        self.calls.append((lease.renewal, renewal))
+        if is_new and len(self.calls) % 2:
+            self.lost_replies += 1
+            raise StoreUnavailable("there", "the reply was lost")
+        return Heartbeat(replace(lease, renewal=renewal), cancel_requested=False)
+
+    def get_turn(self, *_: object) -> Any:
+        return SimpleNamespace(cancel_requested=False)
+
+
+def test_of_two_copies_of_a_worker_one_ends_its_agent_and_lost_replies_end_none() -> None:
+    store, stopped = Counting(), list[str]()
+    patient = QueuePolicy(heartbeat_seconds=0.01, lease_seconds=30, grace_seconds=30, poll_seconds=0.01)
+    told = threading.Event()
+
+    def keep(name: str) -> KeepAlive:
+        def stop(_: StopCause) -> None:
+            stopped.append(name)
+            told.set()
+
+        alive = KeepAlive(cast("Store", store), LEASE, patient)
+        alive.watch(stop)
+        return alive
+
+    with keep("one"), keep("other"):
+        assert told.wait(30), "two agents would run on beside each other"
+        before = len(store.calls)
+        while len(store.calls) < before + 10:
+            time.sleep(0.01)
+        assert len(stopped) == 1
+    assert store.lost_replies > 1
 
 
 def test_the_grace_counts_from_the_last_renewal_whatever_was_answered_since() -> None:
@@ -149,7 +202,7 @@ def test_a_grace_that_is_shorter_than_a_heartbeat_does_not_end_a_turn_that_is_re
     renewals = list[float]()
 
     class Granting(Fading):
-        def heartbeat(self, lease: Lease, _: float) -> Heartbeat:
+        def heartbeat(self, lease: Lease, *_: object) -> Heartbeat:
             renewals.append(time.monotonic())
             return Heartbeat(lease, cancel_requested=False)
 

@@ -145,6 +145,7 @@ class Lease:
     fence: int
     owner: str
     expires_at: Instant
+    renewal: str | None = None  #: the word of its last renewal; None: there was none, or it had none
 
     def is_over(self, now: Instant) -> bool:
         """Expired; or longer than any lease can be, as after the clock was set back, or of an older version."""

@@ -301,8 +301,13 @@ class Store(Protocol):
         """
         ...
 
-    def heartbeat(self, lease: Lease, seconds: float) -> Heartbeat:
-        """Renew from now on; an expired lease too, if nobody took it or its provider session. Else LeaseLost."""
+    def heartbeat(self, lease: Lease, seconds: float, renewal: str | None = None) -> Heartbeat:
+        """Renew from now on; an expired lease too, if nobody took it or its provider session. Else LeaseLost.
+
+        ``renewal`` is a word that the holder draws for each renewal, and says again if the reply was lost. The
+        renewed lease carries it. LeaseLost, if the last renewal was neither the lease's own nor this one: a
+        copy of the holder, as on a machine made from a snapshot of this one, has the same lease and goes on.
+        """
         ...
 
     def launch(self, lease: Lease, launched: Launch) -> None:

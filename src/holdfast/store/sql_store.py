@@ -319,8 +319,8 @@ class SqlStore(HookVerbs):
     def start_turn(self, session_id: str, new: NewTurn, request: ClaimRequest) -> Claim | Refusal:
         return self._write(claims.start, session_id, new, request)
 
-    def heartbeat(self, lease: Lease, seconds: float) -> Heartbeat:
-        return self._write(leases.heartbeat, lease, seconds)
+    def heartbeat(self, lease: Lease, seconds: float, renewal: str | None = None) -> Heartbeat:
+        return self._write(leases.heartbeat, lease, seconds, renewal)
 
     def launch(self, lease: Lease, launched: Launch) -> None:
         self._write(attempts.launch, lease, launched)

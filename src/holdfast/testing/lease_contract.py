@@ -25,7 +25,7 @@ from holdfast.testing.builders import (
 )
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.mishaps import lose
-from holdfast.testing.steps import begin, claim, enqueue, run, snapshot
+from holdfast.testing.steps import begin, claim, enqueue, refused, run, snapshot
 
 GONE = Failure(FailureClass.GONE, "no conversation found")
 FRESH = Fresh(Reason.NO_POINTER, ())
@@ -99,6 +99,53 @@ class LeaseContract:
         assert (beat.lease.fence, beat.cancel_requested) == (lease.fence, False)
         clock.advance(59)
         assert store.orphans() == ()
+
+    def test_of_two_copies_of_a_holder_the_one_that_renews_second_has_lost_the_lease(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        both = claim(store, session, lease_seconds=60.0).lease
+        both = store.heartbeat(both, 60, "before the snapshot").lease
+        assert both.renewal == "before the snapshot"
+        clock.advance(15)
+
+        one = store.heartbeat(both, 60, "by the one").lease
+        with refused(store, LeaseLost):
+            store.heartbeat(both, 600, "by the other")
+
+        clock.advance(59)
+        assert store.orphans() == (), "the first one holds it"
+        assert store.heartbeat(one, 60, "again").lease.renewal == "again"
+        with pytest.raises(LeaseLost):
+            store.heartbeat(one, 60, "by a third")
+
+    def test_a_renewal_whose_reply_was_lost_is_made_again(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        lease = claim(store, session, lease_seconds=60.0).lease
+        store.heartbeat(lease, 60, "first")
+        clock.advance(15)
+
+        again = store.heartbeat(lease, 60, "first").lease
+
+        assert (again.renewal, again.expires_at) == ("first", after(clock(), 60))
+        assert store.heartbeat(again, 60, "second").lease.renewal == "second"
+
+    def test_the_renewals_of_one_attempt_are_not_those_of_the_next(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        former = store.heartbeat(claim(store, session).lease, 60, "former").lease
+        clock.advance(3600)
+        (orphan,) = store.orphans()
+        store.recover(orphan)
+        lease = claim(store, session).lease
+
+        assert store.heartbeat(lease, 60, "new").lease.renewal == "new"
+        with pytest.raises(LeaseLost):
+            store.heartbeat(former, 60, "late")
 
     def test_an_expired_lease_that_nobody_took_is_renewed(self, store: Store, clock: ManualClock) -> None:
         session = begin(store)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -29,6 +30,9 @@ class KeepAlive:
     An outage of the store is sat out for the grace period, which counts from the last renewal that the store
     granted: until then nobody else can have taken the turn if the grace is no longer than the lease. An expired
     lease that nobody took can still be renewed.
+
+    Each renewal has a random word of its own, by which the store knows the renewals of a copy of this process:
+    one on a machine made from a snapshot of this one while it ran. The copy that comes second ends its agent.
     """
 
     def __init__(
@@ -38,6 +42,7 @@ class KeepAlive:
         self._machine = machine  #: which keeps proof that the lease is held here
         self._lease = lease
         self._policy = policy
+        self._renewal: str | None = None  #: of the renewal that the store has not answered yet
         self._stop: Callable[[StopCause], None] | None = None
         self._cause: StopCause | None = None
         self._lock = threading.Lock()
@@ -141,8 +146,14 @@ class KeepAlive:
         """Whether someone wants the turn to stop."""
         with self._lock:
             lease = self._lease
+        # the clock as well: two copies of a machine may draw the same for a moment
+        self._renewal = self._renewal or f"{time.time_ns():x}-{os.urandom(8).hex()}"
         try:
-            renewed = self._store.heartbeat(lease, self._policy.lease_seconds)
+            renewed = self._store.heartbeat(lease, self._policy.lease_seconds, self._renewal)
+            self._renewal = None
+            with self._lock:
+                if lease.fence == self._lease.fence:
+                    self._lease = renewed.lease
             self._witness(renewed.lease)
             return renewed.cancel_requested
         except LeaseLost:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from holdfast.clock import Instant, after
 from holdfast.domain.policy import MAX_LEASE_SECONDS
 from holdfast.domain.redaction import Json, redact_value
+from holdfast.domain.text import MAX_NAME, check_text
 from holdfast.domain.turns import LONGEST_LEASE, Heartbeat, LateReport, Lease, Orphan
 from holdfast.errors import InvalidInput, LeaseLost
 from holdfast.store.driver import Row
@@ -21,8 +22,11 @@ WHERE workspace = :ws AND id = :session_id AND EXISTS (
 EXPIRES_AT = "SELECT lease_expires_at FROM sessions WHERE workspace = :ws AND id = :session_id"
 RENEW = """
 UPDATE sessions SET lease_expires_at = :expires_at WHERE workspace = :ws AND id = :session_id"""
+KEEP_RENEWAL = """
+UPDATE attempts SET renewal = :renewal
+WHERE workspace = :ws AND conversation_id = :conversation_id AND seq = :seq AND number = :attempt"""
 RUNS = """
-SELECT a.provider, a.provider_session_id, t.cancel_requested_at FROM attempts a INDEXED BY newest_attempts
+SELECT a.provider, a.provider_session_id, t.cancel_requested_at, a.renewal FROM attempts a INDEXED BY newest_attempts
 JOIN turns t ON t.workspace = a.workspace AND t.conversation_id = a.conversation_id AND t.seq = a.seq
 WHERE a.workspace = :ws AND a.session_id = :session_id AND a.fence = :fence"""
 RELEASE = """
@@ -94,18 +98,28 @@ def check_seconds(seconds: float) -> None:
         raise InvalidInput("lease_seconds", f"must be more than 0 and at most {MAX_LEASE_SECONDS:g}")
 
 
-def heartbeat(s: Scope, lease: Lease, seconds: float) -> Heartbeat:
+def heartbeat(s: Scope, lease: Lease, seconds: float, renewal: str | None = None) -> Heartbeat:
     check_seconds(seconds)
+    if renewal is not None:
+        check_text("renewal", renewal, limit=MAX_NAME)
     require(s, lease)
     row = s.one(RUNS, session_id=lease.session_id, fence=lease.fence)
-    provider, runs, stop_at = row or ("", None, None)
+    provider, runs, stop_at, last = row or ("", None, None, None)
+    if renewal is not None and last not in (lease.renewal, renewal):
+        raise LeaseLost(lease.session_id, lease.seq, lease.fence)
     # once a lease has expired, another session may have become the writer of its provider session
     if runs and provider_sessions.is_taken(s, provider, runs, lease):
         raise LeaseLost(lease.session_id, lease.seq, lease.fence)
     until = after(s.now, seconds)
     s.run(RENEW, session_id=lease.session_id, expires_at=until)
+    if renewal is not None:
+        s.run(
+            KEEP_RENEWAL, conversation_id=lease.conversation_id, seq=lease.seq, attempt=lease.attempt,
+            renewal=renewal,
+        )  # fmt: skip
     renewed = Lease(
-        lease.session_id, lease.conversation_id, lease.seq, lease.attempt, lease.fence, lease.owner, until
+        lease.session_id, lease.conversation_id, lease.seq, lease.attempt, lease.fence, lease.owner, until,
+        renewal or lease.renewal,
     )  # fmt: skip
     return Heartbeat(renewed, cancel_requested=stop_at is not None)
 
