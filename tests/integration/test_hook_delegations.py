@@ -1,8 +1,10 @@
 """Delegating to subagents through hooks, as real processes on a SQLite file."""
 
 import json
+import os
 import subprocess
 import sys
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -142,6 +144,44 @@ def test_what_a_dead_orchestrator_held_is_free_again(home: Path, library: holdfa
     assert delegate(3) == held
     (lost,) = rows(home, "SELECT outcome FROM delegations WHERE id = 'toolu_1'")
     assert lost == {"outcome": "lost"}
+
+
+def test_what_a_copy_of_this_machine_has_delegated_is_not_taken(
+    home: Path, tmp_path: Path, library: holdfast.Holdfast
+) -> None:
+    """It has the same ids, and its orchestrator is a process that does not exist here."""
+    there = {"XDG_STATE_HOME": str(tmp_path / "copy")}
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as orchestrator:
+        theirs = there | {"CLAUDE_PID": str(orchestrator.pid)}
+        held = session_of(run_hook("pre-delegate", a_tool_call(1), theirs).prompt)
+        library.update(held, phase="investigating")
+        orchestrator.kill()
+
+    assert delegate(2) != held
+    (open_one,) = rows(home, "SELECT outcome FROM delegations WHERE id = 'toolu_1'")
+    assert open_one == {"outcome": None}
+    assert session_of(run_hook("pre-delegate", a_tool_call(3), there).prompt) == held, "it knows its own"
+
+
+def test_nothing_is_left_of_a_delegation_that_has_ended(home: Path, tmp_path: Path) -> None:
+    delegate(1)
+    (left,) = (home / ".local/state/holdfast/delegations").iterdir()
+    assert left.name == "toolu_1"
+
+    run_hook("subagent-stop", a_stop(tmp_path, "toolu_1")).harmless()
+
+    assert not left.exists()
+
+
+def test_what_killed_hooks_have_left_of_delegations_is_removed_after_days(home: Path) -> None:
+    delegate("old"), delegate("new")
+    folder = home / ".local/state/holdfast/delegations"
+    days_ago = time.time() - 3 * 24 * 3600
+    os.utime(folder / "toolu_old", (days_ago, days_ago))
+
+    run_hook("session-end", {"hook_event_name": "SessionEnd", "session_id": "another", "reason": "other"})
+
+    assert [file.name for file in folder.iterdir()] == ["toolu_new"]
 
 
 def test_a_session_ends_once_and_every_end_is_in_the_log(home: Path, tmp_path: Path) -> None:

@@ -6,9 +6,13 @@ import os
 from functools import cached_property
 
 from holdfast.clock import system_clock
-from holdfast.domain.ids import make_session_id
-from holdfast.hooks.places import find_project
+from holdfast.domain.ids import check_id, make_session_id
+from holdfast.errors import InvalidInput
+from holdfast.hooks.places import find_project, stale_files, state_dir
 from holdfast.processes.owners import boot_id, is_gone, make_owner, process_start
+
+#: delegated sessions are given up before
+_OLD_SECONDS = 2 * 24 * 3600
 
 TYPE_CHECKING = False
 
@@ -100,5 +104,52 @@ class HookCall:
         started_at = process_start(pid)
         return None if started_at is None else make_owner(pid, started_at, self._machine, self._boot)
 
-    def is_gone(self, owner: str | None) -> bool:
-        return owner is not None and is_gone(owner, self._machine, self._boot)
+    def is_lost(self, held: Delegation) -> bool:
+        """True only if this very machine has delegated it, by a program that provably does not run any more.
+
+        A machine made from the same image or snapshot shares every id, and a program that does not exist here
+        may run there. What it does not share are the witnesses of what each has delegated since.
+        """
+        witness = self._witness_of(held.id)
+        if held.owner is None or witness is None or not os.path.exists(witness):
+            return False
+        return is_gone(held.owner, self._machine, self._boot)
+
+    def witness(self, delegation_id: str) -> None:
+        """This machine delegates it. Without the file others wait until the session's time is over."""
+        path = self._witness_of(delegation_id)
+        if path is None:
+            return
+        try:
+            os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        except OSError as exc:
+            self.log.problem(exc)
+
+    def forget(self, delegation_id: str | None) -> None:
+        """It has ended."""
+        path = self._witness_of(delegation_id)
+        if path is not None:
+            try:
+                os.unlink(path)
+            except OSError:  # another machine's, or forgotten before
+                pass
+
+    def forget_old(self) -> None:
+        """What nobody has ended: its session is not held any more."""
+        folder = self._witnesses
+        if folder is not None and os.path.isdir(folder):
+            for path in stale_files(folder, lambda _: True, _OLD_SECONDS):
+                self.forget(os.path.basename(path))
+
+    @property
+    def _witnesses(self) -> str | None:
+        folder = state_dir(self.environ)
+        return None if folder is None else f"{folder}/delegations"
+
+    def _witness_of(self, delegation_id: str | None) -> str | None:
+        """None also for what is no id: it may be a path."""
+        try:
+            return self._witnesses and f"{self._witnesses}/{check_id('delegation', delegation_id)}"
+        except InvalidInput:
+            return None

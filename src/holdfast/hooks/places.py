@@ -41,13 +41,15 @@ def key_mark(key: str | None) -> str:
     return f"-{zlib.crc32(key.encode(errors='replace')):08x}"
 
 
-def stale_files(directory: str, is_partial: Callable[[str], bool]) -> Iterator[str]:
+def stale_files(
+    directory: str, is_partial: Callable[[str], bool], seconds: float = STALE_SECONDS
+) -> Iterator[str]:
     """What was left half written by processes that were killed: of files that nobody writes any more."""
     now = system_clock()
     for name in os.listdir(directory):
         path = f"{directory}/{name}"
         try:
-            if is_partial(name) and now - os.stat(path).st_mtime_ns // 1000 > STALE_SECONDS * SECOND:
+            if is_partial(name) and now - os.stat(path).st_mtime_ns // 1000 > seconds * SECOND:
                 yield path
         except OSError:  # another one was faster
             continue

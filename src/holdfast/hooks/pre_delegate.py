@@ -122,7 +122,10 @@ def _answer_claude(call: HookCall) -> dict[str, Any] | None:
         call.log.say("ignored", tool=tool)
         return None
     _free_what_is_lost(call, agent := _agent(given))
-    delegated = call.store.delegate(_new_delegation(call, agent, given))
+    new = _new_delegation(call, agent, given)
+    if new.owner is not None:
+        call.witness(new.id)
+    delegated = call.store.delegate(new)
     session = delegated.session
     if session is None:  # it was removed since the first call with this id
         return None
@@ -140,8 +143,9 @@ def _agent(given: dict[str, Any]) -> str:
 def _free_what_is_lost(call: HookCall, agent: str) -> None:
     """What an orchestrator that is gone had delegated: its sessions may be taken again."""
     for held in call.store.open_delegations(agent, call.project):
-        if call.is_gone(held.owner):
+        if call.is_lost(held):
             call.store.end_delegation(DelegationEnd(id=held.id, outcome=DelegationOutcome.LOST))
+            call.forget(held.id)
             call.log.say("lost", session=held.session_id, id=held.id)
 
 

@@ -20,6 +20,7 @@ def answer(call: HookCall) -> None:
     end_failed(call, last_seen_at(watched))
     if seen.end_reason in _GOES_ON:
         return
+    call.forget_old()
     lost = call.store.lose_delegations(seen.id)
     if lost:
         call.log.say("lost", delegations=lost, provider_session=seen.id)

@@ -113,6 +113,7 @@ def _end(call: HookCall, end: DelegationEnd) -> EndedDelegation | None:
     if ended is None:
         call.log.say("unknown session", id=end.id or end.session_id or end.provider_agent_id)
         return None
+    call.forget(ended.id)
     if ended.queued:
         call.log.say("queued", session=ended.session_id, id=ended.id, outcome=ended.outcome)
         return ended
