@@ -1,7 +1,7 @@
 """Forks."""
 
-from tests.agents.driver import Driver, only
-from tests.agents.lab.model_servers.replies import Say
+from tests.agents.driver import Driver, finish, only
+from tests.agents.lab.model_servers.replies import Hang, Say
 
 
 def test_a_fork_has_an_id_of_its_own_the_whole_history_and_leaves_its_parent_as_it_was(
@@ -38,6 +38,25 @@ def test_parent_and_fork_go_on_apart(driver: Driver) -> None:
     assert "one" in of_the_fork
     assert "of the fork" in of_the_fork
     assert "of the fork" not in of_the_parent
+
+
+def test_a_fork_of_an_interrupted_session_is_told_of_the_interruption(driver: Driver) -> None:
+    parent = driver.run("colour?")
+    hang = Hang()
+    driver.lab.server.script(hang)
+    with driver.started("resume", parent.session, "stone?") as process:
+        hang.await_reached()
+        driver.kill_agent()
+        assert finish(process)["status"] == "interrupted"
+    hang.release()
+    driver.lab.server.otherwise(Say("oak"))
+
+    child = driver.fork(parent.session, "tree?")
+
+    assert (child.exit_code, child.decision) == (0, "fork")
+    sent = "\n".join(driver.request.texts)
+    assert "turn 2 was stopped before the end. Check what was already done" in sent
+    assert [sent.count(asked) for asked in ("colour?", "stone?", "tree?")] == [1, 1, 1]
 
 
 def test_a_fork_of_an_earlier_turn_knows_that_turn_and_none_after_it(driver: Driver) -> None:
