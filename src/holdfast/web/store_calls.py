@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final, NoReturn, cast
 
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Send
 
 from holdfast.domain.approvals import Answer
 from holdfast.domain.ids import MAX_ID
-from holdfast.errors import InvalidInput, NotFound
+from holdfast.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.store.contract import Store
 from holdfast.store.http_store import KEY_HEADER
 from holdfast.store.sql import parts
@@ -27,6 +29,8 @@ from holdfast.web.schemas import Schemas
 from holdfast.web.serving import WORKSPACE_HEADER, served, signed
 from holdfast.web.threads import Threads
 from holdfast.web.watching import about
+
+log = logging.getLogger("holdfast.web")
 
 _JSON: Final = "application/json"
 #: of an answer that is sent before the rest of it is read
@@ -84,7 +88,17 @@ async def _called(verb: Verb, store: Store, request: Request) -> Response:
     answer = await threads.run(lambda: _answer(verb, store, body, request))
     if isinstance(answer, str):
         return Response(answer, media_type=_JSON)
-    return StreamingResponse(_sent(answer, threads), media_type=_JSON)
+    return _LongResponse(_sent(answer, threads), media_type=_JSON)
+
+
+class _LongResponse(StreamingResponse):
+    """If the store fails on the way, the body breaks off: whoever reads it sees that it is not whole."""
+
+    async def stream_response(self, send: Send) -> None:
+        try:
+            await super().stream_response(send)
+        except HoldfastError as exc:
+            log.warning("a long answer breaks off: %s", exc)
 
 
 class _Long:
@@ -96,7 +110,6 @@ class _Long:
 
 
 async def _sent(answer: _Long, threads: Threads) -> AsyncIterator[str]:
-    """If the store fails on the way, the body breaks off: whoever reads it sees that it is not whole."""
     while True:
         begun = answer.begun
         piece = begun.popleft() if begun else await threads.run(lambda: next(answer.rest, None))
