@@ -17,6 +17,7 @@ from holdfast.domain.sessions import NewSession, Session
 from holdfast.domain.turns import ClaimRequest, Launch, Lease, NewTurn, TurnEnd, TurnRequest, TurnStatus
 from holdfast.errors import Conflict
 from holdfast.store.contract import Store
+from holdfast.testing.builders import a_process
 from holdfast.testing.clock import ManualClock
 from tests.integration.session_model import (
     Clash,
@@ -145,8 +146,9 @@ class SessionActs(RuleBasedStateMachine):
         chosen = None
         if chooses and not held.seen.resumed:
             chosen = held.seen.provider_session = ProviderSessionId(self.name("ps"))
-        self.store.launch(held.lease, Launch(held.decision, provider_session_id=chosen))
+        self.store.launch(held.lease, Launch(held.decision, a_process(), provider_session_id=chosen))
         held.turn.status = "running"
+        session.newest[held.turn.provider] = held.seen
         if pins:
             held.seen.provider_session = held.seen.provider_session or self.name("ps")
             self.store.pin(held.lease, ProviderSessionId(held.seen.provider_session))

@@ -75,7 +75,7 @@ class ModelSession:
     finalized_at: int | None = None
     held: ModelLease | None = None
     pointers: dict[str, Seen] = field(default_factory=dict)  #: by provider
-    newest: dict[str, Seen] = field(default_factory=dict)  #: attempt, by provider
+    newest: dict[str, Seen] = field(default_factory=dict)  #: attempt that was launched, by provider
 
     @property
     def is_open(self) -> bool:
@@ -225,7 +225,6 @@ class Model:
         if isinstance(claimed.decision, Resume):
             seen.provider_session, seen.resumed = claimed.decision.provider_session_id, True
         turn.status, turn.tries = "claimed", turn.tries + 1
-        session.newest[turn.provider] = seen
         session.held = ModelLease(claimed.lease, claimed.decision, turn, seen)
 
     def point(self, session: ModelSession, held: ModelLease) -> None:
@@ -246,12 +245,12 @@ class Model:
         self.retire(session, held.turn.provider, held.seen.provider_session)
         seen = Seen(held.seen.runtime, set(held.seen.turns))
         held.turn.status = "claimed"
-        session.newest[held.turn.provider] = seen
         session.held = ModelLease(fresh.lease, fresh.decision, held.turn, seen)
 
     def succeed(self, session: ModelSession, held: ModelLease, response: str) -> None:
         held.turn.status, held.turn.response = "done", response
         held.seen.answered = True
+        session.newest[held.turn.provider] = held.seen
         if held.seen.provider_session is not None:
             self.errors[held.seen.provider_session] = self.failed_resumes[held.seen.provider_session] = 0
         self.point(session, held)

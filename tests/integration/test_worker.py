@@ -162,10 +162,11 @@ def test_the_result_of_a_worker_that_lost_its_lease_is_kept_as_evidence(crew: Cr
     stopped.send_signal(signal.SIGSTOP)
     crew.go()
     crew.enlist()
-    done = crew.until(turn, TurnStatus.DONE)
+    eventually(lambda: AttemptStatus.PUT_BACK in [attempt.status for attempt in crew.attempts(turn)])
 
     stopped.send_signal(signal.SIGCONT)
     reports = eventually(lambda: crew.hf.store.late_reports(turn.conversation_id))
+    done = crew.until(turn, TurnStatus.DONE)
     stopped.send_signal(signal.SIGTERM)
 
     code, _, err = ended(stopped)
@@ -181,6 +182,8 @@ def test_the_result_of_a_worker_that_lost_its_lease_is_kept_as_evidence(crew: Cr
         assert attempt.provider_session_id == lost.provider_session_id
         assert attempt.failure is not None
         assert attempt.failure.failure_class is FailureClass.LOCKED
+    assert last.decision.kind is DecisionKind.RESUME
+    assert last.provider_session_id == lost.provider_session_id
 
 
 def test_a_persons_own_command_that_lost_its_lease_ends_with_75(crew: Crew) -> None:

@@ -14,10 +14,11 @@ from holdfast.domain.decisions import Fork, Fresh, Reason, Resume
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session
-from holdfast.domain.turns import Claim, TurnEnd, TurnStatus
+from holdfast.domain.turns import Claim, Launch, TurnEnd, TurnStatus
 from holdfast.store.contract import Store
 from holdfast.testing.builders import (
     a_codex_runtime,
+    a_process,
     a_provider_session_id,
     a_runtime,
     a_session_id,
@@ -297,6 +298,7 @@ class CatchUpContract:
         run(store, claude, "one")
         run(store, codex, "two", CODEX)
         claimed = ask(store, claude)
+        store.launch(claimed.lease, Launch(claimed.decision, a_process()))
         store.finish_turn(claimed.lease, failed(FailureClass.TRANSIENT))
         store.clear_pointer(claude.id, "claude", resumed_id(claimed.decision))
         assert_fresh(store, ask(store, claude), Reason.HISTORY_CHANGED)

@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 import pytest
 
 from holdfast.clock import SECOND
 from holdfast.domain.decisions import Fresh, Reason
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.phases import Phase
-from holdfast.domain.turns import AttemptCause, AttemptStatus, Claim, Launch, TurnStatus
+from holdfast.domain.turns import AttemptCause, AttemptStatus, Claim, Launch, Lease, TurnEnd, TurnStatus
 from holdfast.errors import Conflict
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_claim, a_process, a_provider_session_id, a_turn, done
+from holdfast.testing.builders import a_claim, a_process, a_provider_session_id, a_turn, done, failed
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.mishaps import lose, resumed_id
 from holdfast.testing.steps import begin, claim, enqueue, run, snapshot
 
 LAUNCH = Launch(Fresh(Reason.NO_POINTER, ()), a_process())
+
+#: how an attempt may end before its agent was launched
+UNLAUNCHED: dict[str, Callable[[Store, ManualClock, Lease], object]] = {
+    "put back": lambda store, _, lease: store.put_back(lease),
+    "its worker went away": lose,
+    "cancelled": lambda store, _, lease: store.finish_turn(lease, TurnEnd(TurnStatus.CANCELLED)),
+    "failed": lambda store, _, lease: store.finish_turn(lease, failed()),
+}
 
 
 class RecoveryContract:
@@ -117,6 +128,26 @@ class RecoveryContract:
         lose(store, clock, lease)
 
         assert resumed_id(claim(store, session).decision) == pinned
+
+    @pytest.mark.parametrize("way", UNLAUNCHED)
+    def test_an_attempt_that_was_never_launched_says_nothing_of_the_provider_session(
+        self, store: Store, clock: ManualClock, way: str
+    ) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        enqueue(store, session, "behind it")
+        first = claim(store, session)
+        begun = replace(LAUNCH, decision=first.decision, provider_session_id=a_provider_session_id())
+        store.launch(first.lease, begun)
+        lose(store, clock, first.lease)
+        unlaunched = claim(store, session)
+        assert resumed_id(unlaunched.decision) == begun.provider_session_id
+
+        UNLAUNCHED[way](store, clock, unlaunched.lease)
+
+        again = claim(store, session)
+        assert resumed_id(again.decision) == begun.provider_session_id
+        assert again.pointer == unlaunched.pointer
 
     def test_an_interruption_is_nothing_the_session_did_wrong(self, store: Store, clock: ManualClock) -> None:
         session = begin(store)

@@ -46,9 +46,11 @@ WHERE workspace = :ws AND conversation_id = :id AND seq = :seq ORDER BY number""
 NEWEST = f"""
 SELECT {COLUMNS} FROM attempts WHERE workspace = :ws AND session_id = :session_id
 ORDER BY fence DESC LIMIT 1"""
+# an attempt whose agent was never launched did nothing to any provider session
 NEWEST_WITH_PROVIDER = f"""
 SELECT {COLUMNS} FROM attempts
 WHERE workspace = :ws AND session_id = :session_id AND provider = :provider AND fence < :before
+    AND (process IS NOT NULL OR transcript IS NOT NULL OR status IN ('done', 'deferred'))
 ORDER BY fence DESC LIMIT 1"""
 IN_PROVIDER_SESSION = f"""
 SELECT {COLUMNS} FROM attempts INDEXED BY attempts_by_provider_session
@@ -251,7 +253,7 @@ def newest(s: Scope, session_id: str) -> Attempt | None:
 
 
 def newest_pointer(s: Scope, session_id: str, provider: str, before_fence: int) -> Pointer | None:
-    """What the newest attempt with a provider itself says it could be resumed from."""
+    """What the newest attempt with a provider that was launched itself says it could be resumed from."""
     if before_fence <= FIRST_FENCE:
         return None
     row = s.one(NEWEST_WITH_PROVIDER, session_id=session_id, provider=provider, before=before_fence)
