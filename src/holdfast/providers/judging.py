@@ -95,12 +95,9 @@ def _classify(order: Order, report: Report, exit_: Exit, rules: FailureRules) ->
         )
     )
     message = text[:MAX_MESSAGE] or _without_end(exit_)
-    # some agents that someone interrupts end well, whatever else they have said on standard error; and one whose
-    # inner process is killed after its answer tells of it by its exit code
-    has_answered = report.is_answered and report.deferred is None
-    if (has_answered if ended else exit_.code == 0) and found.failure_class is FailureClass.UNKNOWN:
-        message = _without_end(exit_) if ended is None else _after_end(exit_)
-        return Ending(Failure(FailureClass.INTERRUPTED, message))
+    # some agents that someone interrupts end well, whatever else they have said on standard error
+    if ended is None and exit_.code == 0 and found.failure_class is FailureClass.UNKNOWN:
+        return Ending(Failure(FailureClass.INTERRUPTED, _without_end(exit_)))
     refused = resumed and not report.tools and _blames_history(found.failure_class, report)
     return Ending(Failure(found.failure_class, message), refused=refused, reset_at=found.reset_at)
 
@@ -124,12 +121,5 @@ def _has_begun(report: Report, exit_: Exit) -> bool:
 
 
 def _without_end(exit_: Exit) -> str:
-    return f"the agent ended with {_how(exit_)} and no final event"
-
-
-def _after_end(exit_: Exit) -> str:
-    return f"the agent ended with {_how(exit_)} after its answer, which it did not save"
-
-
-def _how(exit_: Exit) -> str:
-    return f"signal {exit_.signal}" if exit_.signal is not None else f"exit code {exit_.code}"
+    how = f"signal {exit_.signal}" if exit_.signal is not None else f"exit code {exit_.code}"
+    return f"the agent ended with {how} and no final event"

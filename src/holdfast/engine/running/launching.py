@@ -122,7 +122,9 @@ class Launcher:
         is_cut_off = failure is not None and failure.failure_class is FailureClass.INTERRUPTED
         # a fork's session begins with the turns of its source: the last one need not be its own
         has_no_end = is_cut_off and report.ended is None and not isinstance(ran.decision, Fork)
-        has_ended = is_cut_off and report.is_answered and report.deferred is None
+        # an inner process that is killed after the answer shows by an exit code alone
+        died = is_cut_off or (failure is not None and failure.failure_class is FailureClass.UNKNOWN)
+        has_ended = died and report.is_answered and report.deferred is None
         if not has_no_end and not has_ended and not (ran.ending.is_answered and report.lacks_answer):
             return
         path = self._agent.archive.find(session_id, ran.work_dir)
