@@ -76,11 +76,15 @@ def opencode(home: Path, url: str) -> dict[str, str]:
     }
     settings = {"model": f"lab/{MODEL}", "provider": {"lab": provider}, "share": "disabled"}
     _write_json(home / ".config" / "opencode" / "opencode.json", settings | {"autoupdate": False})
+    # the catalogue of public models, none of which is used here, costs a second and a half of CPU at each start
+    catalogue = home / ".config" / "opencode" / "models.json"
+    _write_json(catalogue, {})
     return environment(home, url) | {
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
         "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
         "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",
         "OPENCODE_DISABLE_MODELS_FETCH": "1",
+        "OPENCODE_MODELS_PATH": str(catalogue),
     }
 
 
