@@ -17,7 +17,7 @@ from tests.chaos.databases import Database
 from tests.chaos.publish import publish, too_short
 
 #: more than 2,000 faults on either database, 50 of each kind at the least
-LONG = Plan(sessions=12, turns=4, rounds=13, seconds=7200.0, times=6)
+LONG = Plan(sessions=6, turns=4, rounds=13, seconds=7200.0, times=6)
 SIDE_BY_SIDE = 4
 ENGINES: dict[str, Callable[[Path], AbstractContextManager[Database]]] = {
     "sqlite": databases.sqlite,

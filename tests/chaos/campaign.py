@@ -27,9 +27,6 @@ from tests.chaos.faults import faults_of, schedule
 from tests.chaos.fleet import MENDING_SECONDS, Fleet, fleet, left_running
 from tests.chaos.verdict import Broken, judge
 
-#: turns of each session that wait to be run
-_AHEAD = 2
-
 
 @dataclass(frozen=True)
 class Plan:
@@ -138,13 +135,12 @@ class Campaign:
 
     def _feed(self, url: str) -> None:
         """A person who asks again, with the same key, until somebody says that the turn is in the queue."""
-        first = 0
+        number = 0
         with closing(open_store(url)) as store:
-            while not self._over.is_set() and not (first and self._enough.is_set()):
+            while not self._over.is_set() and (number < self.plan.sessions or not self._enough.is_set()):
                 for turn in range(1, self.plan.turns + 1):
-                    for number in range(first, first + self.plan.sessions):
-                        self._ask(store, number, turn)
-                first += self.plan.sessions
+                    self._ask(store, number, turn)
+                number += 1
 
     def _ask(self, store: Store, number: int, turn: int) -> None:
         self._await_demand()
@@ -156,8 +152,8 @@ class Campaign:
                 return
 
     def _await_demand(self) -> None:
-        """A few turns ahead of the workers."""
-        while len(self._acknowledged) - self._ended() >= _AHEAD * self.plan.sessions:
+        """As many turns as the sessions have that are at work at a time: first ones and later ones all along."""
+        while len(self._acknowledged) - self._ended() >= self.plan.turns * self.plan.sessions:
             if self._over.wait(0.1):
                 return
 

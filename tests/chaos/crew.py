@@ -66,4 +66,4 @@ def work_command(folder: Path, session: str, name: str) -> str:
 def work_seconds(name: str) -> float:
     """Always the same for the same turn: long enough for something to happen meanwhile, and some of it very long."""
     chance = random.Random(name)
-    return OUTLASTS_A_LEASE if chance.random() < SHARE_OF_LONG_ONES else chance.uniform(0.4, 2.0)
+    return OUTLASTS_A_LEASE if chance.random() < SHARE_OF_LONG_ONES else chance.uniform(1.2, 6.0)

@@ -11,8 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +25,7 @@ from tests.chaos import cloned, shifted
 from tests.chaos.crew import Crew
 from tests.chaos.databases import Database
 from tests.chaos.evidence import MARKER, Absence
+from tests.chaos.starvation import Starvation, threads_of
 from tests.integration.faulty_proxy import FaultyProxy, faulty_proxy
 
 HOLDFAST = [str(Path(sys.executable).with_name("holdfast"))]
@@ -33,8 +33,6 @@ LEASE_SECONDS = 3.0
 FAR_GRACE_SECONDS = 2.0
 #: what was away has renewed its leases by then, or has given up in time and lets them run out
 MENDING_SECONDS = LEASE_SECONDS
-#: a renewal that waits so long for a processor, with all that answer it, is too late to count on
-STARVED_SECONDS = LEASE_SECONDS / 2
 WATCH_SECONDS = 0.25
 #: a worker of which nothing is known any more is given up after so long, which is longer than it may drain
 END_SECONDS = 90.0
@@ -130,49 +128,6 @@ class Program:
 
 
 @dataclass
-class Starvation:
-    """When the programs of a fleet waited for a processor too long to be heard in time.
-
-    It is the machine's fault, and nobody else's: a lease that ran out then was not taken from somebody who
-    could be heard.
-    """
-
-    spans: list[tuple[Instant, Instant]] = field(default_factory=list)
-    _waited: dict[int, int] = field(default_factory=dict)  #: by thread: nanoseconds so far
-    _recent: deque[tuple[float, float]] = field(default_factory=deque)  #: when, and how many seconds
-
-    @property
-    def seconds(self) -> float:
-        return sum(until - since for since, until in self.spans) / 1e6
-
-    def covers(self, since: Instant, until: Instant) -> bool:
-        return any(begun <= until and since <= ended for begun, ended in self.spans)
-
-    def look(self, pids: Sequence[int]) -> None:
-        """The longest wait in each of the processes counts, since a request passes through them one by one."""
-        now = time.monotonic()
-        self._recent.append((now, sum(self._longest_wait(pid) for pid in pids)))
-        while self._recent[0][0] < now - LEASE_SECONDS:
-            self._recent.popleft()
-        waited = sum(seconds for _, seconds in self._recent)
-        if waited >= STARVED_SECONDS:
-            until = system_clock()
-            since = after(until, -max(waited, WATCH_SECONDS))
-            if self.spans and self.spans[-1][1] >= since:
-                since = min(self.spans.pop()[0], since)
-            self.spans.append((since, until))
-
-    def _longest_wait(self, pid: int) -> float:
-        longest = 0
-        for thread in _threads(pid):
-            with suppress(OSError):
-                so_far = int(Path(f"/proc/{pid}/task/{thread}/schedstat").read_text().split()[1])
-                longest = max(longest, so_far - self._waited.get(thread, so_far))
-                self._waited[thread] = so_far
-        return longest / 1e9
-
-
-@dataclass
 class Fleet:
     database: Database
     server: Program
@@ -186,7 +141,7 @@ class Fleet:
     absences: list[Absence] = field(default_factory=list)
     strays: list[int] = field(default_factory=list)  #: agents that hung when their machine was lost
     overdue: list[int] = field(default_factory=list)  #: agents that ran on when the grace was over
-    starvation: Starvation = field(default_factory=Starvation)
+    starvation: Starvation = field(default_factory=lambda: Starvation(LEASE_SECONDS))
     unsaid: int = 0  #: older databases that were put back without a word to anyone
 
     @property
@@ -363,16 +318,10 @@ def _environ(pid: int) -> list[bytes]:
     return []
 
 
-def _threads(pid: int) -> list[int]:
-    with suppress(OSError):
-        return [int(thread.name) for thread in Path(f"/proc/{pid}/task").iterdir()]
-    return []
-
-
 def _children(pid: int) -> list[int]:
     """Those that live."""
     found: list[int] = []
-    for thread in _threads(pid):
+    for thread in threads_of(pid):
         with suppress(OSError):
             found += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
     return [child for child in found if process_start(child) is not None]
