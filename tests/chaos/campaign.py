@@ -8,7 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import closing, suppress
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import asdict, astuple, dataclass, field, replace
 from pathlib import Path
 from pprint import pformat
 from random import Random
@@ -51,6 +51,7 @@ class Figures:
     strays: int  #: agents that hung on a machine that was lost
     late: int  #: reports of workers that were fenced, kept as evidence
     starved: int  #: seconds in which a program of it waited for a processor too long to be heard in time
+    unheard: int  #: leases that ran out in those seconds, though no fault had hit their worker
     broken: Broken
     crashes: tuple[str, ...] = ()  #: what ended by an error, in words
     campaigns: int = 1  #: side by side, each with a database and programs of its own
@@ -65,7 +66,8 @@ def added_up(found: Sequence[Figures]) -> Figures:
     counted = {
         name: sum(getattr(figures, name) for figures in found)
         for name in (
-            "sessions", "turns", "missed", "attempts", "interrupted", "strays", "late", "starved", "campaigns",
+            "sessions", "turns", "missed", "attempts", "interrupted", "strays", "late", "starved", "unheard",
+            "campaigns",
         )
     }  # fmt: skip
     return Figures(
@@ -254,6 +256,7 @@ class Campaign:
             len(ran.strays),
             len(seen.late),
             round(ran.starvation.seconds),
+            judge(replace(seen, starved=())).robbed - judge(seen).robbed,
             judge(seen),
             seen.crashed,
         )

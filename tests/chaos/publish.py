@@ -1,12 +1,13 @@
 """Owns the published result: the figures as they were, and the sentence of the README that quotes them."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 from tests.chaos.campaign import Figures
+from tests.chaos.fleet import LEASE_SECONDS
+from tests.chaos.verdict import Broken
 
 ROOT = Path(__file__).parents[2]
 RESULT = ROOT / "docs" / "chaos.json"
@@ -18,9 +19,8 @@ BEGIN, END = "<!-- chaos: written by make chaos -->\n", "<!-- /chaos -->"
 
 def publish(found: Sequence[Figures]) -> None:
     """In place of what was published of the same engines."""
-    results = {result["engine"]: result for result in read()}
-    results |= {figures.engine: asdict(figures) for figures in found}
-    RESULT.write_text(json.dumps(list(results.values()), indent=2) + "\n")
+    results = {figures.engine: figures for figures in (*read(), *found)}
+    RESULT.write_text(json.dumps([asdict(figures) for figures in results.values()], indent=2) + "\n")
     before, _, rest = README.read_text().partition(BEGIN)
     _, _, after = rest.partition(END)
     README.write_text(f"{before}{BEGIN}{quote(read())}{END}{after}")
@@ -29,7 +29,7 @@ def publish(found: Sequence[Figures]) -> None:
 def too_short(found: Sequence[Figures]) -> str | None:
     """Why a campaign says too little to be published."""
     for figures in found:
-        hit = {name: count for name, count in figures.faults.items() if name != "clock_wrong"}
+        hit = _hit(figures.faults)
         if sum(hit.values()) < FEWEST_FAULTS:
             return f"{figures.engine}: fewer than {FEWEST_FAULTS} faults have hit"
         rare = [name for name, count in hit.items() if count < FEWEST_OF_A_KIND]
@@ -38,20 +38,40 @@ def too_short(found: Sequence[Figures]) -> str | None:
     return None
 
 
-def read() -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(RESULT.read_text())
-    return found
+def read() -> list[Figures]:
+    return [
+        Figures(**result | {"broken": Broken(**result["broken"])})
+        for result in json.loads(RESULT.read_text())
+    ]
 
 
-def quote(results: Sequence[dict[str, Any]]) -> str:
-    return "".join(f"- {_line(result)}\n" for result in results)
+def quote(found: Sequence[Figures]) -> str:
+    return "".join(f"- {_line(figures)}\n" for figures in found)
 
 
-def _line(result: dict[str, Any]) -> str:
-    faults = ", ".join(f"{name.replace('_', ' ')} {count}×" for name, count in result["faults"].items())
-    broken = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in result["broken"].items())
+def _hit(faults: Mapping[str, int]) -> dict[str, int]:
+    """Without the clocks that are wrong all the time."""
+    return {name: count for name, count in faults.items() if name != "clock_wrong"}
+
+
+def _starved(figures: Figures) -> str:
+    """What "robbed" does not say, where the machine was too busy."""
+    if not figures.starved:
+        return ""
     return (
-        f"**{result['engine']}**: {result['turns']} turns of {result['sessions']} sessions, "
-        f"{sum(result['faults'].values())} faults ({faults}), {result['interrupted']} attempts taken over, "
-        f"{result['late']} late reports kept apart: **{broken}**"
+        f" (for {figures.starved:,} s of its campaigns the machine had too few processors to renew leases of "
+        f"{LEASE_SECONDS:g} s in time: {figures.unheard} ran out without a fault and are not counted as robbed)"
+    )
+
+
+def _line(figures: Figures) -> str:
+    hit = _hit(figures.faults)
+    faults = ", ".join(f"{name.replace('_', ' ')} {count}×" for name, count in hit.items())
+    broken = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in asdict(figures.broken).items())
+    return (
+        f"**{figures.engine}**: {figures.turns:,} turns of {figures.sessions:,} sessions in {figures.campaigns} "
+        f"campaigns side by side; {sum(hit.values()):,} faults that hit ({faults}), {figures.missed:,} that did not "
+        f"and were tried again; {figures.faults['clock_wrong']} workers with a wrong clock; "
+        f"{figures.interrupted:,} attempts taken over, {figures.late:,} late reports kept apart: **{broken}**"
+        f"{_starved(figures)}"
     )
