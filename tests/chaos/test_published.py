@@ -32,8 +32,8 @@ def test_the_readme_quotes_the_published_figures() -> None:
     assert rest.partition(END)[0] == quote(read()), "run: make chaos ARGS=--write"
 
 
-def test_the_published_campaigns_hit_everything_and_broke_nothing() -> None:
-    assert {figures.engine for figures in read()} <= ENGINES.keys()
+def test_the_published_campaigns_hit_everything_on_either_database_and_broke_nothing() -> None:
+    assert [figures.engine for figures in read()] == list(ENGINES)
     for figures in read():
         assert set(EVERYWHERE) < set(figures.faults)
         assert figures.strays > 0
