@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 import holdfast
@@ -335,6 +335,7 @@ def changed(draw: st.DrawFn) -> tuple[str, dict[str, Any]]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(changed())
+@example(("pre-compact", {**recorded(EVENTS["pre-compact"][0]), "transcript_path": "\0"}))
 def test_only_an_error_of_ours_keeps_an_event_from_being_written_down(
     store: Store, given: tuple[str, dict[str, Any]]
 ) -> None:
