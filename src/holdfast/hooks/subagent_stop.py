@@ -81,7 +81,10 @@ def _written_since(folder: str, since: Instant) -> list[str]:
                     written_at = entry.stat().st_mtime_ns // 1000
                     if written_at > since:
                         found.append((written_at, entry.path))
-    except (OSError, ValueError):  # most sessions have no subagents; ValueError: no path at all, as one with a NUL
+    except (
+        OSError,
+        ValueError,
+    ):  # most sessions have no subagents; ValueError: no path at all, as one with a NUL
         return []
     return [path for _, path in sorted(found, reverse=True)[:_MOST_TRANSCRIPTS]]
 

@@ -178,7 +178,7 @@ class TurnPath:
                     gate = held.enter_context(self._gate())
                     ran = launcher.launch(self._order(decision, composed, work_dir, gate), lock)
                     if self._is_unfinished and isinstance(decision, Resume):
-                        self._as_seen()  # what a person had begun there joins the history, as far as it came
+                        self._adopt_broken_off()
                     return ran
 
     def _as_seen(self) -> Decision:
@@ -192,6 +192,11 @@ class TurnPath:
         if found.pointer is None or not isinstance(decision, Resume):
             return decision
         return replace(decision, catch_up=found.pointer.catch_up(self._claim.turn.seq))
+
+    def _adopt_broken_off(self) -> None:
+        """What a person had begun in the session joins the history, as far as it came. Our answer counts anyway."""
+        with suppress(HoldfastError):
+            self._once_reachable(self._as_seen)
 
     def _refused_elsewhere(self, work_dir: str) -> Refuse | None:
         if self._claim.approval is None:
