@@ -81,10 +81,8 @@ def _written_since(folder: str, since: Instant) -> list[str]:
                     written_at = entry.stat().st_mtime_ns // 1000
                     if written_at > since:
                         found.append((written_at, entry.path))
-    except (
-        OSError,
-        ValueError,
-    ):  # most sessions have no subagents; ValueError: no path at all, as one with a NUL
+    # most sessions have no subagents; a text with a NUL is no path
+    except (OSError, ValueError):
         return []
     return [path for _, path in sorted(found, reverse=True)[:_MOST_TRANSCRIPTS]]
 
