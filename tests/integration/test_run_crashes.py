@@ -13,6 +13,7 @@ from holdfast import Holdfast
 from holdfast.domain.decisions import Resume
 from holdfast.domain.ids import SessionId
 from holdfast.domain.policy import Policy, QueuePolicy
+from holdfast.domain.sessions import SessionFilter
 from holdfast.domain.turns import Claim, ClaimRequest, EventKind, NewTurn, Orphan, TurnRequest, TurnStatus
 from holdfast.engine.result import RunResult
 from holdfast.engine.running.agents import Agents
@@ -23,6 +24,7 @@ from tests.integration.workshop import (
     OPENING,
     PATIENCE,
     RECALL,
+    SECRET,
     Workshop,
     ended,
     eventually,
@@ -110,6 +112,20 @@ def test_holdfast_is_killed_half_way(shop: Workshop, first: RunResult, order: st
         TurnStatus.DONE,
         TurnStatus.DONE,
     ]
+
+
+def test_a_fork_of_a_first_turn_that_was_killed_begins_with_it(shop: Workshop) -> None:
+    running = shop.start("run", "--provider", "scripted", f"{OPENING}\n{TOOL}")
+    hf = shop.open()
+    session_id = eventually(lambda: next((session.id for session in hf.sessions(SessionFilter())), None))
+    _half_way(shop, session_id, EventKind.TOOL_CALL)
+    kill(running)
+
+    fork = hf.fork(session_id, "HISTORY")
+
+    assert fork.ok
+    assert SECRET in (fork.text or "")
+    assert not shop.left_running()
 
 
 def test_a_request_that_the_agent_takes_out_of_its_session_again_leaves_the_session_whole(

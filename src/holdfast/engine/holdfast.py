@@ -226,6 +226,8 @@ class Holdfast(Conversations):
             check_session_name(name)
         if at is not None:
             check_whole("turn", at)
+        # what a dead owner left behind belongs to the past that the branch begins with
+        self.take_over(session_id)
         if prompt is not None:
             _check_prompt(prompt)
             self._work.prepare(self.provider_of(self.session(session_id), provider), keywords)
