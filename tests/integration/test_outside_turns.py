@@ -21,7 +21,7 @@ from holdfast.providers.scripted import ScriptedArchive
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
 from tests.integration.scripted import Agent
-from tests.integration.workshop import OPENING, Workshop
+from tests.integration.workshop import OPENING, PATIENCE, Workshop, eventually
 
 
 @pytest.mark.parametrize(("ahead", "decision"), [("resume", "resume"), ("fresh", "fresh")])
@@ -173,3 +173,35 @@ def test_what_a_person_began_and_broke_off_joins_the_history_with_the_next_turn(
     assert not any("SAY half" in request for request in outside.shop.prompts(outside.native)[3:]), (
         "told again"
     )
+
+
+def test_what_a_person_is_at_while_a_turn_of_ours_is_refused_is_not_passed_over(
+    shop: Workshop, tmp_path: Path
+) -> None:
+    first = shop.begin()
+    outside = Outside(shop, first)
+    person = Agent(shop.home, shop.work_dir).start("--resume", outside.native)
+    with person:
+        assert person.stdin is not None
+        go = tmp_path / "go"
+        wait = f'TOOL shell {{"command": "until [ -e {go} ]; do sleep 0.05; done"}}'
+        person.stdin.write(f"{wait}\nSAY at last")
+        person.stdin.close()
+        person.stdin = None
+        eventually(lambda: len(shop.prompts(outside.native)) == 3)
+        refused = outside.hf.resume(outside.session_id, "SAY ours")
+        go.touch()
+        person.communicate(timeout=PATIENCE)
+
+    assert not refused.ok
+    assert outside.hf.resume(outside.session_id, "SAY again").ok
+    assert any("SAY at last" in prompt for prompt in outside.history())
+
+
+def test_an_interrupted_turn_is_told_of_though_a_person_went_on_meanwhile(outside: Outside) -> None:
+    outside.hf.resume(outside.session_id, 'TOOL shell {"command": "touch marked"}\nCRASH')
+    outside.by_hand("SAY second by hand")
+
+    outside.hf.resume(outside.session_id)
+
+    assert "[holdfast] interrupted: turn " in outside.shop.prompts(outside.native)[-1]

@@ -133,7 +133,8 @@ class Composer:
         turn = claim.turn
         own = newest_first(self._store, turn.session_id, turn.seq)
         earlier = islice(chain(own, self._of_source(claim, decision)), _MOST_UNFINISHED)
-        before = takewhile(lambda known: known.status is not TurnStatus.DONE, earlier)
+        # what a person did meanwhile in the agent's own program, without an attempt of ours, ended none of it
+        before = takewhile(lambda known: known.status is not TurnStatus.DONE or not known.attempts, earlier)
         unfinished = [known for known in before if known.attempts and known.dropped is None][::-1]
         if turn.attempts > 1:
             unfinished.append(turn)

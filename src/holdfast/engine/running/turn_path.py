@@ -324,13 +324,15 @@ class TurnPath:
         if ran.ending.deferred is not None and ran.mark is None:
             failure = Failure(FailureClass.UNKNOWN, "the agent did not save the call that was to wait")
         approval = None if failure is not None else self._asked_for(ran.ending.deferred)
+        # a turn that a person is still at is looked at again the next time
+        is_beside_a_person = self._is_unfinished and isinstance(ran.decision, Resume)
         end = TurnEnd(
             TurnStatus.WAITING if approval is not None else _status(failure),
             response=report.response,
             failure=failure,
             provider_session_id=report.session_id,
             resumable=failure is not None or ran.mark is not None,
-            transcript=ran.mark,
+            transcript=None if is_beside_a_person else ran.mark,
             usage=report.usage,
             retry_at=self._retry_at(ran),
             phase=self._phase(),
