@@ -22,7 +22,8 @@ _DEEPEST = 10
 
 _PLAIN = re.compile(r"[^\s\\'\"`$|;&<>(){}*?\[#=]+")
 _IN_DOUBLE_QUOTES = re.compile(r"[^\\\"`$]+")
-_BLANKS = re.compile(r"[^\S\n]+")
+#: the only ones; what else counts as a space elsewhere is a part of a word to a shell
+_BLANKS = re.compile(r"[ \t]+")
 _LINE = re.compile(r"[^\n]*")
 _CONTINUED = re.compile(r"(?:\\\n)+")
 _PARAMETER = re.compile(r"\w+|[@*#?$!-]")
@@ -44,6 +45,8 @@ def read_commands(text: str, depth: int = 0) -> list[tuple[list[str], str]]:
 
     A command inside of another one's word comes before that one.
     """
+    if SOME in text or WORDS in text:
+        raise NotUnderstood
     reader = _Reader(text, depth)
     reader.read_script(is_inner=False)
     return reader.commands
@@ -55,8 +58,6 @@ def is_assignment(word: str) -> bool:
 
 class _Reader:
     def __init__(self, text: str, depth: int) -> None:
-        if SOME in text or WORDS in text:
-            raise NotUnderstood
         self._text = text
         self._at = 0
         self._depth = depth
@@ -65,6 +66,8 @@ class _Reader:
         self._words: list[str] = []
         self._parts: list[str] | None = None  #: of the word that is being read; None between words
         self._is_quoted = False
+        self._expects_keyword = True  #: the next word may be one, as the first of a command or behind ``if``
+        self._is_in_test = False  #: between ``[[`` and ``]]``, which read operators in their own way
         self._redirection: str | None = None  #: whose target is the next word
         self._documents: list[tuple[str, bool, bool]] = []  #: the end, is it quoted, do tabs not count
 
@@ -86,7 +89,7 @@ class _Reader:
                 self._at = blanks.end()
             elif char == "#" and self._parts is None:
                 self._at += len(_LINE.match(text, self._at)[0])  # type: ignore[index] # it fits everything
-            elif char in ";|&<>()" and self._is_in_test():
+            elif char in ";|&<>()" and self._is_in_test:
                 self._end_word()
                 self._at += 1
             elif char == "(":
@@ -138,6 +141,8 @@ class _Reader:
             if word in ("function", "coproc") and all(before in OPENING for before in self._words):
                 raise NotUnderstood
             self._words.append(word)
+            self._expects_keyword = self._expects_keyword and word in OPENING and not is_quoted
+            self._is_in_test = self._is_in_test and (word != "]]" or is_quoted)
         elif redirection in ("<<", "<<-"):
             if SOME in word or WORDS in word:
                 raise NotUnderstood
@@ -148,11 +153,14 @@ class _Reader:
         if self._redirection is not None:
             raise NotUnderstood
         self.commands.append((self._words, operator))
-        self._words = []
+        self._words, self._expects_keyword, self._is_in_test = [], True, False
 
-    def _is_in_test(self) -> bool:
-        """``[[`` reads operators in its own way, up to ``]]``."""
-        return "[[" in self._words[:2] and self._words[-1] != "]]"
+    def _begin_test(self) -> None:
+        """Behind an assignment or a redirection shells differ; behind a program ``[[`` is an argument."""
+        if self._expects_keyword:
+            self._is_in_test = True
+        elif all(w in OPENING or is_assignment(w) for w in self._words):
+            raise NotUnderstood
 
     def _begin_parenthesis(self) -> None:
         """A subshell, or the values of an array. A function, or a glob of some shells, may be anything."""
@@ -164,7 +172,7 @@ class _Reader:
         self._end_command("(")
         self._at += 1
 
-    def _read_special(self, char: str) -> None:
+    def _read_special(self, char: str) -> None:  # noqa: C901 - one branch for each kind of character
         text, at = self._text, self._at
         begins_word = self._parts is None
         self._at += 1
@@ -184,18 +192,22 @@ class _Reader:
             self._at = at
             self._read_expansion(is_quoted=False)
         elif begins_word and (alone := next((w for w in ("[[", "[", "{") if self._is_word(w, at)), "")):
+            if alone == "[[":
+                self._begin_test()
             self._add(alone)
             self._at = at + len(alone)
         elif char == "{" and not text.startswith("{}", at):
             self._add(WORDS)
         elif char in "*?[" or (char == "=" and begins_word):  # some shells make a program's path of =word
             self._add(SOME)
+        elif char.isspace():
+            raise NotUnderstood  # a blank to some programs, and a part of a word to others
         else:
             self._add(char)
 
     def _is_word(self, word: str, at: int) -> bool:
         behind = self._text[at + len(word) : at + len(word) + 1]
-        return self._text.startswith(word, at) and (not behind or behind.isspace())
+        return self._text.startswith(word, at) and behind in ("", " ", "\t", "\n")
 
     def _read_escape(self, at: int) -> None:
         text = self._text
@@ -268,20 +280,13 @@ class _Reader:
 
     def _read_inner_script(self) -> None:
         """The commands of a substitution; then the word that it stands in goes on."""
-        outer = self._words, self._parts, self._is_quoted, self._redirection, self._documents
-        self._words, self._parts, self._is_quoted, self._redirection, self._documents = (
-            [],
-            None,
-            False,
-            None,
-            [],
-        )
-        self._go_deeper()
-        self.read_script(is_inner=True)
-        self._go_deeper(-1)
-        if self._documents:
+        inner = _Reader(self._text, self._depth + 1)
+        inner._at = self._at
+        inner.read_script(is_inner=True)
+        if inner._documents:
             raise NotUnderstood
-        self._words, self._parts, self._is_quoted, self._redirection, self._documents = outer
+        self.commands += inner.commands
+        self._at = inner._at
 
     def _read_braces(self) -> bool:
         """A parameter in braces; True if it stands for several words even in quotes."""
@@ -316,6 +321,7 @@ class _Reader:
         self._end_word()
         if self._redirection is not None:
             raise NotUnderstood
+        self._expects_keyword = False
         self._redirection = _match(_REDIRECTION, text, at)[0]
         self._at += len(self._redirection)
         if text.startswith("!", self._at):  # a part of the operator in some shells

@@ -50,14 +50,22 @@ _SPACES = re.compile(r"\s+")
 
 #: programs that run nothing of what they are given: what the shell puts into their words is not a command
 _HARMLESS = (
-    "[ awk base64 basename bat black cat cd chmod chown clear cmp column comm cp curl cut date declare df diff"
-    " dirname du echo eslint exit export expr fd file fmt fold gh git grep egrep fgrep gunzip gzip head id"
-    " install jq kill less let ln local ls mkdir mktemp more mv mypy node od paste ping popd prettier"
-    " printenv printf ps pushd pwd pytest python python3 read readlink readonly realpath return rg rm rmdir"
-    " ruff sed seq set sha256sum shasum shift sleep sort split stat strings tac tail tar tee test touch tr"
-    " tree true false tsc type typeset uname uniq unset unzip wait wc wget whereis which whoami yq zip zcat"
+    "[ base64 basename bat black cat cd chmod chown clear cmp column comm cp curl cut date declare df diff"
+    " dirname du echo eslint exit export expr file fmt fold grep egrep fgrep gunzip gzip head id install jq"
+    " kill less let ln local ls mkdir mktemp more mv mypy od paste ping popd prettier printenv printf ps"
+    " pushd pwd read readlink readonly realpath return rm rmdir ruff seq set sha256sum shasum shift sleep"
+    " stat strings tac tail tee test touch tr tree true false tsc type typeset uname uniq unset unzip wait"
+    " wc wget whereis which whoami yq zcat"
 )
-_RUN_NOTHING = frozenset(_HARMLESS.split())
+#: programs that run a command if they are given one: in a program of their own language, or with some words
+_VERSATILE = "awk fd gawk gh git mawk node pytest python python3 rg sed sort split tar zip"
+_TO_RUN = (
+    "-I -T -TT -X -c -e -x --checkpoint-action --compress-program --eval --exec --exec-batch --filter --pre"
+    " --print --to-command --unzip-command --use-compress-program"
+    " bisect difftool filter-branch mergetool rebase submodule"
+)
+_RUN_NOTHING, _RUN_SOMETIMES = frozenset(_HARMLESS.split()), frozenset(_VERSATILE.split())
+_RUN_WITH = frozenset(_TO_RUN.split())
 #: they run the command that follows them as it stands there
 _PASS_ON = frozenset(("builtin", "command", "env", "exec", "nice", "nohup", "setsid", "sudo", "timeout"))
 #: they read shell commands, from an argument or from their input
@@ -274,12 +282,21 @@ def _as_run(atoms: list[str], command: list[str], depth: int) -> list[str]:
         return [name, *_as_run(atoms, [*words[at:], WORDS], depth + 1)] if words[at:] else [name]
     if name == "find":
         return _as_found(atoms, words, depth)
-    if name in _RUN_NOTHING and not atoms[0].startswith("*"):
+    if not atoms[0].startswith("*") and _runs_nothing(name, atoms[0].rstrip("*"), words[1:]):
         is_named = _fit_together(name, atoms[0])
         if is_named:
             return [name, *_with_marks_replaced(["", *atoms[1:]], words[1:])]
         return [_unmarked(word) for word in words]
     return [*_read_again(atoms, words, depth), *_with_marks_replaced(atoms, words)]
+
+
+def _runs_nothing(name: str, wanted: str, words: list[str]) -> bool:
+    """Of what is given to it: no program that is ``wanted``, and none that only the shell knows."""
+    if name not in _RUN_SOMETIMES:
+        return name in _RUN_NOTHING
+    is_marked = any(SOME in word or WORDS in word for word in words)
+    hands_on = any(word.partition("=")[0] in _RUN_WITH for word in words)
+    return not any(wanted in word for word in words) and not (is_marked and hands_on)
 
 
 def _name(word: str) -> str:

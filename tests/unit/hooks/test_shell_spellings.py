@@ -139,6 +139,21 @@ HOSTILE = [
     "read X <<< terraform; $X apply",
     "printf -v X terra%s form; $X apply",
     "cd . && X=(a b); terraform 2>&1 apply",
+    "true x\u00a0# ; terraform 2>&1 apply",
+    "true x\f# ; terraform 2>&1 apply",
+    "true x\r# ; terraform 2>&1 apply",
+    "true x\u2003# ; terraform 2>&1 apply",
+    "true <<<\r terraform; terraform 2>&1 apply",
+    "x=1 [[ a; terraform 2>&1 apply",
+    ">o [[ a; terraform 2>&1 apply",
+    "'[[' a; terraform 2>&1 apply",
+    "'if' [[ a; terraform 2>&1 apply",
+    "[[ a && $(terraform 2>&1 apply) ]]",
+    "awk 'BEGIN { system(\"terraform 2>&1 apply\") }'",
+    "python3 -c \"import os; os.system('terraform 2>&1 apply')\"",
+    "sed -n '1e terraform 2>&1 apply' <<< x",
+    "tar cf x.tar bin --checkpoint=1 --checkpoint-action='exec=terraform 2>&1 apply'",
+    "git -c alias.x='!terraform 2>&1 apply' x",
 ]  # fmt: skip
 
 
@@ -172,6 +187,10 @@ def test_bash_applies_and_the_pattern_finds_it(shell: Shell, command: str) -> No
         'timeout 60 pytest "$X"',
         "npm test -- src/*.ts",
         "# terraform\nls",
+        "rg 'foo(bar|baz)' \"$DIR\"",
+        'git add terraform/main.tf && git commit -m "$MESSAGE (again)"',
+        "python3 -c 'print(1 + 2)'",
+        'sed -i "s/(a)/$X/" file',
     ],
 )
 def test_what_is_plainly_something_else_does_not_wait(command: str) -> None:
@@ -201,6 +220,10 @@ def test_what_is_plainly_something_else_does_not_wait(command: str) -> None:
         "\\'\"`" * 25_000,
         "env " * 10_000 + "ls",
         "xargs " * 10_000 + "ls",
+        "git bisect run $X",
+        'python3 -c "$X"',
+        "fd . -x terraform $X",
+        "ls\u00a0-l",
     ],
     ids=lambda command: ascii(command[:20]),
 )
