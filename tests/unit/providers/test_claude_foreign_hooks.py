@@ -135,3 +135,38 @@ def test_agents_skills_and_commands_may_bring_hooks(places: Places, part: str) -
 def test_agents_on_the_command_line_may_bring_hooks(places: Places) -> None:
     assert places.found(extra_args=("--agents", '{"a": {"prompt": "p"}}')) == []
     assert len(places.found(extra_args=("--agents", '{"a": {"hooks": {"PreToolUse": []}}}'))) == 1
+    assert len(places.found(extra_args=("--agents", r'{"a": {"hooks": {"Pre\u0054oolUse": []}}}'))) == 1
+
+
+HOOKS = "hooks:\n  PreToolUse: []\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"\ufeff---\n{HOOKS}---\n",
+        '---\nhooks:\n  "Pre\\x54oolUse": []\n---\n',
+        f"---\nname: |\n  a\n---x\n{HOOKS}---\n",
+        f"---\nname: {'x' * 20_000}\n{HOOKS}---\n",
+    ],
+    ids=["a byte order mark", "an escape", "a line like the end", "a long header"],
+)
+def test_no_spelling_of_a_header_hides_its_hooks(places: Places, text: str) -> None:
+    put(places.project / ".claude" / "skills" / "s" / "SKILL.md", text)
+    assert len(places.found()) == 1
+
+
+def test_hooks_behind_links_are_found(places: Places, tmp_path: Path) -> None:
+    put(tmp_path / "shared" / "SKILL.MD", f"---\n{HOOKS}---\n")
+    skills = places.project / ".claude" / "skills"
+    skills.mkdir(parents=True)
+    (skills / "linked").symlink_to(tmp_path / "shared")
+    (tmp_path / "shared" / "loop").symlink_to(skills)
+    assert places.found() == ["hooks in its header"]
+
+
+def test_a_directory_by_another_name_has_the_hooks_of_its_repository(places: Places, tmp_path: Path) -> None:
+    put(places.project / ".claude" / "settings.json", hooks())
+    (tmp_path / "link").symlink_to(places.work_dir)
+    places.work_dir = tmp_path / "link"
+    assert places.found() == [COMMAND]

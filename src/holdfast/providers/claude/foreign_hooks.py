@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,6 +28,7 @@ _AGENTS: Final = "--agents"
 _MOST_BYTES: Final = 4 * 1024 * 1024
 _MOST_HEADER: Final = 16 * 1024
 _MOST_FILES: Final = 2000
+_END_OF_HEADER: Final = re.compile(r"^---[ \t\r]*$", re.MULTILINE)
 
 
 def find_foreign_hooks(home: Path, work_dir: Path, rights: Rights) -> tuple[ForeignHook, ...]:
@@ -39,7 +41,11 @@ def find_foreign_hooks(home: Path, work_dir: Path, rights: Rights) -> tuple[Fore
         found += _hooks_of_plugin(Path(plugin), tools)
     for folder in (home, *(root / ".claude" for root in _roots(work_dir))):
         found += _hooks_in_headers(folder)
-    found += [ForeignHook(_AGENTS, text) for text in _values(_AGENTS, rights.extra_args) if _mentions(text)]
+    found += [
+        ForeignHook(_AGENTS, text)
+        for text in _values(_AGENTS, rights.extra_args)
+        if _mentions(_without_escapes(text))
+    ]
     return tuple(dict.fromkeys(found))
 
 
@@ -52,11 +58,12 @@ def _settings_files(home: Path, work_dir: Path) -> Iterator[Path]:
 
 
 def _roots(work_dir: Path) -> Iterator[Path]:
-    """Where a project's settings may lie: here, and up to the root of the repository."""
-    for folder in (work_dir, *work_dir.parents):
-        yield folder
-        if (folder / ".git").exists():
-            return
+    """Where a project's settings may lie: here, and up to the root of the repository, by any name of here."""
+    for here in dict.fromkeys((work_dir, work_dir.resolve())):
+        for folder in (here, *here.parents):
+            yield folder
+            if (folder / ".git").exists():
+                break
 
 
 def _hooks_in(file: Path, tools: Sequence[str]) -> Iterator[ForeignHook]:
@@ -83,7 +90,7 @@ def _may_concern(matcher: Json, tools: Sequence[str]) -> bool:
     """Plain names that no pattern is about are the only ones that do not."""
     if not isinstance(matcher, str) or not _NAMES.fullmatch(matcher):
         return True
-    globs = [re.compile(".*".join(map(re.escape, tool.split("*")))) for tool in tools]
+    globs = [re.compile(".*".join(map(re.escape, tool.split("*"))), re.IGNORECASE) for tool in tools]
     return not globs or any(glob.fullmatch(name) for glob in globs for name in matcher.split("|"))
 
 
@@ -128,21 +135,48 @@ def _hooks_of_plugin(folder: Path, tools: Sequence[str]) -> Iterator[ForeignHook
 def _hooks_in_headers(folder: Path) -> Iterator[ForeignHook]:
     """Agents, skills and commands may bring hooks of their own, in the header of their file."""
     for part in _OWN_PARTS:
-        for number, file in enumerate(sorted((folder / part).rglob("*.md"))):
+        for number, file in enumerate(_markdown_files(folder / part)):
             if number == _MOST_FILES:
                 yield ForeignHook(str(folder / part), f"more than {_MOST_FILES} files: not looked at")
                 return
             try:
                 with file.open("rb") as opened:
-                    head = opened.read(_MOST_HEADER).decode(errors="replace")
+                    head = opened.read(_MOST_HEADER).decode("utf-8-sig", errors="replace").lstrip()
             except OSError:
                 continue
-            if head.startswith("---") and _mentions(head.split("\n---", 1)[0]):
+            if not head.startswith("---"):
+                continue
+            end = _END_OF_HEADER.search(head, len("---"))
+            header = head if end is None else head[: end.start()]
+            if _mentions(header):
                 yield ForeignHook(str(file), "hooks in its header")
+            elif end is None or "\\" in header:  # an escape may spell the name of an event in another way
+                yield ForeignHook(str(file), "a header that cannot be read plainly")
+
+
+def _markdown_files(folder: Path) -> Iterator[Path]:
+    """Also behind links, as the agent finds them; each folder once."""
+    seen: set[str] = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        yield from (Path(place, name) for name in sorted(names) if name.lower().endswith(".md"))
 
 
 def _mentions(text: str) -> bool:
     return any(event in text for event in _CHANGING)
+
+
+def _without_escapes(text: str) -> str:
+    """JSON as it reads, if it is that."""
+    try:
+        return json.dumps(json.loads(text), ensure_ascii=False)
+    except (ValueError, RecursionError):
+        return text
 
 
 def _values(option: str, arguments: Sequence[str]) -> Iterator[str]:
