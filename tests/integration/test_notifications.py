@@ -123,7 +123,7 @@ def test_a_failed_turn_is_told_with_what_to_type_next(shop: Workshop, server: Se
 def test_a_limit_is_told_as_a_limit(shop: Workshop, server: Server) -> None:
     hf = shop.open(told(webhook=server.url))
 
-    hf.run("FAIL 400 usage limit reached, resets at 4102444800", provider="scripted", cwd=str(shop.work_dir))
+    hf.run("FAIL 429 usage limit reached, resets at 4102444800", provider="scripted", cwd=str(shop.work_dir))
 
     (notice,) = eventually(lambda: server.received)
     assert notice["event"] == "limit_reached"

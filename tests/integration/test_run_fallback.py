@@ -25,6 +25,16 @@ if '--resume' in argv:
     print(json.dumps({"type": "end", "ok": False, "error": "nobody knows these words", "status": 400, "code": ""}))
     raise SystemExit(1)
 """
+#: the words of other failures, as a quotation of the history
+QUOTES = [
+    "connection reset",
+    "internal error",
+    "rate limit",
+    "error 503",
+    "unauthorized",
+    "quota exceeded",
+    "context_length",
+]
 ALWAYS = NOT_ACCEPTED.replace("'--resume' in argv", "'--version' not in argv and '--help' not in argv")
 
 
@@ -99,6 +109,39 @@ def test_a_history_that_is_not_accepted_costs_no_turn_and_is_retired_by_the_answ
     pointer = shop.open().store.pointer(first.session_id, "scripted")
     assert pointer is not None
     assert pointer.provider_session_id == again.provider_session_id
+
+
+@pytest.mark.parametrize("quoted", QUOTES)
+def test_a_history_that_is_not_accepted_is_not_kept_for_the_words_in_it(
+    shop: Workshop, first: RunResult, quoted: str
+) -> None:
+    words = f"messages.3.content.0: tool_result holds {quoted!r}"
+    strict = NOT_ACCEPTED.replace("nobody knows these words", words)
+    shop.changes["HOLDFAST_SCRIPTED_BINARY"] = shop.stand_in("strict-agent", strict)
+
+    again = shop.open().resume(first.session_id, RECALL)
+
+    assert (again.ok, again.text, again.decision.reason) == (True, FROM_PROMPT, Reason.RESUME_FAILED)
+    assert _retired(shop, first) == [first.provider_session_id]
+
+
+def test_a_history_that_is_too_long_costs_no_turn(shop: Workshop, first: RunResult) -> None:
+    full = NOT_ACCEPTED.replace("nobody knows these words", "prompt is too long: 3 tokens > 2 maximum")
+    shop.changes["HOLDFAST_SCRIPTED_BINARY"] = shop.stand_in("full-agent", full)
+
+    again = shop.open().resume(first.session_id, RECALL)
+
+    assert (again.ok, again.text, again.decision.reason) == (True, FROM_PROMPT, Reason.RESUME_FAILED)
+    known = shop.open().store.provider_sessions(first.session_id)
+    assert [one.retired for one in known if one.id == first.provider_session_id] == ["overflow"]
+
+
+def test_a_request_that_is_too_long_by_itself_takes_no_session_away(shop: Workshop, first: RunResult) -> None:
+    failed = shop.open().resume(first.session_id, "FAIL 400 prompt is too long")
+
+    assert _attempts(shop, failed) == [AttemptStatus.FELL_BACK, AttemptStatus.FAILED]
+    again = shop.open().resume(first.session_id, RECALL)
+    assert (again.text, again.provider_session_id) == (FROM_SESSION, first.provider_session_id)
 
 
 def test_a_session_is_kept_if_a_fresh_one_gets_the_same_error(shop: Workshop, first: RunResult) -> None:

@@ -3,6 +3,9 @@
 Only the failure channel is ever put to them: never what the model said. Structured evidence (an HTTP
 status, the provider's own code, the exit code) stands before prose in each file, and the provider's
 own rules before the common ones. The first rule that fits decides.
+
+An error with HTTP status 400 or 422 may quote the history that is not accepted, and a history holds any words. So
+a rule that reads the text of such an error counts only if it names the status.
 """
 
 from __future__ import annotations
@@ -14,11 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.clock import Instant
-from holdfast.domain.failures import FailureClass
+from holdfast.domain.failures import NOT_ACCEPTED, FailureClass
 from holdfast.domain.records import record
 
 _FOLDER = Path(__file__).parent / "rules"
 _MICROSECONDS = 1_000_000
+#: where a message begins: the text itself, or a field of the JSON in it, which may be JSON in JSON
+_BEGINNING = r"""(?:\A\W*(?:api error: )?(?:\d{3} )?|"(?:message|detail)\\*"\s*:\s*\\*")"""
 
 
 @record
@@ -42,6 +47,7 @@ class Rule:
     exit_codes: frozenset[int] = frozenset()
     words: tuple[str, ...] = ()  #: all of them
     pattern: re.Pattern[str] | None = None  #: its group ``reset`` is a time in seconds since 1970
+    begins: re.Pattern[str] | None = None  #: a message begins with it: further on it may be a quotation
     resumed: bool = False  #: only when a session was to be continued
 
     def fits(self, evidence: Evidence) -> bool:
@@ -52,8 +58,14 @@ class Rule:
             and (not self.exit_codes or evidence.exit_code in self.exit_codes)
             and all(word in text for word in self.words)
             and (self.pattern is None or self.pattern.search(text) is not None)
+            and (self.begins is None or self.begins.search(text) is not None)
             and (evidence.resumed or not self.resumed)
+            and (evidence.status not in NOT_ACCEPTED or bool(self.statuses) or not self._reads_text)
         )
+
+    @property
+    def _reads_text(self) -> bool:
+        return bool(self.words) or self.pattern is not None or self.begins is not None
 
 
 @record
@@ -96,7 +108,7 @@ def _read(name: str) -> dict[str, Any]:
 
 
 def _rule(entry: Mapping[str, Any]) -> Rule:
-    pattern = entry.get("pattern")
+    pattern, begins = entry.get("pattern"), entry.get("begins")
     rule = Rule(
         FailureClass(entry["class"]),
         frozenset(entry.get("status", ())),
@@ -104,9 +116,10 @@ def _rule(entry: Mapping[str, Any]) -> Rule:
         frozenset(entry.get("exit", ())),
         tuple(word.lower() for word in entry.get("words", ())),
         re.compile(pattern) if pattern else None,
+        re.compile(f"{_BEGINNING}(?:{begins})") if begins else None,
         entry.get("resumed", False),
     )
-    unknown = entry.keys() - {"class", "status", "code", "exit", "words", "pattern", "resumed"}
+    unknown = entry.keys() - {"class", "status", "code", "exit", "words", "pattern", "begins", "resumed"}
     if unknown or rule == Rule(rule.failure_class, resumed=rule.resumed):
         raise ValueError(f"not a rule: {dict(entry)}")
     return rule

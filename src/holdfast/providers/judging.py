@@ -103,13 +103,13 @@ def _classify(order: Order, report: Report, exit_: Exit, rules: FailureRules) ->
 
 
 def _blames_history(failure_class: FailureClass, report: Report) -> bool:
-    """Structured evidence before any wording: a request that is not accepted, and no other class explains it."""
+    """Whether the session's history may be the cause, and nothing was produced that a fresh start would repeat."""
     if failure_class is FailureClass.GONE:
         return True
     if report.response is not None:
         return False
     status = report.ended.status if report.ended else None
-    return failure_class is FailureClass.POISONED or (
+    return failure_class in (FailureClass.POISONED, FailureClass.OVERFLOW) or (
         failure_class is FailureClass.UNKNOWN and status in NOT_ACCEPTED
     )
 

@@ -34,6 +34,7 @@ from holdfast.testing.steps import begin, claim, enqueue, refused, run, snapshot
 GONE = Failure(FailureClass.GONE, "no conversation found")
 MARK = TranscriptMark("projects/infra/5b1c2d3e.jsonl", size=10, digest="abc")
 NOT_ACCEPTED = Failure(FailureClass.UNKNOWN, "API Error: 400 nobody knows these words")
+OVERFLOWED = Failure(FailureClass.OVERFLOW, "prompt is too long")
 
 
 class FallBackContract:
@@ -67,12 +68,19 @@ class FallBackContract:
         assert store.pointer(session_id, "claude") is None
         assert [(t.id, t.retired) for t in store.provider_sessions(session_id)] == [(refused, "gone")]
 
-    def test_a_session_in_doubt_stays_until_a_fresh_start_was_answered(self, store: Store) -> None:
+    @pytest.mark.parametrize(
+        ("failure", "retired"),
+        [(NOT_ACCEPTED, "poisoned"), (OVERFLOWED, "overflow")],
+        ids=["not-accepted", "overflowed"],
+    )
+    def test_a_session_in_doubt_stays_until_a_fresh_start_was_answered(
+        self, store: Store, failure: Failure, retired: str
+    ) -> None:
         resumed = self.resuming(store)
         session_id, doubted = resumed.lease.session_id, resumed_id(resumed.decision)
         pointed = store.pointer(session_id, "claude")
 
-        fresh = store.fall_back(resumed.lease, NOT_ACCEPTED, "fallback")
+        fresh = store.fall_back(resumed.lease, failure, "fallback")
         assert isinstance(fresh.decision, Fresh)
         assert fresh.decision.reason is Reason.RESUME_FAILED
         store.launch(fresh.lease, Launch(fresh.decision, a_process()))
@@ -85,12 +93,12 @@ class FallBackContract:
         after_answer = store.pointer(session_id, "claude")
         assert after_answer is not None
         assert after_answer.provider_session_id == new
-        assert {totals.id: totals.retired for totals in store.provider_sessions(session_id)}[
-            doubted
-        ] == "poisoned"
+        known = {totals.id: totals.retired for totals in store.provider_sessions(session_id)}
+        assert known[doubted] == retired
 
     @pytest.mark.parametrize(
-        "failure_class", [FailureClass.UNKNOWN, FailureClass.POISONED, FailureClass.TRANSIENT]
+        "failure_class",
+        [FailureClass.UNKNOWN, FailureClass.POISONED, FailureClass.OVERFLOW, FailureClass.TRANSIENT],
     )
     def test_a_session_in_doubt_is_kept_if_the_fresh_start_fails(
         self, store: Store, failure_class: FailureClass

@@ -122,6 +122,12 @@ def test_a_failed_call_to_the_model_is_a_failure_although_its_subtype_says_succe
     assert report_of(happenings).response is None
 
 
+def test_a_status_that_is_only_in_the_text_of_the_cli_is_known() -> None:
+    lines = recorded("claude", "http_400")
+    del lines[-1]["api_error_status"]
+    assert the_end(read_all(ClaudeStream(an_order(decision=RESUME)), lines)).status == 400
+
+
 def test_a_session_that_is_gone_is_an_error_of_the_cli() -> None:
     happenings = happenings_of("resume_not_found", decision=RESUME)
     assert "No conversation found with session ID" in the_end(happenings).error

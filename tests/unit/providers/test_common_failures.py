@@ -84,6 +84,52 @@ def test_a_status_has_its_class_whatever_the_words_are(
     assert found.failure_class is expected
 
 
+ANTHROPIC = '{{"type":"error","error":{{"type":"invalid_request_error","message":"{}"}}}}'
+OPENAI = '{{"error": {{"message": "{}", "type": "invalid_request_error", "code": "{}"}}}}'
+GOOGLE = '[API Error: {{"error":{{"message":"{{\\n \\"error\\": {{\\n \\"code\\": 400,\\n \\"message\\": \\"{}\\"","code":400}}}}]'
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("API Error: 400 prompt is too long: 212331 tokens > 200000 maximum", FailureClass.OVERFLOW),
+        (ANTHROPIC.format("prompt is too long: 212331 tokens > 200000 maximum"), FailureClass.OVERFLOW),
+        (ANTHROPIC.format("input length and `max_tokens` exceed context limit: 1 + 2 > 2"), FailureClass.OVERFLOW),
+        (OPENAI.format("This model's maximum context length is 8192 tokens.", "null"), FailureClass.OVERFLOW),
+        (OPENAI.format("Too long", "context_length_exceeded"), FailureClass.OVERFLOW),
+        (OPENAI.format("Your input exceeds the context window of this model.", "null"), FailureClass.OVERFLOW),
+        (GOOGLE.format("The input token count (1200000) exceeds the maximum number of tokens allowed (1048576)."), FailureClass.OVERFLOW),
+        ("Input is too long for requested model.", FailureClass.OVERFLOW),
+        (ANTHROPIC.format("Your credit balance is too low to access the Anthropic API."), FailureClass.LIMIT),
+        (ANTHROPIC.format("You have reached your specified API usage limits. You will regain access on"), FailureClass.LIMIT),
+        (OPENAI.format("You have no money", "insufficient_quota"), FailureClass.LIMIT),
+        (GOOGLE.format("API key not valid. Please pass a valid API key."), FailureClass.AUTH),
+        (GOOGLE.format("API key expired. Please renew the API key."), FailureClass.AUTH),
+        (ANTHROPIC.format("This organization has been disabled."), FailureClass.AUTH),
+        (GOOGLE.format("User location is not supported for the API use."), FailureClass.CONFIG),
+        (OPENAI.format("The requested model 'gpt-9' does not exist.", "model_not_found"), FailureClass.CONFIG),
+        ('{"detail":"The \'gpt-9\' model is not supported when using Codex with a ChatGPT account."}', FailureClass.CONFIG),
+    ],
+)  # fmt: skip
+def test_what_a_service_is_known_to_answer_400_to_is_no_fault_of_the_history(
+    provider: str, text: str, expected: FailureClass
+) -> None:
+    found = load_rules(provider).classify(Evidence(text, 400, exit_code=1, resumed=True))
+    assert found.failure_class is expected
+
+
+@pytest.mark.parametrize(
+    ("status", "expected"),
+    [(401, FailureClass.AUTH), (402, FailureClass.LIMIT), (404, FailureClass.CONFIG), (429, FailureClass.TRANSIENT)],
+)  # fmt: skip
+@pytest.mark.parametrize("quoted", ["maximum context", "messages.3 must not be empty", "connection reset"])
+def test_a_status_of_another_class_retires_no_session_whatever_the_words_are(
+    provider: str, status: int, expected: FailureClass, quoted: str
+) -> None:
+    found = load_rules(provider).classify(Evidence(quoted, status, exit_code=1, resumed=True))
+    assert found.failure_class is expected
+
+
 HISTORY_IMAGE = (
     "Internal error (code=-32603, data=Encountered an error in the response stream: messages.14.content.0.image."
     "source.base64.data: At least one of the image dimensions exceed max allowed size: 8000 pixels)"

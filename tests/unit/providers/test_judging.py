@@ -118,14 +118,40 @@ def an_error(status: int, text: str = "nobody knows these words") -> Ended:
         (RESUME, (Said("half"), an_error(400)), False),
         (RESUME, (Called("1", "shell", {}), Returned("1", "", False), an_error(400)), False),
         (RESUME, (an_error(400, "your credit balance is too low"),), False),
-        (RESUME, (an_error(400, "prompt is too long"),), False),
-        *((RESUME, (an_error(status),), False) for status in (401, 402, 403, 404, 408, 413, 429, 500, 529)),
+        (RESUME, (an_error(400, "prompt is too long"),), True),
+        (RESUME, (an_error(413, "too large"),), True),
+        (RESUME, (Said("half"), an_error(400, "prompt is too long")), False),
+        *((RESUME, (an_error(status),), False) for status in (401, 402, 403, 404, 408, 429, 500, 529)),
     ],
 )
 def test_a_request_that_is_not_accepted_right_after_a_resume_may_be_the_fault_of_its_history(
     decision: Resume | Fork | Fresh, happenings: tuple[Happening, ...], refused: bool
 ) -> None:
     assert verdict(decision, *happenings, ended=an_exit(1), new_id=NEW).refused is refused
+
+
+@pytest.mark.parametrize("status", [400, 422])
+@pytest.mark.parametrize(
+    "quoted",
+    [
+        "connection reset",
+        "internal error",
+        "rate limit",
+        "error 503",
+        "unauthorized",
+        "quota exceeded",
+        "usage limit reached, resets at 1800000000",
+        "context_length",
+        "prompt is too long",
+        "Your credit balance is too low",
+        "API key not valid",
+        "model_not_found",
+    ],
+)
+def test_an_error_that_quotes_the_history_is_not_judged_by_what_it_quotes(status: int, quoted: str) -> None:
+    ended = an_error(status, f"messages.3.content.0: tool_result holds '{quoted}'")
+    ending = verdict(RESUME, ended, ended=an_exit(1, stderr=f"a warning: {quoted}"))
+    assert (kind(ending), ending.refused) == (FailureClass.UNKNOWN, True)
 
 
 def test_a_limit_says_when_it_ends_and_colours_are_no_part_of_a_message() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
@@ -31,6 +32,8 @@ _NO_HOOKS_RUN: Final = (
     "the agent does not run the hook that makes tool calls wait for approval: hooks are switched off, perhaps by "
     "managed settings; it was ended as soon as it had begun"
 )
+#: in the CLI's own text, where a version does not name the status apart from it
+_STATUS: Final = re.compile(r"\AAPI Error: (\d{3})\b")
 _NOT_COMPARED: Final = "what the agent ran cannot be compared with what was approved: it was ended"
 
 
@@ -180,10 +183,12 @@ class ClaudeStream:
         if self._resets_at:
             errors.append(f"resets_at={self._resets_at}")
         code = as_text(line.get("terminal_reason")) or as_text(line.get("subtype"))
+        error = "\n".join(errors)
+        named = _STATUS.match(error)
         return Ended(
             ok=False,
-            error="\n".join(errors),
-            status=as_count(line.get("api_error_status")) or None,
+            error=error,
+            status=as_count(line.get("api_error_status")) or (int(named[1]) if named else None),
             code=self._refusal if code == "api_error" and self._refusal else code,
         )
 

@@ -17,7 +17,7 @@ _EMPTY_ANSWER = "The model returned an empty response with no text"
 #: the CLI stopped the model, called that a success, and took the request out of its session again
 _LOOP = "Loop detected"
 #: in the text of an error: ``[API Error: {"error":{"code":400,...``
-_STATUS = re.compile(r'"code":\s*(\d{3})\b')
+_STATUS = re.compile(r'"code\\*":\s*(\d{3})\b')
 
 
 class GeminiStream:

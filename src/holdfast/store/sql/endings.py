@@ -337,7 +337,8 @@ def _settle_doubt(s: Scope, attempt: Attempt, end: TurnEnd) -> None:
     before = attempts.of_turn(s, attempt.conversation_id, attempt.seq)
     doubted = next((one for one in before if one.number == attempt.number - 1), None)
     if doubted is not None:
-        _let_go(s, doubted, FailureClass.POISONED)
+        overflowed = doubted.failure is not None and doubted.failure.failure_class is FailureClass.OVERFLOW
+        _let_go(s, doubted, FailureClass.OVERFLOW if overflowed else FailureClass.POISONED)
 
 
 def _figures(used: Usage) -> dict[str, object]:
