@@ -21,7 +21,7 @@ FAILURES: dict[str, Reply] = {
     "an empty stream": EmptyStream(),
 }
 #: whatever is not the service's own trouble; a 400 tells nothing certain about the session
-CLASSES = {"HTTP 400": "unknown", "HTTP 401": "auth", "HTTP 404": "config"}
+CLASSES = {"HTTP 400": "not_accepted", "HTTP 401": "auth", "HTTP 404": "config"}
 
 
 @pytest.mark.parametrize("name", FAILURES)
@@ -34,7 +34,7 @@ def test_a_model_that_fails_fails_the_turn_and_is_told_apart(driver: Driver, nam
     expected = CLASSES.get(name, "transient")
     assert (second.exit_code, second["status"], second.failure) == (1, "failed", expected)
     # what may be the fault of the history is tried afresh, once; what fails then too is not
-    assert second.decision == ("fresh" if expected == "unknown" else "resume")
+    assert second.decision == ("fresh" if expected == "not_accepted" else "resume")
     assert driver.holdfast("why", first.session).decision == "resume"
 
 

@@ -191,7 +191,7 @@ def test_a_session_goes_on_after_the_model_refused_it(driver: Driver) -> None:
 
     last = driver.resume(first.session, "again?")
 
-    assert [(ended.exit_code, ended.failure) for ended in refused] == [(1, "unknown"), (1, "auth")]
+    assert [(ended.exit_code, ended.failure) for ended in refused] == [(1, "not_accepted"), (1, "auth")]
     assert (last.exit_code, last.decision, last.native) == (0, "resume", first.native)
     assert driver.request.texts[:2] == ["colour?", "violet"]
 

@@ -21,7 +21,7 @@ from tests.integration.workshop import FROM_PROMPT, FROM_SESSION, OPENING, RECAL
         ("CRASH", FailureClass.INTERRUPTED),
         ("NO_SAVE\nNO_END", FailureClass.INTERRUPTED),
         ("EXIT 3 broken", FailureClass.UNKNOWN),
-        ("FAIL 400 strange", FailureClass.UNKNOWN),
+        ("FAIL 400 strange", FailureClass.NOT_ACCEPTED),
         ("FAIL 401 who are you", FailureClass.AUTH),
         ("FAIL 429 too fast", FailureClass.TRANSIENT),
         ("FAIL 500 down", FailureClass.TRANSIENT),

@@ -160,6 +160,39 @@ def test_a_session_is_kept_if_a_fresh_one_gets_the_same_error(shop: Workshop, fi
     assert (again.text, again.provider_session_id) == (FROM_SESSION, first.provider_session_id)
 
 
+@pytest.mark.parametrize(
+    ("before", "by_name"),
+    [("SAY hm\n", False), ('TOOL shell {"command": "echo hi"}\n', False), ("", True)],
+    ids=["after a text", "after a tool", "asked for by name"],
+)
+def test_an_error_that_may_have_another_cause_takes_no_session_away(
+    shop: Workshop, first: RunResult, before: str, by_name: bool
+) -> None:
+    error = '{"type":"error","error":{"type":"invalid_request_error","message":"unsupported beta"}}'
+    named = first.provider_session_id if by_name else None
+    for _ in range(4):
+        failed = shop.open().resume(first.session_id, f"{before}FAIL 400 {error}", provider_session_id=named)
+        assert failed.failure is not None
+        assert failed.failure.failure_class is FailureClass.NOT_ACCEPTED
+        assert _attempts(shop, failed) == [AttemptStatus.FAILED]
+
+    again = shop.open().resume(first.session_id, RECALL)
+
+    assert isinstance(again.decision, Resume)
+    assert (again.text, again.provider_session_id) == (FROM_SESSION, first.provider_session_id)
+
+
+def test_a_history_that_a_tool_has_spoilt_costs_one_turn(shop: Workshop, first: RunResult) -> None:
+    spoilt = shop.open().resume(first.session_id, 'TOOL shell {"command": "echo hi"}\nFAIL 400 strange')
+    assert not spoilt.ok
+    shop.changes["HOLDFAST_SCRIPTED_BINARY"] = shop.stand_in("strict-agent", NOT_ACCEPTED)
+
+    again = shop.open().resume(first.session_id, RECALL)
+
+    assert (again.ok, again.text, again.decision.reason) == (True, FROM_PROMPT, Reason.RESUME_FAILED)
+    assert first.provider_session_id in _retired(shop, first)
+
+
 @pytest.mark.parametrize("says", ["SAY", "STDERR", "TOOL shell"])
 def test_an_agent_that_speaks_of_lost_sessions_has_not_lost_one(
     shop: Workshop, first: RunResult, says: str

@@ -11,6 +11,7 @@ class FailureClass(StrEnum):
     GONE = "gone"  #: the provider does not have the session
     POISONED = "poisoned"  #: its history makes every call fail
     OVERFLOW = "overflow"  #: it no longer fits the context window
+    NOT_ACCEPTED = "not_accepted"  #: HTTP 400 or 422: the history, or the model, the account or the arguments
     LOCKED = "locked"  #: another process holds it
     TRANSIENT = "transient"  #: network, rate limit, server error
     LIMIT = "limit"  #: usage limit with a reset time
@@ -34,8 +35,8 @@ class Failure:
 #: what a cancelled turn has come to, whichever way it was cancelled
 WAS_CANCELLED = Failure(FailureClass.CANCELLED, "cancelled")
 
-#: HTTP statuses of a request that the model's service does not accept as it is: the fault may lie in the history
-NOT_ACCEPTED = frozenset({400, 422})
+#: may be the fault of the history: if nothing was produced, a fresh start is tried in the same turn
+BLAMES_HISTORY = frozenset({FailureClass.POISONED, FailureClass.OVERFLOW, FailureClass.NOT_ACCEPTED})
 #: the provider session is not used again
 RETIRES = frozenset({FailureClass.GONE, FailureClass.POISONED, FailureClass.OVERFLOW})
 #: counts against the provider session, whatever its text says

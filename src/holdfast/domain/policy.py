@@ -96,7 +96,7 @@ class ResumePolicy:
     transcript_ahead: Literal["resume", "fresh"] = "resume"
     #: with this many errors since its last success, a provider session is not resumed
     max_provider_session_errors: int = 3
-    #: this many failed resumes in a row retire a provider session, whatever the error says
+    #: this many resumes in a row that failed for an unknown reason retire a provider session
     max_failed_resumes: int = 2
     #: share of the context window from which a person is warned
     context_warn: float = 0.70

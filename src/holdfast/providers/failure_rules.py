@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.clock import Instant
-from holdfast.domain.failures import NOT_ACCEPTED, FailureClass
+from holdfast.domain.failures import FailureClass
 from holdfast.domain.records import record
 
 _FOLDER = Path(__file__).parent / "rules"
 _MICROSECONDS = 1_000_000
+_NOT_ACCEPTED = (400, 422)
 #: where a message begins: the text itself, or a field of the JSON in it, which may be JSON in JSON
 _BEGINNING = r"""(?:\A\W*(?:api error: )?(?:\d{3} )?|"(?:message|detail)\\*"\s*:\s*\\*")"""
 
@@ -60,7 +61,7 @@ class Rule:
             and (self.pattern is None or self.pattern.search(text) is not None)
             and (self.begins is None or self.begins.search(text) is not None)
             and (evidence.resumed or not self.resumed)
-            and (evidence.status not in NOT_ACCEPTED or bool(self.statuses) or not self._reads_text)
+            and (evidence.status not in _NOT_ACCEPTED or bool(self.statuses) or not self._reads_text)
         )
 
     @property

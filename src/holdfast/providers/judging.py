@@ -6,7 +6,7 @@ import re
 
 from holdfast.clock import Instant
 from holdfast.domain.decisions import Fork, Fresh
-from holdfast.domain.failures import NOT_ACCEPTED, Failure, FailureClass
+from holdfast.domain.failures import BLAMES_HISTORY, Failure, FailureClass
 from holdfast.domain.records import record
 from holdfast.processes.process import Exit, StopCause
 from holdfast.providers.contract import Order, Provider
@@ -98,20 +98,10 @@ def _classify(order: Order, report: Report, exit_: Exit, rules: FailureRules) ->
     # some agents that someone interrupts end well, whatever else they have said on standard error
     if ended is None and exit_.code == 0 and found.failure_class is FailureClass.UNKNOWN:
         return Ending(Failure(FailureClass.INTERRUPTED, _without_end(exit_)))
-    refused = resumed and not report.tools and _blames_history(found.failure_class, report)
+    is_gone = found.failure_class is FailureClass.GONE
+    may_help = is_gone or (found.failure_class in BLAMES_HISTORY and report.response is None)
+    refused = resumed and not report.tools and may_help
     return Ending(Failure(found.failure_class, message), refused=refused, reset_at=found.reset_at)
-
-
-def _blames_history(failure_class: FailureClass, report: Report) -> bool:
-    """Whether the session's history may be the cause, and nothing was produced that a fresh start would repeat."""
-    if failure_class is FailureClass.GONE:
-        return True
-    if report.response is not None:
-        return False
-    status = report.ended.status if report.ended else None
-    return failure_class in (FailureClass.POISONED, FailureClass.OVERFLOW) or (
-        failure_class is FailureClass.UNKNOWN and status in NOT_ACCEPTED
-    )
 
 
 def _has_begun(report: Report, exit_: Exit) -> bool:

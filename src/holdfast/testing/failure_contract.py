@@ -19,6 +19,7 @@ from holdfast.testing.steps import begin, claim, enqueue, run
 HERE, THERE = a_runtime(), a_runtime(machine="build-8")
 RETIRING = [FailureClass.GONE, FailureClass.POISONED, FailureClass.OVERFLOW]
 KEEPING = [
+    FailureClass.NOT_ACCEPTED,
     FailureClass.TRANSIENT,
     FailureClass.LIMIT,
     FailureClass.LOCKED,
@@ -61,7 +62,7 @@ class FailureContract:
 
         assert resumed_id(decide(store, session)) == known
 
-    def test_two_failed_resumes_in_a_row_retire_whatever_the_error_says(self, store: Store) -> None:
+    def test_two_resumes_in_a_row_that_failed_for_an_unknown_reason_retire(self, store: Store) -> None:
         session = begin(store)
         known = known_id(store, session)
 

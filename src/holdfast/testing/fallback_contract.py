@@ -33,7 +33,7 @@ from holdfast.testing.steps import begin, claim, enqueue, refused, run, snapshot
 
 GONE = Failure(FailureClass.GONE, "no conversation found")
 MARK = TranscriptMark("projects/infra/5b1c2d3e.jsonl", size=10, digest="abc")
-NOT_ACCEPTED = Failure(FailureClass.UNKNOWN, "API Error: 400 nobody knows these words")
+NOT_ACCEPTED = Failure(FailureClass.NOT_ACCEPTED, "API Error: 400 nobody knows these words")
 OVERFLOWED = Failure(FailureClass.OVERFLOW, "prompt is too long")
 
 
@@ -98,7 +98,13 @@ class FallBackContract:
 
     @pytest.mark.parametrize(
         "failure_class",
-        [FailureClass.UNKNOWN, FailureClass.POISONED, FailureClass.OVERFLOW, FailureClass.TRANSIENT],
+        [
+            FailureClass.NOT_ACCEPTED,
+            FailureClass.UNKNOWN,
+            FailureClass.POISONED,
+            FailureClass.OVERFLOW,
+            FailureClass.TRANSIENT,
+        ],
     )
     def test_a_session_in_doubt_is_kept_if_the_fresh_start_fails(
         self, store: Store, failure_class: FailureClass

@@ -21,7 +21,7 @@ def classify(
     [
         ("resume_not_found", FailureClass.GONE),
         ("interrupted", FailureClass.INTERRUPTED),
-        ("http_400", FailureClass.UNKNOWN),
+        ("http_400", FailureClass.NOT_ACCEPTED),
         ("http_401", FailureClass.AUTH),
         ("http_429", FailureClass.TRANSIENT),
         ("http_500", FailureClass.TRANSIENT),
@@ -47,8 +47,8 @@ def test_what_the_cli_did_is_classified(case: str, expected: FailureClass) -> No
         ),
         ("this session is bound to another account", FailureClass.GONE),
         ("Error: Session ID 51368eb2-1111-4222-8333-444455556666 is already in use.", FailureClass.LOCKED),
-        ("API Error: 400 invalid_request_error: messages.3 has no thinking block", FailureClass.POISONED),
-        ("Could not resolve authentication method", FailureClass.POISONED),
+        ("API Error: 400 invalid_request_error: messages.3 has no thinking block", FailureClass.NOT_ACCEPTED),
+        ("Could not resolve authentication method", FailureClass.NOT_ACCEPTED),
         ("image dimensions exceed max allowed size", FailureClass.POISONED),
         ("Prompt is too long and cannot be compacted", FailureClass.OVERFLOW),
         ("Conversation too long. Press esc twice to go up a few messages", FailureClass.OVERFLOW),
@@ -120,7 +120,7 @@ def test_near_misses_stay_unknown(text: str) -> None:
     assert classify(text) is FailureClass.UNKNOWN
 
 
-@pytest.mark.parametrize("text", ["No conversation found", "400 invalid_request_error", "image_error"])
+@pytest.mark.parametrize("text", ["No conversation found", "image_error"])
 def test_a_new_session_is_never_gone_or_poisoned(text: str) -> None:
     assert classify(text, code=text, resumed=False) is FailureClass.UNKNOWN
 

@@ -11,15 +11,15 @@ ID = "01a1e167-7227-7f42-aba3-284d1ae84e5e"
 RESUMING = "Error: thread/resume: thread/resume failed:"
 
 
-def classify(text: str, *, resumed: bool = True) -> FailureClass:
-    return RULES.classify(Evidence(text, resumed=resumed)).failure_class
+def classify(text: str, *, status: int | None = None, resumed: bool = True) -> FailureClass:
+    return RULES.classify(Evidence(text, status, resumed=resumed)).failure_class
 
 
 @pytest.mark.parametrize(
     ("case", "expected"),
     [
         ("resume_not_found", FailureClass.GONE),
-        ("http_400", FailureClass.UNKNOWN),
+        ("http_400", FailureClass.NOT_ACCEPTED),
         ("http_401", FailureClass.AUTH),
         ("http_429", FailureClass.TRANSIENT),
         ("http_500", FailureClass.TRANSIENT),
@@ -30,7 +30,8 @@ def classify(text: str, *, resumed: bool = True) -> FailureClass:
 )
 def test_what_the_cli_did_is_classified(case: str, expected: FailureClass) -> None:
     ended = report_of(read_all(CodexStream(), recorded("codex", case))).ended
-    assert classify(f"{ended.error if ended else ''}\n{recorded_stderr('codex', case)}") is expected
+    text = f"{ended.error if ended else ''}\n{recorded_stderr('codex', case)}"
+    assert classify(text, status=ended.status if ended else None) is expected
 
 
 @pytest.mark.parametrize(

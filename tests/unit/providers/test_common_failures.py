@@ -71,8 +71,8 @@ def test_a_service_that_fails_is_known_by_what_it_says(
         (413, FailureClass.OVERFLOW),
         (429, FailureClass.TRANSIENT),
         (529, FailureClass.TRANSIENT),
-        (400, FailureClass.UNKNOWN),
-        (422, FailureClass.UNKNOWN),
+        (400, FailureClass.NOT_ACCEPTED),
+        (422, FailureClass.NOT_ACCEPTED),
     ],
 )
 def test_a_status_has_its_class_whatever_the_words_are(
@@ -147,7 +147,7 @@ HISTORY_IMAGE = (
         ("some tool reported: image dimensions exceed max allowed size: 8000 pixels", FailureClass.UNKNOWN),
         ("validation error: field must not be empty", FailureClass.UNKNOWN),
         ("agent tool returned status 400: not found", FailureClass.UNKNOWN),
-        ('API Error: 400 {"type":"invalid_request_error","message":"Could not process image"}', FailureClass.POISONED),
+        ('API Error: 400 {"type":"invalid_request_error","message":"unsupported beta"}', FailureClass.NOT_ACCEPTED),
         ('API Error: 400 {"type":"invalid_request_error","message":"Your credit balance is too low"}', FailureClass.LIMIT),
     ],
 )  # fmt: skip

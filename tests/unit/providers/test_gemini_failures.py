@@ -36,7 +36,7 @@ def ending_of(case: str, exit_code: int) -> Ending:
     [
         ("resume_not_found", 42, FailureClass.GONE),
         ("resume_in_new_home", 42, FailureClass.GONE),
-        ("http_400", 144, FailureClass.UNKNOWN),
+        ("http_400", 144, FailureClass.NOT_ACCEPTED),
         ("http_401", 145, FailureClass.AUTH),
         ("cut_stream", 1, FailureClass.TRANSIENT),
         ("empty_stream", 0, FailureClass.TRANSIENT),

@@ -151,7 +151,7 @@ def test_a_request_that_is_not_accepted_right_after_a_resume_may_be_the_fault_of
 def test_an_error_that_quotes_the_history_is_not_judged_by_what_it_quotes(status: int, quoted: str) -> None:
     ended = an_error(status, f"messages.3.content.0: tool_result holds '{quoted}'")
     ending = verdict(RESUME, ended, ended=an_exit(1, stderr=f"a warning: {quoted}"))
-    assert (kind(ending), ending.refused) == (FailureClass.UNKNOWN, True)
+    assert (kind(ending), ending.refused) == (FailureClass.NOT_ACCEPTED, True)
 
 
 def test_a_limit_says_when_it_ends_and_colours_are_no_part_of_a_message() -> None:

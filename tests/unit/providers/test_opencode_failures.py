@@ -36,7 +36,7 @@ def ending_of(case: str, exit_code: int) -> Ending:
     [
         ("resume_not_found", FailureClass.GONE),
         ("resume_in_new_home", FailureClass.GONE),
-        ("http_400", FailureClass.UNKNOWN),
+        ("http_400", FailureClass.NOT_ACCEPTED),
         ("http_401", FailureClass.AUTH),
     ],
 )
@@ -65,7 +65,7 @@ def test_a_session_that_is_not_found_was_refused() -> None:
             FailureClass.UNKNOWN,
         ),
         (Evidence("", code="MessageAbortedError", exit_code=1), FailureClass.INTERRUPTED),
-        (Evidence('{"type":"invalid_request_error"}', status=400, resumed=True), FailureClass.POISONED),
+        (Evidence('{"type":"invalid_request_error"}', status=400, resumed=True), FailureClass.NOT_ACCEPTED),
         (Evidence(REJECTED.format("ls"), exit_code=0), FailureClass.CONFIG),
         (Evidence(HELP, exit_code=1), FailureClass.CONFIG),
         (Evidence("Error: You must provide a message or a command", exit_code=1), FailureClass.CONFIG),
@@ -84,7 +84,6 @@ def test_what_opencode_says_is_known(evidence: Evidence, expected: FailureClass)
         Evidence("Error: Session not found in the notes", exit_code=1, resumed=True),
         Evidence("Unexpected server error. Check server logs", code="UnknownError", exit_code=1),
         Evidence("Error: Unexpected error\n\nfile is not a database", exit_code=1, resumed=True),
-        Evidence('{"type":"invalid_request_error"}', status=400),
         Evidence("permission requested: bash", exit_code=0),
     ],
 )
