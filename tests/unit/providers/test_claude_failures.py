@@ -8,6 +8,9 @@ from holdfast.providers.failure_rules import Evidence
 from tests.unit.providers.builders import RESUME, an_order, read_all, recorded, recorded_stderr, the_end
 
 RULES = Claude().rules
+LARGE_IMAGE = (
+    "messages.14.content.0.image.source.base64.data: image dimensions exceed max allowed size: 8000 pixels"
+)
 
 
 def classify(
@@ -96,6 +99,11 @@ def test_the_clis_own_codes_are_classified(code: str, expected: FailureClass) ->
         ("Could not process image", 529, FailureClass.TRANSIENT),
         ("Could not process image", 429, FailureClass.TRANSIENT),
         ("the service for images is overloaded, try again", None, FailureClass.TRANSIENT),
+        ("temporarily unable to process image", None, FailureClass.TRANSIENT),
+        ("Unable to process input image. Please retry.", None, FailureClass.TRANSIENT),
+        ("Unable to process input image. Please retry.", 400, FailureClass.POISONED),
+        (f"Internal error (code=-32603, data={LARGE_IMAGE})", None, FailureClass.POISONED),
+        (LARGE_IMAGE, 500, FailureClass.POISONED),
         ("Request too large (max 32MB). Accumulated images and attachments", 413, FailureClass.OVERFLOW),
     ],
 )

@@ -155,3 +155,32 @@ def test_a_history_is_poisoned_only_where_the_error_points_into_it(
     provider: str, text: str, expected: FailureClass
 ) -> None:
     assert classify(provider, text) is expected
+
+
+LARGE_IMAGE = (
+    "messages.14.content.0.image.source.base64.data: image dimensions exceed max allowed size: 8000 pixels"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "expected"),
+    [
+        ("Could not process image", 400, FailureClass.NOT_ACCEPTED),
+        ("Could not process image", 429, FailureClass.TRANSIENT),
+        ("Could not process image", 500, FailureClass.TRANSIENT),
+        ("Could not process image", 529, FailureClass.TRANSIENT),
+        ("Unable to download the file. Please verify the URL and try again.", 400, FailureClass.NOT_ACCEPTED),
+        ("image service unavailable", None, FailureClass.TRANSIENT),
+        ("could not load the image: fetch failed", None, FailureClass.TRANSIENT),
+        (LARGE_IMAGE, 400, FailureClass.NOT_ACCEPTED),
+        (LARGE_IMAGE, 500, FailureClass.POISONED),
+        (f"Internal error (code=-32603, data={LARGE_IMAGE})", 500, FailureClass.POISONED),
+        (f"API Error: 529 Overloaded: {LARGE_IMAGE}", None, FailureClass.POISONED),
+        (LARGE_IMAGE, 429, FailureClass.TRANSIENT),
+    ],
+)
+def test_an_image_is_the_historys_fault_only_where_the_error_points_at_it(
+    provider: str, text: str, status: int | None, expected: FailureClass
+) -> None:
+    found = load_rules(provider).classify(Evidence(text, status, exit_code=1, resumed=True))
+    assert found.failure_class is expected
