@@ -556,6 +556,7 @@ def test_an_agents_token_is_good_as_long_as_its_lease(agent: Agent) -> None:
     callers = Callers(agent.fleet.book)
     header = [f"Bearer {agent.token}"]
     assert callers.identify(header).session_id == agent.own.id
+    assert callers.remembered(header) is None, "believed without asking"
     agent.full.finish_turn(agent.lease, TurnEnd(TurnStatus.DONE, response="done"))
     with pytest.raises(Unauthenticated):
         callers.identify(header)

@@ -89,6 +89,7 @@ def test_a_command_of_the_provider_that_was_sent_is_known_by_its_place(
     hung = shop.start("worker", "--once")
     eventually(lambda: len(shop.prompts(first.provider_session_id)) == 4)
     kill(hung)
+    eventually(lambda: not shop.left_running())  # an agent that was answering comes to its end
 
     sent = shop.prompts(first.provider_session_id)[3]
     assert "interrupted before it ended; its request is already above" in sent

@@ -1,4 +1,4 @@
-"""Owns telling callers by their tokens; what was found out is believed for a second."""
+"""Owns telling callers by their tokens; what was found out is believed for a second, but for agents' tokens."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ class Callers:
         if not self._closed and now - self._asked_at < BELIEVED_SECONDS:
             return ANYONE
         at, caller = self._found(authorization)
-        return caller if now - at < BELIEVED_SECONDS else None
+        # an agent's token ends with its lease, at once
+        is_agent = caller is not None and caller.session_id is not None
+        return caller if now - at < BELIEVED_SECONDS and not is_agent else None
 
     def last_known(self, authorization: Sequence[str]) -> Caller | None:
         """Whose token it was when the store was last asked, however long ago: not enough to let them in."""
