@@ -280,6 +280,13 @@ class UpdateContract:
         assert SECRET not in str(after)
         assert store.get_session(session.id) == after
 
+    def test_secrets_in_the_keys_of_metadata_are_never_written(self, store: Store) -> None:
+        session = begin(store)
+        store.update_session(session.id, SessionUpdate(metadata={SECRET: 1, "file": "p.json"}))
+        assert SECRET not in str(store.get_session(session.id).metadata)
+        (change,) = store.trail(session.id)
+        assert change.metadata == ("[redacted:github_token]", "file")
+
 
 class FinalizeContract:
     """``finalize_session``."""

@@ -57,12 +57,12 @@ def update(s: Scope, session_id: str, change: SessionUpdate) -> Session:
 
 
 def _besides_the_phase(change: SessionUpdate, error: SessionError | None) -> str | None:
-    """For the trail: of metadata the keys alone; ``error`` is redacted by now."""
+    """For the trail, without secrets: of metadata the keys alone; ``error`` is redacted by now."""
     if change.summary is None and not change.has_more_than_phase:
         return None
     more: dict[str, Json] = {}
     if change.metadata:
-        more["metadata"] = list[Json](sorted(change.metadata))
+        more["metadata"] = list[Json](sorted({redact_text(key) for key in change.metadata}))
     if change.error is not None and error is not None:
         more["error"] = error.message
     if change.clear_errors:
