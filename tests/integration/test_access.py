@@ -518,6 +518,11 @@ def test_an_agent_does_nothing_to_the_sessions_of_others(agent: Agent, verb: str
     assert dump(agent.full) == before
 
 
+def test_an_agent_does_not_list_every_open_delegation(agent: Agent) -> None:
+    with agent.store() as store, pytest.raises(Forbidden):
+        store.open_delegations()
+
+
 def test_an_agent_reports_on_its_own_session_and_on_what_it_delegated(agent: Agent) -> None:
     with agent.store() as store:
         for session_id in (agent.own.id, agent.below):

@@ -13,6 +13,7 @@ import pytest
 
 import holdfast
 from holdfast.domain.phases import Phase
+from holdfast.domain.sessions import SessionStatus
 from tests.integration.hook_process import (
     AGENT,
     RECORDED,
@@ -146,6 +147,22 @@ def test_what_a_dead_orchestrator_held_is_free_again(home: Path, library: holdfa
     assert lost == {"outcome": "lost"}
 
 
+def test_recovery_frees_what_a_dead_orchestrator_held(home: Path, library: holdfast.Holdfast) -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as orchestrator:
+        mine = {"CLAUDE_PID": str(orchestrator.pid)}
+        dead = session_of(run_hook("pre-delegate", a_tool_call(1), mine).prompt)
+        alive = delegate(2)
+        library.recover()
+        assert {library.status(session) for session in (dead, alive)} == {SessionStatus.RUNNING}
+        orchestrator.kill()
+
+    assert library.recover() == ()
+
+    assert (library.status(dead), library.status(alive)) == (SessionStatus.IDLE, SessionStatus.RUNNING)
+    ends = rows(home, "SELECT outcome FROM delegations ORDER BY id")
+    assert ends == [{"outcome": "lost"}, {"outcome": None}]
+
+
 def test_what_a_copy_of_this_machine_has_delegated_is_not_taken(
     home: Path, tmp_path: Path, library: holdfast.Holdfast
 ) -> None:
@@ -158,6 +175,7 @@ def test_what_a_copy_of_this_machine_has_delegated_is_not_taken(
         orchestrator.kill()
 
     assert delegate(2) != held
+    library.recover()
     (open_one,) = rows(home, "SELECT outcome FROM delegations WHERE id = 'toolu_1'")
     assert open_one == {"outcome": None}
     assert session_of(run_hook("pre-delegate", a_tool_call(3), there).prompt) == held, "it knows its own"

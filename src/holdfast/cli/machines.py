@@ -106,7 +106,8 @@ def recover(run: Invocation) -> None:
     """Take over from workers that went away.
 
     What they left running is ended, and their turns are freed. `resume` does this by itself for its own session.
-    What runs here of turns that another machine took over is ended, too.
+    What runs here of turns that another machine took over is ended, too. Sessions of subagents whose
+    orchestrator was killed on this machine are free again.
     """
     turns = run.holdfast.recover()
     if run.json:

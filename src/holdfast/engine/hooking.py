@@ -1,4 +1,4 @@
-"""Owns answering hooks on a store that is open already: for the library, and for whoever serves hooks to others."""
+"""Owns the work of hooks on a store that is open already: for the library, recovery, and serving hooks to others."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any
 
 from holdfast.config import data_dir
+from holdfast.domain.delegations import Delegation
 from holdfast.domain.policy import NotifyPolicy
 from holdfast.hooks import pre_delegate
 from holdfast.hooks.calls import HookCall
@@ -47,6 +48,11 @@ def answer_pre_delegate(store: Store, context: object) -> dict[str, Any]:
     if not isinstance(context, Mapping):
         return pre_delegate.answer_nothing(pre_delegate.INVALID_JSON)
     return pre_delegate.answer_question(_call(store, "pre-delegate", context, os.environ))
+
+
+def free_lost_delegations(store: Store) -> list[Delegation]:
+    """End what programs of this machine had delegated that provably do not run any more."""
+    return pre_delegate.free_lost(_call(store, "recover", {}, os.environ), store.open_delegations())
 
 
 def _call(

@@ -21,9 +21,10 @@ from holdfast.hooks.briefing import brief
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from typing import Any
 
-    from holdfast.domain.delegations import DelegatedSession
+    from holdfast.domain.delegations import DelegatedSession, Delegation
     from holdfast.hooks.calls import HookCall, Payload
 
 _TOOLS = ("Task", "Agent")
@@ -121,7 +122,8 @@ def _answer_claude(call: HookCall) -> dict[str, Any] | None:
     if tool not in _TOOLS or not isinstance(given, dict) or not isinstance(given.get("prompt"), str):
         call.log.say("ignored", tool=tool)
         return None
-    _free_what_is_lost(call, agent := _agent(given))
+    agent = _agent(given)
+    free_lost(call, call.store.open_delegations(agent, call.project))
     new = _new_delegation(call, agent, given)
     if new.owner is not None:
         call.witness(new.id)
@@ -140,13 +142,14 @@ def _agent(given: dict[str, Any]) -> str:
     return check_name("subagent_type", named) if named else _USUAL_AGENT
 
 
-def _free_what_is_lost(call: HookCall, agent: str) -> None:
-    """What an orchestrator that is gone had delegated: its sessions may be taken again."""
-    for held in call.store.open_delegations(agent, call.project):
-        if call.is_lost(held):
-            call.store.end_delegation(DelegationEnd(id=held.id, outcome=DelegationOutcome.LOST))
-            call.forget(held.id)
-            call.log.say("lost", session=held.session_id, id=held.id)
+def free_lost(call: HookCall, held: Iterable[Delegation]) -> list[Delegation]:
+    """End those whose orchestrator is gone: their sessions may be taken again."""
+    lost = [one for one in held if call.is_lost(one)]
+    for one in lost:
+        call.store.end_delegation(DelegationEnd(id=one.id, outcome=DelegationOutcome.LOST))
+        call.forget(one.id)
+        call.log.say("lost", session=one.session_id, id=one.id)
+    return lost
 
 
 def _new_delegation(call: HookCall, agent: str, given: dict[str, Any]) -> NewDelegation:

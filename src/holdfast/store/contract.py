@@ -563,8 +563,10 @@ class Store(Protocol):
         """
         ...
 
-    def open_delegations(self, agent: str, project: str) -> tuple[Delegation, ...]:
-        """Those that hold an open session of this agent in this project, oldest first."""
+    def open_delegations(
+        self, agent: str | None = None, project: str | None = None
+    ) -> tuple[Delegation, ...]:
+        """Those that hold an open session of this agent in this project, oldest first. Without an agent: all."""
         ...
 
     def lose_delegations(self, provider_session_id: str) -> int:

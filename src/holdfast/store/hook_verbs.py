@@ -42,8 +42,10 @@ class HookVerbs:
     def end_delegation(self, end: DelegationEnd) -> EndedDelegation | None:
         return self._write(delegations.end, end)
 
-    def open_delegations(self, agent: str, project: str) -> tuple[Delegation, ...]:
-        return self._write(delegations.open_here, agent, project)
+    def open_delegations(
+        self, agent: str | None = None, project: str | None = None
+    ) -> tuple[Delegation, ...]:
+        return self._write(delegations.open_ones, agent, project)
 
     def lose_delegations(self, provider_session_id: str) -> int:
         return self._write(delegations.lose_all, provider_session_id)

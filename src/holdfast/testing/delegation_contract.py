@@ -337,6 +337,15 @@ class DelegationEndContract:
         end = DelegationEnd(outcome=DelegationOutcome.COMPLETED, **unknown)
         assert store.end_delegation(end) is None
 
+    def test_the_open_ones_of_all_agents_and_projects_are_told(self, store: Store) -> None:
+        here = a_delegation(project=PROJECT)
+        elsewhere = a_delegation(agent="another", project="/elsewhere")
+        ended = a_delegation(project=PROJECT)
+        for new in (here, elsewhere, ended):
+            store.delegate(new)
+        store.end_delegation(DelegationEnd(id=ended.id, outcome=DelegationOutcome.COMPLETED))
+        assert {held.id for held in store.open_delegations()} == {here.id, elsewhere.id}
+
     def test_an_orchestrator_that_is_gone_loses_all_its_own(self, store: Store) -> None:
         gone = [a_delegation(provider_session_id="gone", project=PROJECT) for _ in range(2)]
         other = a_delegation(provider_session_id="other", project=PROJECT)

@@ -64,6 +64,8 @@ class Confined:
     def _check(self, name: str, given: Mapping[str, Any]) -> None:
         if "session_id" in given or name == "approvals":
             self._require(given.get("session_id"))
+        if name == "open_delegations" and given.get("agent") is None:
+            raise _elsewhere()
         if "conversation_id" in given:
             own = self._store.get_session(self._session_id).conversation_id
             if given["conversation_id"] != own:

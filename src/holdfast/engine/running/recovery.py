@@ -1,4 +1,4 @@
-"""Owns taking over from workers that went away: their processes are ended first, then their turns."""
+"""Owns taking over from workers and orchestrators that went away: processes are ended first, then turns."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import logging
 from collections.abc import Collection
 
 from holdfast.domain.turns import EventKind, Lease, Orphan, Turn
+from holdfast.engine.hooking import free_lost_delegations
 from holdfast.engine.running.log_subject import lease_fields, lines_about
 from holdfast.engine.running.strays import end_strays, marker_of
 from holdfast.errors import Conflict, NotFound, StoreCorrupt
@@ -39,10 +40,10 @@ def recover_session(
 def recover_all(
     store: Store, machine: Machine, besides: Collection[str] = (), *, even_expired: bool = True
 ) -> tuple[Turn, ...]:
-    """Everything whose owner is provably gone or, if wanted, whose lease has expired, but for some sessions.
+    """Every turn whose owner is provably gone or, if wanted, whose lease has expired, but for some sessions.
 
     One that cannot be understood keeps none of the others waiting. What still runs here of turns that others
-    took over is ended.
+    took over is ended. Sessions of subagents whose orchestrator is provably gone are free again.
     """
     recovered = []
     now = store.now()
@@ -57,6 +58,8 @@ def recover_all(
                 recovered.append(_recover(store, machine, orphan, owner_is_gone=is_gone))
             except (NotFound, StoreCorrupt) as exc:
                 log.warning("turn %s of %s stays: %s", orphan.lease.seq, orphan.lease.session_id, exc)
+    for held in free_lost_delegations(store):
+        log.warning("session %s is free again: the program that had delegated it is gone", held.session_id)
     machine.forget_old()
     end_strays(store, machine, besides={marker_of(orphan.lease, store.workspace) for orphan in leased})
     return tuple(turn for turn in recovered if turn is not None)

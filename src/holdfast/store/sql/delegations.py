@@ -44,6 +44,9 @@ COLUMNS = """id, session_id, agent, project, resumed, reason, provider_session_i
 GET = f"SELECT {COLUMNS} FROM delegations WHERE workspace = :ws AND id = :id"
 OPEN_OF_SESSION = f"""
 SELECT {COLUMNS} FROM delegations WHERE workspace = :ws AND session_id = :session_id AND ended_at IS NULL"""
+OPEN = f"""
+SELECT {COLUMNS} FROM delegations INDEXED BY open_delegations
+WHERE workspace = :ws AND ended_at IS NULL ORDER BY at, id"""
 OPEN_HERE = f"""
 SELECT {", ".join(f"d.{column.strip()}" for column in COLUMNS.split(","))}
 FROM sessions AS s INDEXED BY delegable_sessions JOIN delegations AS d INDEXED BY open_delegations
@@ -251,7 +254,9 @@ def lose_all(s: Scope, provider_session_id: str) -> int:
     return s.changed(LOSE, provider_session_id=provider_session_id, now=s.now)
 
 
-def open_here(s: Scope, agent: str, project: str) -> tuple[Delegation, ...]:
+def open_ones(s: Scope, agent: str | None, project: str | None) -> tuple[Delegation, ...]:
+    if agent is None:
+        return tuple(map(_read, s.all(OPEN)))
     return tuple(map(_read, s.all(OPEN_HERE, agent=agent, project=project)))
 
 
