@@ -210,7 +210,7 @@ MOVES: list[tuple[str, dict[str, str], float | None]] = [
     ("holdfast_approvals_waiting", {}, 2),
     ("holdfast_delegations_total", {"start": "new"}, 1),
     ("holdfast_delegations_total", {"start": "resumed"}, 1),
-    ("holdfast_delegations_total", {"start": "asked"}, 1),
+    ("holdfast_delegations_total", {"start": "asked_new"}, 1),
     ("holdfast_delegations_ended_total", {"outcome": "completed"}, 1),
     ("holdfast_delegations_open", {}, 1),
     ("holdfast_delegated_duration_seconds_count", {}, 2),

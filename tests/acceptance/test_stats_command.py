@@ -46,6 +46,17 @@ def test_what_was_removed_and_cleaned_up_stays_in_the_figures(each_engine: str, 
     assert ok("stats", "--since", "2100-01-01", "--json").json["sessions_by_agent"] == {}
 
 
+def test_the_questions_of_scripts_have_a_resume_rate(each_engine: str, library: Holdfast) -> None:
+    asked = {"agent_name": "terraform-architect"}
+    assert library.pre_delegate_hook(asked)["should_resume"] is False
+    library.update(library.create("terraform-architect").id, phase="planning")
+    assert library.pre_delegate_hook(asked)["should_resume"] is True
+
+    rate = ok("stats", "--json").json["measures"]["delegations_resumed"]
+
+    assert (rate["value"], rate["of"]) == (0.5, {"resumed": 1, "delegations": 2})
+
+
 def test_it_fits_a_terminal(library: Holdfast) -> None:
     for number in range(12):
         library.create(f"an-agent-with-a-rather-long-name-{number}")

@@ -45,6 +45,16 @@ def test_the_resume_rate_leaves_out_first_attempts_and_second_halves_of_a_try() 
     assert (success.met, success.of) == (False, {"answered": 5, "resumed": 7})
 
 
+def test_delegations_and_questions_of_scripts_count_alike() -> None:
+    found = measured(
+        a_total(TotalKind.DELEGATION, "new", 1),
+        a_total(TotalKind.DELEGATION, "resumed", 2),
+        a_total(TotalKind.DELEGATION, "asked_new", 3),
+        a_total(TotalKind.DELEGATION, "asked_resumed", 4),
+    )
+    assert found["delegations_resumed"].of == {"resumed": 6, "delegations": 10}
+
+
 def test_a_target_that_is_only_just_reached_is_not_met() -> None:
     found = measured(
         a_total(TotalKind.ATTEMPT, "resume resumable done next", 6),

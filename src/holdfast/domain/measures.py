@@ -8,7 +8,7 @@ from enum import StrEnum
 from holdfast.clock import DAY, Instant
 from holdfast.domain.decisions import DecisionKind
 from holdfast.domain.records import record
-from holdfast.domain.statistics import Total, TotalKind, Totals
+from holdfast.domain.statistics import DelegationStart, Total, TotalKind, Totals
 from holdfast.domain.turns import AttemptStatus
 
 #: bounds of durations in seconds, ten to each factor of six, so that the targets of 5 and 30 minutes are bounds:
@@ -114,8 +114,11 @@ def _measures(
     answered = attempts(
         lambda words: words[3] == "next" and _resumes(words) and AttemptStatus(words[2]).has_spoken
     )
-    taken_up = counted.number(TotalKind.DELEGATION, lambda words: words[0] == "resumed")
-    delegated = counted.number(TotalKind.DELEGATION, lambda words: words[0] != "asked")
+    taken_up = counted.number(
+        TotalKind.DELEGATION,
+        lambda words: words[0] in (DelegationStart.RESUMED, DelegationStart.ASKED_RESUMED),
+    )
+    delegated = counted.number(TotalKind.DELEGATION)
     sessions = counted.number(TotalKind.SESSION)
     with_errors = counted.number(TotalKind.SESSION_WITH_ERROR)
     yield _share("resume_rate", resumed, could, ("resumed", "could_resume"), above=0.6)

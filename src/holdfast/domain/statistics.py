@@ -59,6 +59,15 @@ class Statistics:
     late_reports: int  #: of workers that had lost their lease
 
 
+class DelegationStart(StrEnum):
+    """Which session a delegation begins in. Of a question that a script asked: what it was answered."""
+
+    NEW = "new"
+    RESUMED = "resumed"
+    ASKED_NEW = "asked_new"
+    ASKED_RESUMED = "asked_resumed"
+
+
 class TotalKind(StrEnum):
     """What is added up; the ``detail`` of a total says of which sort, in words with spaces between."""
 
@@ -73,7 +82,7 @@ class TotalKind(StrEnum):
         "lock_wait"  #: for a provider session that another process writes to: at ``claim`` or ``launch``
     )
     LATE_REPORT = "late_report"
-    DELEGATION = "delegation"  #: ``new``, ``resumed`` or ``asked``
+    DELEGATION = "delegation"  #: see ``DelegationStart``
     DELEGATION_END = "delegation_end"  #: its outcome
     CLEANUP = "cleanup"  #: sessions that were ``abandoned`` or ``deleted`` by it, or ``removed`` by hand
     INPUT_TOKENS = "input_tokens"

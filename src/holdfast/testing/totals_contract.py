@@ -56,6 +56,8 @@ def lively(store: Store, clock: ManualClock) -> None:
     new = a_delegation()
     store.delegate(new)
     store.ask_delegation(a_question(session_id=new.new_session_id))
+    store.update_session(new.new_session_id, SessionUpdate(phase=Phase.PLANNING))
+    store.ask_delegation(a_question(session_id=new.new_session_id))
     store.lose_delegations("nobody")
     clock.advance(120)
     for session_id in (first.id, second.id, new.new_session_id):
@@ -80,7 +82,7 @@ class TotalsContract:
             "fresh retired done same": 1,
         }
         assert counted(store, TotalKind.TURN) == {"done ": 3, "failed auth": 1}
-        assert counted(store, TotalKind.DELEGATION) == {"new": 1, "asked": 1}
+        assert counted(store, TotalKind.DELEGATION) == {"new": 1, "asked_resumed": 1, "asked_new": 1}
         assert counted(store, TotalKind.SESSION, "gitops-operator") == {"delegated": 1}
         assert counted(store, TotalKind.ATTEMPT, "gitops-operator") == {}
         assert sum(counted(store, TotalKind.DURATION).values()) == 2

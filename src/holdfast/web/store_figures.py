@@ -21,7 +21,7 @@ from holdfast.domain.delegations import DelegationOutcome
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.measures import BOUNDS
 from holdfast.domain.sessions import SessionKind
-from holdfast.domain.statistics import Statistics, Total, TotalKind, Totals
+from holdfast.domain.statistics import DelegationStart, Statistics, Total, TotalKind, Totals
 from holdfast.domain.turns import AttemptStatus, TurnStatus
 from holdfast.store import tallies
 from holdfast.store.contract import Store
@@ -52,7 +52,10 @@ _COUNTERS: Final = {
     "output_tokens": ("Tokens that agents answered with", ()),
     "cost_usd": ("What agents said that it cost, in US dollars", ()),
     "late_reports": ("Results of workers that had lost their lease, kept as evidence", ()),
-    "delegations": ("Delegations of subagents: in a new session or a resumed one, or only asked", ("start",)),
+    "delegations": (
+        "Delegations of subagents, and questions of scripts: a new session or a resumed one",
+        ("start",),
+    ),
     "delegations_ended": ("Delegations that ended, and how", ("outcome",)),
 }
 #: there from the beginning, where all labels are known: Prometheus does not count the step to a series' first value
@@ -60,7 +63,7 @@ _AT_FIRST: Final[tuple[_Series, ...]] = (
     *((name,) for name, (_, labels) in _COUNTERS.items() if not labels),
     *(("sessions_created", kind) for kind in SessionKind),
     *(("cleanups", action) for action in ("abandoned", "deleted", "removed")),
-    *(("delegations", start) for start in ("new", "resumed", "asked")),
+    *(("delegations", start) for start in DelegationStart),
     ("turns_ended", TurnStatus.DONE, ""),
     ("turns_ended", TurnStatus.CANCELLED, FailureClass.CANCELLED),
     *(("turns_ended", TurnStatus.FAILED, failure) for failure in FailureClass),

@@ -131,7 +131,7 @@ _MEASURES = (
     ),
     _of_delegations(
         TotalKind.DELEGATION, "d.at",
-        "CASE WHEN d.outcome = 'asked' THEN 'asked' WHEN d.resumed THEN 'resumed' ELSE 'new' END",
+        "CASE WHEN d.outcome = 'asked' THEN 'asked_' ELSE '' END || CASE WHEN d.resumed THEN 'resumed' ELSE 'new' END",
     ),
     _of_delegations(
         TotalKind.DELEGATION_END, "d.ended_at", "d.outcome", "d.ended_at IS NOT NULL AND d.outcome <> 'asked'"
