@@ -42,6 +42,7 @@ def test_what_was_removed_and_cleaned_up_stays_in_the_figures(each_engine: str, 
     assert after["cleanups"]["removed"] == 1
     mine = ok("stats", "--agent", "terraform-architect", "--since", "2h", "--json").json
     assert mine["sessions_by_agent"] == {"terraform-architect": 2}
+    assert mine["cleanups"] == {"abandoned": 1, "deleted": 2}
     assert mine["since"].endswith("T00:00:00Z")
     assert ok("stats", "--since", "2100-01-01", "--json").json["sessions_by_agent"] == {}
 

@@ -109,6 +109,7 @@ class TotalsContract:
         store.remove_session(kept.id)
         assert _without(store.totals().rows, *changed) == _without(before.rows, *changed)
         assert counted(store, TotalKind.CLEANUP) == {"deleted": 3, "abandoned": 1, "removed": 1}
+        assert counted(store, TotalKind.CLEANUP, "gitops-operator") == {"deleted": 1}
 
     def test_what_is_deleted_twice_is_added_up(self, store: Store) -> None:
         for number in (1, 2, 3):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from holdfast.domain.phases import Phase
@@ -29,7 +29,7 @@ WHERE workspace = :ws AND created_at < :latest AND updated_at < {CUTOFF} AND fin
     AND lease_expires_at IS NULL AND head_seq IS NULL AND {NOTHING_ASKED}"""
 # what somebody is changing at this moment is not idle; and cleaning up, which needs many rows, never waits
 STILL_IDLE = f"""
-SELECT phase FROM sessions
+SELECT phase, agent FROM sessions
 WHERE workspace = :ws AND id = :id AND updated_at < {CUTOFF} AND finalized_at IS NULL
     AND lease_expires_at IS NULL AND head_seq IS NULL AND {NOTHING_ASKED} FOR UPDATE SKIP LOCKED"""
 LOCK_UNUSED = """
@@ -44,7 +44,7 @@ FINAL_CONVERSATIONS = _conversations.format(chosen=FINAL)
 FINAL_IN_PROJECT = _conversations.format(chosen=f"{FINAL} AND {IN_PROJECT}")
 IDLE_SESSIONS = f"{IDLE} ORDER BY created_at"
 IDLE_IN_PROJECT = f"{IDLE} AND {IN_PROJECT} ORDER BY created_at"
-SESSIONS_OF = "SELECT id FROM sessions WHERE workspace = :ws AND conversation_id = :id"
+SESSIONS_OF = "SELECT id, agent FROM sessions WHERE workspace = :ws AND conversation_id = :id"
 FORKS_OF = """
 SELECT id FROM sessions WHERE workspace = :ws AND conversation_id IN
     (SELECT id FROM conversations WHERE workspace = :ws AND parent_id = :id)"""
@@ -54,7 +54,7 @@ SELECT 1 FROM sessions
 WHERE workspace = :ws AND conversation_id = :id
     AND (finalized_at IS NULL OR finalized_at >= {CUTOFF} OR lease_expires_at IS NOT NULL)
 LIMIT 1"""
-LOCK_OWNER = "SELECT lease_owner FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"
+LOCK_OWNER = "SELECT lease_owner, agent FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"
 DELETE_CONVERSATION = (
     "DELETE FROM events WHERE workspace = :ws AND conversation_id = :id",
     "DELETE FROM attempts WHERE workspace = :ws AND conversation_id = :id",
@@ -115,6 +115,7 @@ class Cleaning:
         self._spared: set[str] = set()
         self._deleted: list[str] = []
         self._abandoned: list[str] = []
+        self._counted: Counter[tuple[str, str]] = Counter()  #: of this batch, by agent and what was done
 
     @property
     def goes_on(self) -> bool:
@@ -125,7 +126,6 @@ class Cleaning:
         return CleanupReport(tuple(self._abandoned), tuple(self._deleted))
 
     def next_batch(self, s: Scope) -> None:
-        deleted, abandoned = len(self._deleted), len(self._abandoned)
         for _ in range(BATCH):
             if self._final:
                 self._take_with_parents(s, self._final.popleft())
@@ -134,9 +134,10 @@ class Cleaning:
         if self._dry_run:
             return
         _delete(s, self._taken)
-        self._taken = []
-        totals.count(s, TotalKind.CLEANUP, "deleted", len(self._deleted) - deleted)
-        totals.count(s, TotalKind.CLEANUP, "abandoned", len(self._abandoned) - abandoned)
+        # sorted, as in ``totals``: two that clean up at once do not wait for each other in a circle
+        for (agent, action), number in sorted(self._counted.items(), key=str):
+            totals.count(s, TotalKind.CLEANUP, action, number, agent=agent)
+        self._taken, self._counted = [], Counter()
 
     def _take_with_parents(self, s: Scope, conversation_id: str) -> None:
         current: str | None = conversation_id
@@ -145,7 +146,9 @@ class Cleaning:
                 self._spared.add(current)
                 return
             self._gone.add(current)
-            self._deleted += [session_id for (session_id,) in s.all(SESSIONS_OF, id=current)]
+            for session_id, agent in s.all(SESSIONS_OF, id=current):
+                self._deleted.append(session_id)
+                self._counted[agent, "deleted"] += 1
             self._taken.append(current)
             # a clock that was set back makes a parent look younger than its fork: look at it again
             parent = self._parents[current]
@@ -164,7 +167,8 @@ class Cleaning:
             idle = s.one(STILL_IDLE, id=session_id, now=s.now, **self._cutoffs)
             if idle is None:
                 return
-            (phase,) = idle
+            phase, agent = idle
+            self._counted[agent, "abandoned"] += 1
             session_statements.close(s, session_id, phase, Phase.ABANDONED)
         self._abandoned.append(session_id)
 
@@ -181,14 +185,14 @@ def remove(s: Scope, session_id: str) -> None:
     """One session and its conversation, for good. Refuses while anything else needs it."""
     # without reading all of it: a row that cannot be understood can still be removed
     conversation_id = history.lock_of_session(s, session_id).id
-    (owner,) = s.one(LOCK_OWNER, id=session_id) or (None,)
+    owner, agent = s.one(LOCK_OWNER, id=session_id) or (None, "")
     if owner is not None:
         raise Busy(f"session {session_id}", owner)
     forks = [fork for (fork,) in s.all(FORKS_OF, id=conversation_id)]
     if forks:
         raise Conflict(f"session {session_id} has forks: remove them first ({', '.join(forks)})", forks=forks)
-    others = [other for (other,) in s.all(SESSIONS_OF, id=conversation_id) if other != session_id]
+    others = [other for other, _ in s.all(SESSIONS_OF, id=conversation_id) if other != session_id]
     if others:
         raise Conflict(f"other agents share its conversation: {', '.join(others)}", sessions=others)
     _delete(s, [conversation_id])
-    totals.count(s, TotalKind.CLEANUP, "removed")
+    totals.count(s, TotalKind.CLEANUP, "removed", agent=agent)
