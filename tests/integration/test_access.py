@@ -786,18 +786,19 @@ def test_what_a_subagent_of_another_machine_worked_on_ends_if_it_can_be_told(
     operator = bearer(fleet.token(Role.OPERATOR, fleet.room))
     stop = a_stop(tmp_path, "toolu_elsewhere")
 
-    def outcomes_after_a_stop(*ids: str) -> list[str | None]:
+    def outcomes_after_a_stop(*ids: str, **changes: object) -> list[str | None]:
         started = [
             a_delegation(id=name, agent=stop["agent_type"], provider_session_id=stop["session_id"])
             for name in ids
         ]
         for new in started:
             fleet.full.delegate(new)
-        body = json.dumps({**stop, "agent_id": f"of-{ids[0]}"})
+        body = json.dumps({**stop, "agent_id": f"of-{ids[0]}", **changes})
         assert ask(fleet.served.url, "POST", "/v1/hooks/subagent-stop", operator, body=body) == (200, {})
         return [fleet.full.delegations(new.new_session_id)[0].outcome for new in started]
 
     assert outcomes_after_a_stop("toolu_alone") == ["completed"]
+    assert outcomes_after_a_stop("toolu_silent", last_assistant_message="") == ["lost"]
     assert outcomes_after_a_stop("toolu_one", "toolu_other") == [None, None]
     said = log_of(Path.home())[-1]
     assert said["what"] == "ambiguous subagent"

@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -246,18 +247,48 @@ SPOKE_OF_ERRORS = {
     "type": "assistant",
     "message": {"role": "assistant", "content": [{"type": "text", "text": "API Error: 400 is what it logs"}]},
 }
+CALL = {"type": "tool_use", "id": "toolu_2", "name": "Bash", "input": {"command": "ls"}}
 
 
-@pytest.mark.parametrize(
-    ("last", "outcome", "phase"),
-    [
-        (API_ERROR, "failed", "failed"),
-        (INTERRUPTED, "lost", "initializing"),
-        (SPOKE_OF_ERRORS, "completed", "completed"),
-    ],
-    ids=["an API error", "interrupted", "an answer"],
-)
-def test_a_subagent_that_failed_or_was_interrupted_has_not_completed(
+def said(*blocks: Mapping[str, object], **message: object) -> dict[str, object]:
+    return {"type": "assistant", "message": {"role": "assistant", "content": list(blocks), **message}}
+
+
+def told(content: object) -> dict[str, object]:
+    return {"type": "user", "message": {"role": "user", "content": content}}
+
+
+def a_text(text: str) -> dict[str, object]:
+    return {"type": "text", "text": text}
+
+
+ENDS = {
+    "an API error": (API_ERROR, "failed", "failed"),
+    "interrupted": (INTERRUPTED, "lost", "initializing"),
+    "an answer": (SPOKE_OF_ERRORS, "completed", "completed"),
+    "an answer that ended in order": (
+        said(a_text("two routers"), stop_reason="end_turn"),
+        "completed",
+        "completed",
+    ),
+    "a call": (said(a_text("I look"), CALL, stop_reason="tool_use"), "lost", "initializing"),
+    "a call that nobody named": (said(CALL), "lost", "initializing"),
+    "a result": (
+        told([{"type": "tool_result", "tool_use_id": "toolu_2", "content": "a b"}]),
+        "lost",
+        "initializing",
+    ),
+    "its prompt": (told("look around"), "lost", "initializing"),
+    "a refusal": (said(a_text("I will not"), stop_reason="refusal"), "lost", "initializing"),
+    "cut off": (said(a_text("The rou"), stop_reason="max_tokens"), "lost", "initializing"),
+    "no words": (said(a_text(" "), stop_reason="end_turn"), "lost", "initializing"),
+    "not the model": (said(a_text("No response requested."), model="<synthetic>"), "lost", "initializing"),
+    "no message": ({"type": "assistant", "message": "?"}, "lost", "initializing"),
+}
+
+
+@pytest.mark.parametrize(("last", "outcome", "phase"), ENDS.values(), ids=ENDS.keys())
+def test_only_a_subagent_that_answered_has_completed(
     home: Path, tmp_path: Path, last: dict[str, object], outcome: str, phase: str
 ) -> None:
     delegate(1)
@@ -271,6 +302,17 @@ def test_a_subagent_that_failed_or_was_interrupted_has_not_completed(
     (delegation,) = rows(home, "SELECT outcome, session_id FROM delegations")
     (session,) = rows(home, "SELECT phase FROM sessions")
     assert (delegation["outcome"], session["phase"]) == (outcome, phase)
+
+
+@pytest.mark.parametrize(("words", "outcome"), [("two routers", "completed"), ("", "lost"), (None, "lost")])
+def test_without_a_transcript_the_last_words_are_the_answer(
+    home: Path, tmp_path: Path, words: str | None, outcome: str
+) -> None:
+    delegate(1)
+
+    run_hook("subagent-stop", a_stop(tmp_path, "toolu_1", last_assistant_message=words)).harmless()
+
+    assert rows(home, "SELECT outcome FROM delegations") == [{"outcome": outcome}]
 
 
 @pytest.mark.parametrize("event", ["stop", "pre-compact", "session-end"])

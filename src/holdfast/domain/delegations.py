@@ -30,7 +30,7 @@ class DelegationOutcome(StrEnum):
     FAILED = "failed"
     ABANDONED = "abandoned"  #: its session was given up meanwhile
     PAUSED = "paused"  #: in phase approval: the session stays open
-    LOST = "lost"  #: whoever delegated is gone; the session is free again
+    LOST = "lost"  #: it gave no answer, or whoever delegated is gone; the session is free again
     ASKED = "asked"  #: only asked what to do: nothing was taken
 
 

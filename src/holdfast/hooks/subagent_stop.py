@@ -24,25 +24,28 @@ _LONGEST_SUMMARY = 4000
 _MOST_META = 64 * 1024
 _MOST_END = 256 * 1024
 _MOST_TRANSCRIPTS = 16
-_INTERRUPTED = "[Request interrupted by user"
+#: older versions of Claude Code write None
+_IN_ORDER = (None, "end_turn", "stop_sequence")
+_NOT_A_MODEL = "<synthetic>"  #: words that Claude Code itself puts into a transcript
 
 
 def answer(call: HookCall) -> dict[str, Any] | None:
     """Claude Code wants none; the standalone form, ``{agent_id, exit_code}``, says what was done."""
     if call.text("agent_transcript_path") is None and "hook_event_name" not in call.payload:
         return _answer_standalone(call)
-    path = call.text("agent_transcript_path")
+    path, message = call.text("agent_transcript_path"), call.text("last_assistant_message")
     tool_use_id = _tool_use_id(call, path) if call.reads_files else None
     if tool_use_id is None and call.text("agent_type") is None:
         call.log.say("unknown subagent", agent=call.text("agent_id"))
         return None
-    # without the file, it is the only one of its kind that was delegated here and has not ended
+    # without the file, it is the only one of its kind that was delegated here and has not ended; Claude Code's own
+    # subagents, such as the one that compacts, have neither a file nor a type
     _end(call, DelegationEnd(
         id=tool_use_id,
         agent=call.text("agent_type"),
         provider_session_id=call.text("session_id"),
-        outcome=_outcome(path) if call.reads_files else DelegationOutcome.COMPLETED,
-        summary=_summary(call.text("last_assistant_message")),
+        outcome=_outcome(path if call.reads_files else None, message),
+        summary=_summary(message),
         transcript_path=path,
         provider_agent_id=call.text("agent_id"),
     ))  # fmt: skip
@@ -59,7 +62,7 @@ def end_failed(call: HookCall, since: Instant) -> None:
     if path is None or not call.reads_files:
         return
     for transcript in _written_since(f"{path.removesuffix('.jsonl')}/subagents", since):
-        if _outcome(transcript) is not DelegationOutcome.FAILED:
+        if _outcome(transcript, None) is not DelegationOutcome.FAILED:
             continue
         tool_use_id = _tool_use_id(call, transcript)
         if tool_use_id is not None:
@@ -149,23 +152,34 @@ def _tool_use_id(call: HookCall, path: str | None) -> str | None:
     return told if isinstance(told, str) else None
 
 
-def _outcome(path: str | None) -> DelegationOutcome:
-    """Claude Code does not say how a subagent ended: the last message of its transcript does.
+def _outcome(path: str | None, message: str | None) -> DelegationOutcome:
+    """Claude Code does not say how a subagent ended: the last message of its transcript does, else ``message``,
+    its last words.
 
-    An error of the model's service has failed; one that somebody interrupted leaves its session free to go on.
-    What cannot be read is no evidence of either.
+    An error of the model's service has failed. Without an answer the session is free for the next one.
     """
     try:
         last = None if path is None else _last_message(_read_end(path))
     except (OSError, ValueError, RecursionError):
-        return DelegationOutcome.COMPLETED
+        last = None
     if last is None:
-        return DelegationOutcome.COMPLETED
+        return DelegationOutcome.LOST if message is None else DelegationOutcome.COMPLETED
     if last.get("isApiErrorMessage") is True:
         return DelegationOutcome.FAILED
-    if last.get("type") == "user" and _INTERRUPTED in json.dumps(last.get("message")):
-        return DelegationOutcome.LOST
-    return DelegationOutcome.COMPLETED
+    return DelegationOutcome.COMPLETED if _is_answer(last) else DelegationOutcome.LOST
+
+
+def _is_answer(entry: dict[str, Any]) -> bool:
+    """Is it a text of the model's, as far as it wanted to go?"""
+    message = entry.get("message")
+    if entry.get("type") != "assistant" or not isinstance(message, dict):
+        return False
+    if message.get("stop_reason") not in _IN_ORDER or message.get("model") == _NOT_A_MODEL:
+        return False
+    content = message.get("content")
+    block = content[-1] if isinstance(content, list) and content else None
+    text = block.get("text") if isinstance(block, dict) and block.get("type") == "text" else content
+    return isinstance(text, str) and bool(text.strip())
 
 
 def _last_message(end: bytes) -> dict[str, Any] | None:
