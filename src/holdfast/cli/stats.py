@@ -109,7 +109,7 @@ def _facts(figures: Figures) -> Iterator[tuple[str, Cell]]:
     yield "sessions", cell(_counts(figures.agents))
     yield "fresh starts", cell(_counts(figures.fresh_starts))
     yield "fallbacks", cell(figures.fallbacks)
-    yield "lock waits", cell(figures.lock_waits)
+    yield "turns held up by a lock", cell(figures.lock_waits)
     yield "cleanups", cell(_counts(figures.cleanups))
     tokens = figures.tokens
     yield "tokens", cell(f"{tokens['input']} in ({tokens['cached_input']} cached), {tokens['output']} out")

@@ -42,7 +42,7 @@ class Figures:
     agents: Mapping[str, int]  #: sessions that were begun, by agent
     fresh_starts: Mapping[str, int]  #: by reason, of turns that had something to continue
     fallbacks: int
-    lock_waits: int
+    lock_waits: int  #: turns that stayed in the queue, or failed, because of another writer
     cleanups: Mapping[str, int]
     tokens: Mapping[str, int]
     cost_usd: float

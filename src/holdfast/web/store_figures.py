@@ -187,7 +187,7 @@ def _durations(totals: Totals) -> Metric:
 def _lock_waits(totals: Totals) -> Metric:
     waits = CounterMetricFamily(
         "holdfast_lock_waits",
-        "Waits for another writer, of the provider's session or of the database",
+        "Turns held up by another writer of the provider's session, and waits for the database",
         labels=["lock"],
     )
     in_store = sum(total.number for total in totals.rows if total.what is TotalKind.LOCK_WAIT)
