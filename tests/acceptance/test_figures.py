@@ -198,6 +198,9 @@ MOVES: list[tuple[str, dict[str, str], float | None]] = [
     ("holdfast_turns_ended_total", {"status": "failed", "failure": "refused"}, 1),
     ("holdfast_attempts_total", {"decision": "fresh", "reason": "retired", "status": "done"}, 1),
     ("holdfast_attempts_total", {"decision": "fresh", "reason": "no_pointer", "status": "put_back"}, 1),
+    ("holdfast_continuations_total", {"decision": "resume", "reason": "resumable"}, 2),
+    ("holdfast_agent_sessions_created_total", {"agent": "terraform-architect"}, None),
+    ("holdfast_turn_duration_seconds_count", {}, 5),
     ("holdfast_resume_attempts_total", {}, 2),
     ("holdfast_resume_successes_total", {}, 1),
     ("holdfast_fallbacks_total", {}, 1),
@@ -297,5 +300,7 @@ def test_alerts_ask_for_figures_that_there_are(story: Story) -> None:
 
 
 def test_no_label_is_an_id(story: Story) -> None:
-    values = {value for _, labels in story.after.values for name, value in labels if name != "le"}
+    values = {
+        value for _, labels in story.after.values for name, value in labels if name not in ("le", "agent")
+    }
     assert [value for value in values if not re.fullmatch(r"[a-z_]*|\d{3}", value)] == []

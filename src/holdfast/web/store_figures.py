@@ -36,10 +36,15 @@ _Series: TypeAlias = tuple[str, ...]
 
 _COUNTERS: Final = {
     "sessions_created": ("Sessions that were begun", ("kind",)),
+    "agent_sessions_created": ("Sessions that were begun, by agent", ("agent",)),
     "turns_ended": ("Turns that ended, and the class of failure of those that failed", ("status", "failure")),
     "attempts": (
         "Attempts that ended: what was decided for them, and what came of it",
         ("decision", "reason", "status"),
+    ),
+    "continuations": (
+        "Attempts that had something to continue: what was decided for them",
+        ("decision", "reason"),
     ),
     "resume_attempts": ("Attempts to go on in a provider's own session", ()),
     "resume_successes": ("Of those, the ones in which the agent answered", ()),
@@ -86,6 +91,10 @@ _NAMES: Final = {
     TotalKind.CLEANUP: "cleanups",
     **{kind: kind.value for kind in _SUMS},
 }
+_HISTOGRAMS: Final = {
+    TotalKind.DURATION: ("delegated_duration", "From begin to end, of delegated sessions with an outcome"),
+    TotalKind.TURN_DURATION: ("turn_duration", "From claim to end, of attempts that answered"),
+}
 #: of the bounds that durations are counted by, those that are shown; the targets are among them
 _SHOWN_BOUNDS: Final = range(0, len(BOUNDS), 5)
 
@@ -124,7 +133,8 @@ class StoreFigures:
                     family.add_metric(series[1:], value)
             yield family
         yield _closed(totals)
-        yield _durations(totals)
+        for kind, (name, words) in _HISTOGRAMS.items():
+            yield _durations(totals, kind, f"holdfast_{name}_seconds", words)
         yield _lock_waits(totals)
 
 
@@ -136,8 +146,12 @@ def _series(total: Total) -> Iterator[tuple[_Series, float]]:
     _, labels = _COUNTERS[name]
     words = total.detail.split(" ")
     yield (name, *words[: len(labels)]), total.amount if total.what in _SUMS else total.number
+    if total.what is TotalKind.SESSION:
+        yield ("agent_sessions_created", total.agent), total.number
     if total.what is TotalKind.ATTEMPT:
-        decision, _, status, _ = words
+        decision, reason, status, place = words
+        if place == "next":
+            yield ("continuations", decision, reason), total.number
         for meaning in _meanings(decision, status):
             yield (meaning,), total.number
 
@@ -169,16 +183,14 @@ def _closed(totals: Totals) -> Metric:
     return took
 
 
-def _durations(totals: Totals) -> Metric:
-    """Of delegated sessions, as ``holdfast stats`` takes its median and p95 from."""
-    rows = [total for total in totals.rows if total.what is TotalKind.DURATION]
+def _durations(totals: Totals, kind: TotalKind, name: str, words: str) -> Metric:
+    """As ``holdfast stats`` takes its median and p95 from."""
+    rows = [total for total in totals.rows if total.what is kind]
     buckets = [
         (str(round(BOUNDS[shown], 3)), sum(row.number for row in rows if int(row.detail) <= shown))
         for shown in _SHOWN_BOUNDS
     ]
-    family = HistogramMetricFamily(
-        "holdfast_delegated_duration_seconds", "From begin to end, of delegated sessions with an outcome"
-    )
+    family = HistogramMetricFamily(name, words)
     whole = sum(row.number for row in rows)
     family.add_metric([], [*buckets, ("+Inf", whole)], sum(row.amount for row in rows))
     return family
