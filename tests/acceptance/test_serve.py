@@ -290,6 +290,7 @@ def test_json_logs_are_json_from_the_first_line() -> None:
         with urlopen(Request(f"{url}/healthz", method="HEAD")) as answer:
             assert answer.status == 200
         assert holdfast("worker", "--provider", "scripted", "--once", env={"HOLDFAST_URL": url}).code == 0
+        ask(url, "SWORDFISH", "/healthz")
         ask(url, "GET", "/readyz")
         process.terminate()
         lines = process.stdout.read().splitlines()
@@ -297,4 +298,5 @@ def test_json_logs_are_json_from_the_first_line() -> None:
     told = [json.loads(line)["message"] for line in lines]
     assert (told[0], told[-1]) == ("HEAD healthz", "GET readyz")
     assert "POST register_runtime" in told
+    assert told[-2] == "other none"
     assert "POST claim_turn" not in told, "a worker that finds nothing to do is no news"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from http import HTTPStatus
+from http import HTTPMethod, HTTPStatus
 from typing import Final
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -20,6 +20,8 @@ log = logging.getLogger("holdfast.web")
 
 #: of a request that got to no verb: it was not let in, or asked for nothing that there is
 NO_VERB: Final = "none"
+#: any other word is a caller's own text
+_METHODS: Final = frozenset(HTTPMethod)
 #: what workers that have nothing to do ask all day, and where that is all there is to tell
 _IDLING: Final = frozenset({"claim_turn", "watch_queue"})
 
@@ -55,7 +57,8 @@ class Watch:
             is_idle = verb in _IDLING and status == HTTPStatus.OK and not state.get("about")
             level = logging.DEBUG if is_idle else logging.INFO
             if log.isEnabledFor(level):
-                log.log(level, "%s %s", scope["method"], verb, extra={"about": _told(state, status, seconds)})
+                method = scope["method"] if scope["method"] in _METHODS else "other"
+                log.log(level, "%s %s", method, verb, extra={"about": _told(state, status, seconds)})
 
 
 def _told(state: Mapping[str, object], status: int, seconds: float) -> dict[str, object]:
