@@ -27,9 +27,16 @@ def test_its_sessions_are_in_one_file_of_the_directory_that_it_is_given(
         False,
         {"key": "value"},
     )
-    assert (tmp_path / "sessions" / "holdfast.db").exists()
+    assert (manager.base_path / "holdfast.db").exists()
+    assert manager.base_path == tmp_path / "sessions"
     with AgentSession(str(tmp_path / "sessions")) as again:
         assert again.get_session(agent_id) == session
+
+
+def test_without_a_directory_its_sessions_are_with_the_data_of_holdfast() -> None:
+    with AgentSession() as manager:
+        manager.create_session("test-agent")
+        assert (manager.base_path / "holdfast.db").exists()
 
 
 def test_active_are_those_that_are_ready_to_be_resumed(manager: AgentSession) -> None:

@@ -6,6 +6,7 @@ import os
 import weakref
 from pathlib import Path
 
+from holdfast.config import data_dir
 from holdfast.engine.default import open as open_default
 from holdfast.engine.sessions import Sessions
 
@@ -22,8 +23,14 @@ class AgentSession(Sessions):
     def __init__(self, base_path: str | os.PathLike[str] | None = None) -> None:
         opened = open_default(None if base_path is None else f"sqlite:///{Path(base_path).resolve()}/{_FILE}")
         super().__init__(opened.store, opened.policy)
+        self._base_path = None if base_path is None else Path(base_path)
         self.project = opened.project
         self._closes = weakref.finalize(self, opened.close)
+
+    @property
+    def base_path(self) -> Path:
+        """The directory that it was given, else that of Holdfast's data."""
+        return data_dir(os.environ) if self._base_path is None else self._base_path
 
     def close(self) -> None:
         self._closes()
