@@ -46,7 +46,9 @@ _COLUMNS = (
     type=click.Choice([status.value for status in SessionStatus]),
     help="Only with this status, which says what is true now.",
 )
-@click.option("--resumable", is_flag=True, help="Only those for which should-resume says yes.")
+@click.option(
+    "--resumable", is_flag=True, help="Only those for which should-resume says yes, running ones too."
+)
 @click.option(
     "--metadata",
     metavar="KEY=VALUE",
