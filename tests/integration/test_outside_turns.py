@@ -12,7 +12,7 @@ from holdfast import Holdfast
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Pointer, TranscriptMark
 from holdfast.domain.policy import Policy, ResumePolicy
-from holdfast.domain.turns import Claim, ClaimRequest, NewTurn
+from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, TurnRequest
 from holdfast.engine.result import RunResult, result_document
 from holdfast.engine.running import agents
 from holdfast.engine.running.outside import adopt_outside_turns
@@ -21,7 +21,7 @@ from holdfast.providers.scripted import ScriptedArchive
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
 from tests.integration.scripted import Agent
-from tests.integration.workshop import OPENING, PATIENCE, Workshop, eventually
+from tests.integration.workshop import FROM_PROMPT, OPENING, PATIENCE, RECALL, Workshop, ended, eventually
 
 
 @pytest.mark.parametrize(("ahead", "decision"), [("resume", "resume"), ("fresh", "fresh")])
@@ -205,3 +205,74 @@ def test_an_interrupted_turn_is_told_of_though_a_person_went_on_meanwhile(outsid
     outside.hf.resume(outside.session_id)
 
     assert "[holdfast] interrupted: turn " in outside.shop.prompts(outside.native)[-1]
+
+
+# --- a turn that waited in the queue, and leaves the session behind ---
+
+ADOPTED = "1 turn was made outside Holdfast in the agent's session: the history has them now"
+
+
+def _work(shop: Workshop, **environ: str) -> str:
+    code, _, err = ended(shop.start("worker", "--once", environ=environ))
+    assert code == 0, err
+    return err
+
+
+@pytest.mark.parametrize("kind", ["forced", "policy", "elsewhere", "model", "full"])
+def test_a_worker_that_starts_fresh_tells_what_only_the_session_holds(shop: Workshop, kind: str) -> None:
+    first = shop.begin("SAY one\nCONTEXT 990 1000" if kind == "full" else "SAY one", model="old")
+    shop.by_hand(OPENING, "--resume", str(first.provider_session_id))
+    hf = shop.open()
+    requests = {
+        "forced": TurnRequest(force_fresh=True),
+        "elsewhere": TurnRequest(str(shop.folder("else"))),
+        "model": TurnRequest(model="new"),
+    }
+    environ = {
+        "policy": {"HOLDFAST_RESUME__TRANSCRIPT_AHEAD": "fresh"},
+        "model": {"HOLDFAST_RESUME__SAME_MODEL": "true"},
+    }.get(kind, {})
+    hf.store.enqueue_turn(first.session_id, NewTurn(RECALL, "scripted", requests.get(kind, TurnRequest())))
+
+    said = _work(shop, **environ)
+
+    turns = hf.history(first.session_id)
+    assert [turn.prompt for turn in turns][1:] == [RECALL, OPENING]
+    assert turns[1].response == FROM_PROMPT
+    assert ADOPTED in said
+    fresh = hf.store.pointer(first.session_id, "scripted")
+    assert fresh is not None
+    assert fresh.provider_session_id != first.provider_session_id
+    assert str(fresh.seen) == "1-3", "it is not told again"
+    hf.resume(first.session_id, "SAY on")
+    assert OPENING not in shop.prompts(fresh.provider_session_id)[-1]
+
+
+def test_a_turn_that_was_adopted_while_another_waited_is_told_to_it(outside: Outside) -> None:
+    outside.by_hand(OPENING)
+    queued = NewTurn(RECALL, "scripted", TurnRequest(force_fresh=True))
+    outside.store.enqueue_turn(outside.session_id, queued)
+    assert outside.adopt() == 2
+
+    _work(outside.shop)
+
+    assert outside.hf.history(outside.session_id)[1].response == FROM_PROMPT
+
+
+def test_a_fresh_start_tells_nothing_of_a_session_that_the_history_has_left_behind(outside: Outside) -> None:
+    outside.hf.truncate(outside.session_id, 0)
+    outside.store.enqueue_turn(outside.session_id, NewTurn("HISTORY", "scripted"))
+
+    said = _work(outside.shop)
+
+    assert outside.history() == ["HISTORY"]
+    assert ADOPTED not in said
+
+
+def test_a_fresh_start_does_not_wait_for_a_session_that_somebody_is_at(outside: Outside) -> None:
+    queued = NewTurn("SAY on", "scripted", TurnRequest(force_fresh=True))
+    outside.store.enqueue_turn(outside.session_id, queued)
+    with outside.agent.lock(ProviderSessionId(outside.native)) as lock:
+        assert lock.try_acquire()
+        _work(outside.shop)
+    assert outside.history() == [OPENING, "SAY on"]

@@ -208,6 +208,8 @@ class Launch:
     model: str | None = None
     rights: Rights | None = None
     transcript: TranscriptMark | None = None  #: the session that is resumed, as it was before this attempt
+    #: turns that its prompt tells of; with those that the claim covers, what the agent has seen once it was sent
+    told: SeenTurns = SeenTurns()
 
 
 @record

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import islice, takewhile
 
 from holdfast.domain.approvals import Approval, ApprovalStatus
 from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.sessions import Session
 from holdfast.domain.telling.tool_calls import ToolCall, tool_calls
-from holdfast.domain.telling.transcript import FIRST_LINE_CHARACTERS, PastTurn
+from holdfast.domain.telling.transcript import FIRST_LINE_CHARACTERS, PastTurn, ranges
 from holdfast.domain.turns import Attempt, EventKind, TurnStatus
+from holdfast.engine.own_turns import newest_first
 from holdfast.errors import NotFound, UnreadableSession
 from holdfast.store.contract import Store
 
@@ -39,17 +40,17 @@ class PastReader:
         )
 
     def past(self, before: int, size: int, most: int) -> tuple[PastTurn, ...]:
-        """At most the ``most`` newest turns before one, oldest first, with their calls."""
-        return self.missed([(1, before - 1)], size, most)
+        """At most the ``most`` newest turns that were there before one began, oldest first, with their calls."""
+        return self.missed([(1, before - 1), *ranges(self._recorded_while_waiting(before))], size, most)
 
-    def missed(self, ranges: Sequence[tuple[int, int]], size: int, most: int) -> tuple[PastTurn, ...]:
-        """At most the ``most`` newest turns of these ranges, oldest first, with their calls.
+    def missed(self, spans: Sequence[tuple[int, int]], size: int, most: int) -> tuple[PastTurn, ...]:
+        """At most the ``most`` newest turns of these spans, oldest first, with their calls.
 
         Once ``size`` bytes are read, nothing older can be told whole: of that, only the first lines are kept.
         """
         found: list[PastTurn] = []
         answered: set[str] = set()  #: sessions that have answered since
-        for turn in islice(self._newest_first(ranges), most):
+        for turn in islice(self._newest_first(spans), most):
             if turn.status is TurnStatus.DONE:
                 answered.add(turn.session_id)
             if size < 0:
@@ -79,8 +80,13 @@ class PastReader:
         conversation = self._conversation(session_id)
         return () if conversation is None else self._store.attempts(conversation, seq)
 
-    def _newest_first(self, ranges: Sequence[tuple[int, int]]) -> Iterator[HistoryTurn]:
-        for first, last in reversed(ranges):
+    def _recorded_while_waiting(self, seq: int) -> list[int]:
+        """What a person did in the agent's own program while a turn was in the queue has a larger number than it."""
+        later = takewhile(lambda turn: turn.seq > seq, newest_first(self._store, self._session.id))
+        return [turn.seq for turn in later if turn.status is TurnStatus.DONE and not turn.attempts][::-1]
+
+    def _newest_first(self, spans: Sequence[tuple[int, int]]) -> Iterator[HistoryTurn]:
+        for first, last in reversed(spans):
             while page := self.history(first=first, last=last, limit=_PAGE):
                 yield from reversed(page)
                 last = page[0].seq - 1

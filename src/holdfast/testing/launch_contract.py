@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.decisions import Fork, Fresh, Reason, Refuse, Resume, Wait
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
@@ -13,6 +14,7 @@ from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.policy import Policy, QueuePolicy
 from holdfast.domain.sessions import SessionUpdate
 from holdfast.domain.turns import Claim, Launch, NewTurn, TurnRequest
+from holdfast.domain.usage import NO_USAGE
 from holdfast.errors import Conflict, Refused
 from holdfast.store.contract import Store
 from holdfast.testing.builders import a_claim, a_provider_session_id, a_runtime, a_turn, done
@@ -79,6 +81,22 @@ class AttemptContract:
 
 class LaunchContract:
     """``launch``."""
+
+    def test_what_the_prompt_tells_of_was_seen_once_it_is_answered(self, store: Store) -> None:
+        session = begin(store)
+        run(store, session)
+        enqueue(store, session, "fresh", request=TurnRequest(force_fresh=True))
+        recorded = store.record_turn(session.id, a_turn("meanwhile"), "done by hand", NO_USAGE)
+        claimed = claim(store, session)
+        native = a_provider_session_id()
+        told = SeenTurns(((recorded.seq, recorded.seq),))
+
+        store.launch(claimed.lease, Launch(claimed.decision, provider_session_id=native, told=told))
+        store.finish_turn(claimed.lease, done(provider_session_id=native))
+
+        (attempt,) = store.attempts(session.conversation_id, claimed.turn.seq)
+        assert (str(claimed.covers), str(attempt.seen)) == ("1-2", "1-3")
+        assert pointer_of(store, session).seen == attempt.seen
 
     @pytest.mark.parametrize("kind", [Resume, Fork])
     def test_a_fresh_start_is_not_turned_into_anything_stronger(

@@ -79,6 +79,11 @@ class PastTold:
     turns: tuple[int, ...] = ()  #: told of, in full or in part
     cuts: Cuts = Cuts()
 
+    @property
+    def covers(self) -> SeenTurns:
+        """All that a text tells of, or says that it leaves out."""
+        return SeenTurns(ranges(sorted({*self.turns, *self.cuts.left_out})))
+
 
 NOTHING_TOLD = PastTold()
 

@@ -92,6 +92,7 @@ class Composer:
         reader, window = PastReader(self._store, session), self._fresh_window(claim)
         size, most = past_size(self._policy, window), most_turns(self._policy, window)
         past = (*reader.past(turn.seq, size, most), *_begun_before(reader, claim, session))
+        past = tuple(sorted(past, key=lambda each: each.turn.seq))
         packet = None
         if past or turn.attempts > 1:
             packet = gather_packet(self._store, session, self._policy, why, seq=turn.seq, work_dir=work_dir)

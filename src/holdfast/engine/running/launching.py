@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from holdfast.clock import running_from
 from holdfast.config import TOKEN_VARIABLE
+from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.decisions import Decision, Fork, Resume
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
@@ -81,8 +82,11 @@ class Launcher:
         clock = running_from(setting.store.now())
         self._recorder = Recorder(setting.store, lease, clock, lambda named: self._to_pin(named, place))
 
-    def launch(self, order: Order, lock: SessionLock | None) -> Ran:
-        """Nothing of the agent runs before the store knows its process and its session."""
+    def launch(self, order: Order, lock: SessionLock | None, told: SeenTurns) -> Ran:
+        """Nothing of the agent runs before the store knows its process and its session.
+
+        ``told`` are the turns that the order's prompt tells of.
+        """
         self._observe(order.decision)
         ran = Ran(order.decision, Ending(), order.work_dir)
         self._before = self._saved_before(order)
@@ -90,7 +94,7 @@ class Launcher:
             try:
                 if lock is None and order.new_id is not None:
                     lock = self._lock(order.new_id, held)
-                exit_ = self._run(order, ran, lock, held)
+                exit_ = self._run(order, ran, lock, held, told)
             except MissingBinary as exc:
                 ran.ending = Ending(Failure(FailureClass.MISSING_BINARY, exc.message))
                 return ran
@@ -140,7 +144,9 @@ class Launcher:
             return None
         return self._agent.saved(order.decision.provider_session_id, order.work_dir)
 
-    def _run(self, order: Order, ran: Ran, lock: SessionLock | None, held: ExitStack) -> Exit:
+    def _run(
+        self, order: Order, ran: Ran, lock: SessionLock | None, held: ExitStack, told: SeenTurns
+    ) -> Exit:
         agent = self._agent
         command = agent.provider.command(order)
         inherited = () if lock is None else (lock.fileno(),)
@@ -163,6 +169,7 @@ class Launcher:
                     order.model,
                     order.rights,
                     self._before,
+                    told,
                 ),
             )
             self._alive.watch(lambda cause: process.stop(cause, gently=cause is StopCause.CANCELLED))

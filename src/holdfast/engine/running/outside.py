@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 
-from holdfast.domain.decisions import Resume
+from holdfast.domain.decisions import Decision, Fresh, Outcome, Reason, Resume
 from holdfast.domain.pointers import NOTHING_YET, Pointer
 from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.records import record
@@ -39,19 +39,31 @@ class Outside:
 
 
 NOTHING = Outside(0, None)
+_LEFT_BY_HISTORY = (Reason.GENERATION_CHANGED, Reason.HISTORY_CHANGED)
 
 
-def adopt_outside_turns(store: Store, agent: Agent, policy: ResumePolicy, session_id: str) -> Outside:
+def adopt_outside_turns(
+    store: Store, agent: Agent, policy: ResumePolicy, session_id: str, lease: Lease | None = None
+) -> Outside:
     """Record what the provider's session holds beyond what we know of it, and put right what it has seen.
 
     Idempotent: each turn is recorded under a key of its own before the pointer moves past it. Where such turns
-    are a reason to start fresh, the pointer stays behind them.
+    are a reason to start fresh, the pointer stays behind them. Nothing is done while somebody else has the lock
+    on the session. ``lease`` is that of a turn of ours that is about to start, in another session.
     """
-    named = _adoptable(store, agent, session_id)
+    named = _adoptable(store, agent, session_id, lease)
     if named is None:
         return NOTHING
     with agent.lock(named.provider_session_id) as lock:
-        return adopt_locked(store, agent, policy, named) if lock.try_acquire() else NOTHING
+        return adopt_locked(store, agent, policy, named, lease) if lock.try_acquire() else NOTHING
+
+
+def is_left_by_history(decision: Decision) -> bool:
+    """Whether the history has changed behind the session: what it holds beyond that belongs to the old one."""
+    return any(
+        verdict.reason in _LEFT_BY_HISTORY and verdict.outcome is not Outcome.RESUME
+        for verdict in decision.verdicts
+    )
 
 
 def adopt_locked(
@@ -78,7 +90,8 @@ def _adoptable(store: Store, agent: Agent, session_id: str, lease: Lease | None 
     if lease is not None:
         return pointer
     decision = store.explain(session_id, agent.provider.name, TurnRequest(), agent.runtime)
-    return pointer if isinstance(decision, Resume) else None
+    counts = isinstance(decision, Resume | Fresh) and not is_left_by_history(decision)
+    return pointer if counts else None
 
 
 def _adopt(

@@ -37,7 +37,7 @@ from holdfast.engine.running.keepalive import KeepAlive
 from holdfast.engine.running.launching import Launcher, Place, Ran
 from holdfast.engine.running.log_subject import go_on_about
 from holdfast.engine.running.look import Asked, decide_here, last_directory
-from holdfast.engine.running.outside import adopt_locked
+from holdfast.engine.running.outside import adopt_locked, adopt_outside_turns, is_left_by_history
 from holdfast.engine.running.setting import Audience, Setting
 from holdfast.engine.running.stops import Stops
 from holdfast.engine.running.turn_notices import turn_notice
@@ -155,7 +155,7 @@ class TurnPath:
         with ExitStack() as held:
             lock = self._lock(held)
             is_free = lock is None or lock.try_acquire()
-            claimed = self._as_seen() if is_free and lock is not None else self._claim.decision
+            claimed = self._as_seen() if is_free else self._claim.decision
             composed = self._compose(claimed, work_dir)
             turn = self._claim.turn
             asked = Asked(
@@ -176,22 +176,37 @@ class TurnPath:
                         lock = None
                     self._told = composed.past if composed else NOTHING_TOLD
                     gate = held.enter_context(self._gate())
-                    ran = launcher.launch(self._order(decision, composed, work_dir, gate), lock)
+                    ran = launcher.launch(
+                        self._order(decision, composed, work_dir, gate), lock, self._told.covers
+                    )
                     if self._is_unfinished and isinstance(decision, Resume):
                         self._adopt_broken_off()
                     return ran
 
     def _as_seen(self) -> Decision:
-        """The claim's decision, with what the provider's session really holds: look, then say. Call it locked."""
+        """The claim's decision, with what the provider's session really holds: look, then say.
+
+        To be called with the lock on the session that the decision names.
+        """
         decision, pointer = self._claim.decision, self._claim.pointer
-        if pointer is None:
+        if isinstance(decision, Fresh):
+            self._adopt_left_behind(decision)
+        if pointer is None or not isinstance(decision, Resume):
             return decision
         found = adopt_locked(self._store, self._agent, self._policy.resume, pointer, self._claim.lease)
         self._remark(*found.notices)
         self._is_unfinished = found.is_unfinished
-        if found.pointer is None or not isinstance(decision, Resume):
+        if found.pointer is None:
             return decision
         return replace(decision, catch_up=found.pointer.catch_up(self._claim.turn.seq))
+
+    def _adopt_left_behind(self, decision: Fresh) -> None:
+        """What only the session holds that a fresh start leaves behind joins the history before that is told."""
+        if self._claim.pointer is None or is_left_by_history(decision):
+            return
+        lease = self._claim.lease
+        found = adopt_outside_turns(self._store, self._agent, self._policy.resume, lease.session_id, lease)
+        self._remark(*found.notices)
 
     def _adopt_broken_off(self) -> None:
         """What a person had begun in the session joins the history, as far as it came. Our answer counts anyway."""

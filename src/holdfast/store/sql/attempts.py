@@ -77,7 +77,7 @@ SELECT {COLUMNS} FROM attempts WHERE workspace = :ws AND claim_key = :key AND st
 LAUNCH = f"""
 UPDATE attempts SET decision = :decision, reason = :reason, evidence = :evidence,
     provider_session_id = :provider_session_id, forked_from = :forked_from, work_dir = :work_dir,
-    model = :model, rights = :rights, process = :process, transcript_before = :transcript_before
+    model = :model, rights = :rights, process = :process, transcript_before = :transcript_before, seen = :seen
 WHERE {KEY}"""
 DEFERRED = """
 SELECT provider_session_id, runtime_id FROM attempts
@@ -292,6 +292,7 @@ def launch(s: Scope, lease: Lease, launched: Launch) -> None:
         rights=codec.encode_rights(launched.rights or attempt.rights),
         process=codec.encode_process(launched.process),
         transcript_before=codec.encode_transcript(launched.transcript),
+        seen=str(attempt.seen.union(launched.told)),
     )  # fmt: skip
     s.run(RUNNING, id=lease.conversation_id, seq=lease.seq)
     used = chosen or resumed
