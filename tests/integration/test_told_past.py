@@ -15,13 +15,15 @@ from holdfast.domain.policy import ContextPolicy, Policy, QueuePolicy
 from holdfast.domain.sessions import NewSession
 from holdfast.domain.turns import NewTurn, TurnRequest
 from holdfast.domain.usage import NO_USAGE
-from holdfast.engine.result import RunResult
+from holdfast.engine import past
+from holdfast.engine.result import RunResult, result_document
 from holdfast.errors import Refused
 from tests.integration.workshop import Workshop, ended
 
 GATED = Rights(approve_tools=frozenset({"shell(echo applied*)"}))
 RAN = 'TOOL shell {"command": "echo this ran"}'
 APPLY = 'TOOL shell {"command": "echo applied >> applied"}'
+CALLS = "\n".join(f'TOOL write {{"path": "f", "text": "number {n} of them"}}' for n in range(30))
 SMALL = Policy(context=ContextPolicy(transcript_tokens=4_000))
 
 
@@ -35,6 +37,11 @@ def talk(hf: Holdfast, session_id: str, count: int, length: int = 940) -> None:
 def sent(shop: Workshop, result: RunResult) -> str:
     """The last prompt that the agent got."""
     return shop.prompts(result.provider_session_id)[-1]
+
+
+def told_calls(prompt: str) -> list[int]:
+    """The numbers of ``CALLS`` that are told with their outcome."""
+    return [n for n in range(30) if f'- ok: write {{"path": "f", "text": "number {n} of them"}}' in prompt]
 
 
 # --- a long history ---
@@ -100,6 +107,48 @@ def test_the_commands_that_the_cut_names_have_it_whole(shop: Workshop) -> None:
     log, show = (part.removeprefix("holdfast ").split() for part in note.split("`")[1::2])
     assert "echo this ran" in ended(shop.start(*log))[1]
     assert f"request 1 {'p' * 940}" in ended(shop.start(*show))[1]
+
+
+def test_turns_that_nobody_read_are_said_to_be_left_out(shop: Workshop) -> None:
+    hf, first = shop.open(Policy(context=ContextPolicy(transcript_tokens=1_000))), shop.begin("SAY hello")
+    talk(hf, first.session_id, 120, length=0)
+    fresh = hf.resume(first.session_id, "SAY on", fresh=True)
+    assert len(sent(shop, fresh)) < 4_000
+    told, left_out = fresh.past.turns, fresh.past.cuts.left_out
+    assert (*left_out, *told) == tuple(range(1, 122))
+    assert f"[... turns 1-{left_out[-1]} are left out; " in sent(shop, fresh)
+    assert fresh.notices == (f"the past was too long to be told whole: turns 1-{left_out[-1]} are left out",)
+
+
+def test_a_catch_up_says_which_turns_nobody_read(shop: Workshop) -> None:
+    hf, first = shop.open(Policy(context=ContextPolicy(transcript_tokens=1_000))), shop.begin("SAY hello")
+    talk(hf, first.session_id, 120, length=0)
+    on = hf.resume(first.session_id, "SAY on")
+    assert isinstance(on.decision, Resume)
+    assert (*on.past.cuts.left_out, *on.past.turns) == tuple(range(2, 122))
+
+
+def test_all_calls_of_a_long_turn_are_told(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past, "_EVENTS", 20)
+    hf, first = shop.open(), shop.begin(f"{CALLS}\nSAY hello")
+    fresh = hf.resume(first.session_id, "SAY on", fresh=True)
+    assert told_calls(sent(shop, fresh)) == list(range(30))
+    assert not fresh.past.cuts
+
+
+def test_calls_that_nobody_read_are_counted(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(past, "_EVENTS", 20)
+    monkeypatch.setattr(past, "_CALL_EVENTS", 24)
+    hf, first = shop.open(), shop.begin(f"{CALLS}\nSAY hello")
+    fresh = hf.resume(first.session_id, "SAY on", fresh=True)
+    prompt = sent(shop, fresh)
+    assert told_calls(prompt) == list(range(18, 30))
+    assert "Tool calls (18 earlier ones left out):" in prompt
+    assert "[... 18 tool calls left out; " in prompt
+    assert fresh.notices == ("the past was too long to be told whole: 18 tool calls left out",)
+    document = result_document(fresh)["past"]
+    assert isinstance(document, dict)
+    assert document["tool_calls_left_out"] == 18
 
 
 def test_a_known_window_sets_the_budget(shop: Workshop) -> None:

@@ -21,7 +21,6 @@ from holdfast.engine.told_answers import untold_answers
 from holdfast.store.contract import Store
 
 _LONGEST_MESSAGE = 2000
-_NO_LIMIT = 2**62
 
 
 def gather_packet(
@@ -40,7 +39,7 @@ def gather_packet(
     newest = store.newest_attempt(session.id)
     next_turn = _next_turn(store, session) if seq is None else seq
     reader = PastReader(store, session)
-    past = reader.past(next_turn, _NO_LIMIT, policy.packet_turns)
+    past = reader.newest(next_turn, policy.packet_turns)
     turns = [each.turn for each in past]
     calls = [call for each in past for call in each.calls]
     calls += reader.calls_of(session.id, next_turn, settled=False)

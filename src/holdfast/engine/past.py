@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, takewhile
 
@@ -11,15 +12,17 @@ from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.sessions import Session
 from holdfast.domain.telling.tool_calls import ToolCall, tool_calls
 from holdfast.domain.telling.transcript import FIRST_LINE_CHARACTERS, PastTurn, ranges
-from holdfast.domain.turns import Attempt, EventKind, TurnStatus
+from holdfast.domain.turns import Attempt, Event, EventKind, TurnStatus
 from holdfast.engine.own_turns import newest_first
 from holdfast.errors import NotFound, UnreadableSession
 from holdfast.store.contract import Store
 
 _PAGE = 100  #: turns that are read at a time
-_EVENTS = 1000  #: of each turn, the newest
+_EVENTS = 1000  #: that are read at a time
+_CALL_EVENTS = 4000  #: of each turn, the newest calls and results; older calls are counted
 _TURNS_WITH_CALLS = 300  #: of older ones the texts are read, and not what they called
 _APPROVALS = 10_000
+_NO_LIMIT = 2**62
 
 
 class PastReader:
@@ -40,50 +43,85 @@ class PastReader:
         )
 
     def past(self, before: int, size: int, most: int) -> tuple[PastTurn, ...]:
-        """At most the ``most`` newest turns that were there before one began, oldest first, with their calls."""
-        return self.missed([(1, before - 1), *ranges(self._recorded_while_waiting(before))], size, most)
+        """The turns that were there before one began, as ``missed`` has them."""
+        return self.missed(self._spans_before(before), size, most)
+
+    def newest(self, before: int, most: int) -> tuple[PastTurn, ...]:
+        """The ``most`` newest turns that were there before one began, oldest first, whole and with their calls."""
+        turns = islice(self._newest_first(self._spans_before(before)), most)
+        return tuple(reversed(self._read(turns, _NO_LIMIT)))
 
     def missed(self, spans: Sequence[tuple[int, int]], size: int, most: int) -> tuple[PastTurn, ...]:
-        """At most the ``most`` newest turns of these spans, oldest first, with their calls.
+        """The turns of these spans, oldest first, with their calls.
 
-        Once ``size`` bytes are read, nothing older can be told whole: of that, only the first lines are kept.
+        Once ``size`` bytes are read, nothing older can be told whole: of that, only the first lines are kept. Of
+        those before the ``most`` newest nothing is kept but that they are there.
         """
+        turns = self._newest_first(spans)
+        found = self._read(islice(turns, most), size)
+        found += [PastTurn(_emptied(turn), is_unread=True) for turn in turns]
+        return tuple(reversed(found))
+
+    def _read(self, turns: Iterable[HistoryTurn], size: int) -> list[PastTurn]:
+        """``turns`` is newest first, and so is what is found."""
         found: list[PastTurn] = []
         answered: set[str] = set()  #: sessions that have answered since
-        for turn in islice(self._newest_first(spans), most):
+        for turn in turns:
             if turn.status is TurnStatus.DONE:
                 answered.add(turn.session_id)
             if size < 0:
                 found.append(_outline(turn))
                 continue
-            unread = len(found) >= _TURNS_WITH_CALLS and turn.attempts > 0
             # whoever made a call, or has been told of it, has answered since: it is in flight no more
             settled = not answered.isdisjoint((turn.session_id, self._session.id))
-            calls = () if unread else tuple(self.calls(turn, settled=settled))
-            found.append(PastTurn(turn, calls, calls_unread=unread))
-            size -= _characters(turn, calls)
-        return tuple(reversed(found))
+            if len(found) >= _TURNS_WITH_CALLS and turn.attempts > 0:
+                found.append(PastTurn(turn, calls_unread=True))
+            else:
+                found.append(self.with_calls(turn, settled=settled) if turn.attempts else PastTurn(turn))
+            size -= _characters(found[-1])
+        return found
 
-    def calls(self, turn: HistoryTurn, *, settled: bool) -> list[ToolCall]:
-        return self.calls_of(turn.session_id, turn.seq, settled=settled) if turn.attempts else []
+    def with_calls(self, turn: HistoryTurn, *, settled: bool) -> PastTurn:
+        calls, older = self._counted_calls(turn.session_id, turn.seq, settled=settled)
+        return PastTurn(turn, tuple(calls), older_calls=older)
 
     def calls_of(self, session_id: str, seq: int, *, settled: bool) -> list[ToolCall]:
+        """The newest calls of a turn, oldest first."""
+        return self._counted_calls(session_id, seq, settled=settled)[0]
+
+    def _counted_calls(self, session_id: str, seq: int, *, settled: bool) -> tuple[list[ToolCall], int]:
+        """And how many calls came before them."""
         conversation = self._conversation(session_id)
         if conversation is None:
-            return []
-        events = self._store.newest_events(conversation, seq, _EVENTS)
+            return [], 0
+        events, older = self._newest_call_events(conversation, seq)
         if not any(event.kind is EventKind.TOOL_CALL for _, event in events):
-            return []
-        return tool_calls(seq, events, settled=settled, waited=self._waited(session_id, seq))
+            return [], older
+        return tool_calls(seq, events, settled=settled, waited=self._waited(session_id, seq)), older
+
+    def _newest_call_events(self, conversation: str, seq: int) -> tuple[Sequence[tuple[int, Event]], int]:
+        """Those of tool calls; and how many calls came before them."""
+        newest = self._store.newest_events(conversation, seq, _EVENTS)
+        if len(newest) < _EVENTS:
+            return newest, 0
+        kept: deque[tuple[int, Event]] = deque()
+        older, after = 0, (0, 0)
+        while page := self._store.events(conversation, seq, after=after, limit=_EVENTS):
+            kept.extend(pair for pair in page if pair[1].kind in (EventKind.TOOL_CALL, EventKind.TOOL_RESULT))
+            while len(kept) > _CALL_EVENTS:
+                older += kept.popleft()[1].kind is EventKind.TOOL_CALL
+            after = (page[-1][0], page[-1][1].number)
+        return kept, older
 
     def attempts(self, session_id: str, seq: int) -> tuple[Attempt, ...]:
         conversation = self._conversation(session_id)
         return () if conversation is None else self._store.attempts(conversation, seq)
 
-    def _recorded_while_waiting(self, seq: int) -> list[int]:
+    def _spans_before(self, seq: int) -> list[tuple[int, int]]:
         """What a person did in the agent's own program while a turn was in the queue has a larger number than it."""
         later = takewhile(lambda turn: turn.seq > seq, newest_first(self._store, self._session.id))
-        return [turn.seq for turn in later if turn.status is TurnStatus.DONE and not turn.attempts][::-1]
+        recorded = [turn.seq for turn in later if turn.status is TurnStatus.DONE and not turn.attempts]
+        return [(1, seq - 1), *ranges(reversed(recorded))]
 
     def _newest_first(self, spans: Sequence[tuple[int, int]]) -> Iterator[HistoryTurn]:
         for first, last in reversed(spans):
@@ -125,6 +163,10 @@ def _outline(turn: HistoryTurn) -> PastTurn:
     return PastTurn(replace(turn, prompt=turn.prompt[:limit], response=response), is_outline=True)
 
 
-def _characters(turn: HistoryTurn, calls: Sequence[ToolCall]) -> int:
-    texts = len(turn.prompt) + len(turn.response or "")
-    return texts + sum(len(call.arguments) + len(call.output) for call in calls)
+def _emptied(turn: HistoryTurn) -> HistoryTurn:
+    return replace(turn, prompt="", response=None if turn.response is None else "")
+
+
+def _characters(past: PastTurn) -> int:
+    texts = len(past.turn.prompt) + len(past.turn.response or "")
+    return texts + sum(len(call.arguments) + len(call.output) for call in past.calls)

@@ -38,7 +38,9 @@ class PastTurn:
     turn: HistoryTurn
     calls: tuple[ToolCall, ...] = ()
     is_outline: bool = False  #: only the beginnings of its texts were read, and none of its calls
+    is_unread: bool = False  #: it is there, and nothing of it was read
     calls_unread: bool = False  #: its texts are whole, and its calls were not read
+    older_calls: int = 0  #: that came before ``calls``, and were not read
     begun_before: bool = False  #: the turn that is about to run: its request follows by itself
 
 
@@ -49,11 +51,13 @@ class Cuts:
     left_out: tuple[int, ...] = ()  #: turns
     first_lines: tuple[int, ...] = ()  #: turns
     without_calls: tuple[int, ...] = ()  #: turns that are told, but not what tools they called
+    calls: int = 0  #: of turns that are told: calls that are left out, the oldest of their turn
     messages: int = 0  #: requests and answers whose middle is left out
     results: int = 0  #: results of tools, and their arguments, that are cut
 
     def __bool__(self) -> bool:
-        return any((self.left_out, self.first_lines, self.without_calls, self.messages, self.results))
+        turns = self.left_out or self.first_lines or self.without_calls
+        return bool(turns or self.calls or self.messages or self.results)
 
     @property
     def words(self) -> str:
@@ -65,8 +69,11 @@ class Cuts:
             parts.append(f"{_turns(self.first_lines)} summarised to {_their(self.first_lines)} first lines")
         if self.without_calls:
             parts.append(f"the tool calls of {_numbers(self.without_calls)} not listed")
-        counted = [(self.messages, "message"), (self.results, "tool result")]
-        shortened = [f"{n:,} {what}{'' if n == 1 else 's'}" for n, what in counted if n]
+        if self.calls:
+            parts.append(f"{_counted(self.calls, 'tool call')} left out")
+        shortened = [
+            _counted(n, what) for n, what in ((self.messages, "message"), (self.results, "tool result")) if n
+        ]
         if shortened:
             parts.append(f"{' and '.join(shortened)} shortened")
         return "; ".join(parts)
@@ -102,6 +109,7 @@ def past_document(past: PastTold) -> dict[str, object]:
         "left_out": ranges_text(ranges(cuts.left_out)),
         "first_lines": ranges_text(ranges(cuts.first_lines)),
         "without_tool_calls": ranges_text(ranges(cuts.without_calls)),
+        "tool_calls_left_out": cuts.calls,
         "messages_shortened": cuts.messages,
         "tool_results_shortened": cuts.results,
     }
@@ -156,9 +164,7 @@ def _whole(past: Sequence[PastTurn], size: int) -> Told | None:
     """Every turn in its own words, or None if that is more than ``size`` bytes."""
     if not past:
         return Told("")
-    if len(past) * LEAST_TURN_BYTES > max(size, 0) or any(
-        each.is_outline or each.calls_unread for each in past
-    ):
+    if len(past) * LEAST_TURN_BYTES > max(size, 0) or not all(map(_is_read, past)):
         return None
     texts: list[str] = []
     room = size + len(_GAP)
@@ -193,7 +199,11 @@ def _outlines(older: Sequence[PastTurn], room: int) -> list[_Rendered]:
     """The first lines of those that fit, the newest first: of all in half of the room, else of most in more."""
     found: list[_Rendered] = []
     for characters in _FIRST_LINES:
-        found = [_Rendered(_outline(each, characters), in_short=True) for each in reversed(older)]
+        found = [
+            _Rendered(_outline(each, characters), in_short=True)
+            for each in reversed(older)
+            if not each.is_unread
+        ]
         if sum(utf8_size(each.text) + len(_GAP) for each in found) <= room // 2:
             return found
     room = room * 3 // 4
@@ -222,6 +232,7 @@ def _assembled(past: Sequence[PastTurn], rendered: Sequence[_Rendered], where: s
         without_calls=tuple(
             seq for seq, each, how in told if how.text and not how.in_short and each.calls_unread
         ),
+        calls=sum(each.older_calls for _, each, how in told if how.text and not how.in_short),
         messages=sum(how.messages for how in rendered),
         results=sum(how.results for how in rendered),
     )
@@ -241,7 +252,8 @@ def _render(each: PastTurn, message_characters: int | None, result_characters: i
         cut += _is_longer(turn.prompt, message_characters)
     results = 0
     if each.calls:
-        lines.append("Tool calls:")
+        older = f" ({_counted(each.older_calls, 'earlier one')} left out)" if each.older_calls else ""
+        lines.append(f"Tool calls{older}:")
         for call in each.calls:
             lines.append(_call(call, _limit(call.arguments, result_characters)))
             results += _is_longer(call.arguments, result_characters)
@@ -263,8 +275,7 @@ def _outline(each: PastTurn, characters: int = FIRST_LINE_CHARACTERS) -> str:
     if not each.begun_before:
         lines.append(f"Request: {on_one_line(turn.prompt, characters)}")
     if each.calls:
-        count = len(each.calls)
-        lines.append(f"{count:,} tool call{'' if count == 1 else 's'}, not listed.")
+        lines.append(f"{_counted(len(each.calls) + each.older_calls, 'tool call')}, not listed.")
     if turn.response is not None:
         lines.append(f"Answer: {on_one_line(turn.response, characters)}")
     elif not each.begun_before:
@@ -298,6 +309,14 @@ def _limit(text: str, characters: int | None) -> int:
 
 def _is_longer(text: str, characters: int | None) -> bool:
     return characters is not None and len(text) > characters
+
+
+def _is_read(past: PastTurn) -> bool:
+    return not (past.is_outline or past.is_unread or past.calls_unread or past.older_calls)
+
+
+def _counted(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _turns(seqs: Sequence[int]) -> str:

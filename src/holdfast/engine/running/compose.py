@@ -222,12 +222,14 @@ def _window(claim: Claim) -> int | None:
 def _begun_before(reader: PastReader, claim: Claim, session: Session) -> Iterator[PastTurn]:
     """What earlier attempts of this very turn have called."""
     turn = claim.turn
-    calls = tuple(reader.calls_of(session.id, turn.seq, settled=False)) if turn.attempts > 1 else ()
-    if calls:
-        known = HistoryTurn(
-            turn.seq, session.agent, session.id, turn.status, 0, turn.prompt, None, turn.created_at
-        )
-        yield PastTurn(known, calls, begun_before=True)
+    if turn.attempts <= 1:
+        return
+    known = HistoryTurn(
+        turn.seq, session.agent, session.id, turn.status, 0, turn.prompt, None, turn.created_at
+    )
+    begun = reader.with_calls(known, settled=False)
+    if begun.calls:
+        yield replace(begun, begun_before=True)
 
 
 def _no_command(prompt: str) -> str:
