@@ -24,6 +24,8 @@ GATED = Rights(approve_tools=frozenset({"shell(echo applied*)"}))
 RAN = 'TOOL shell {"command": "echo this ran"}'
 APPLY = 'TOOL shell {"command": "echo applied >> applied"}'
 CALLS = "\n".join(f'TOOL write {{"path": "f", "text": "number {n} of them"}}' for n in range(30))
+TOO_LONG = "prompt is too long: 1 tokens > 2 maximum"
+IN_20_000 = 0.4 * 20_000 * 3 + 1000  #: characters of the past, for a context window of so many tokens
 SMALL = Policy(context=ContextPolicy(transcript_tokens=4_000))
 
 
@@ -155,14 +157,60 @@ def test_a_known_window_sets_the_budget(shop: Workshop) -> None:
     hf, first = shop.open(), shop.begin("SAY hello\nCONTEXT 100 20000")
     talk(hf, first.session_id, 30)
     prompt = sent(shop, hf.resume(first.session_id, "SAY on", fresh=True))
-    assert 15_000 < len(prompt) < 0.4 * 20_000 * 3 + 1000
+    assert 15_000 < len(prompt) < IN_20_000
     assert "are summarised to their first lines" in prompt
+
+
+@pytest.mark.parametrize(
+    "failing",
+    ["FAIL_ONCE once 400 strange\nSAY on", "FAIL_ONCE once session_not_found gone\nSAY on"],
+)
+def test_a_fallback_knows_the_window(shop: Workshop, failing: str) -> None:
+    hf, first = shop.open(), shop.begin("SAY hello\nCONTEXT 100 20000")
+    talk(hf, first.session_id, 30)
+    fallen = hf.resume(first.session_id, failing)
+    assert fallen.ok
+    assert fallen.provider_session_id != first.provider_session_id
+    assert 15_000 < len(sent(shop, fallen)) < IN_20_000
+
+
+def test_a_forks_fallback_knows_the_window(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin("SAY hello\nCONTEXT 100 20000")
+    talk(hf, first.session_id, 30)
+    fork = hf.fork(first.session_id, "FAIL_ONCE once 400 strange\nSAY on")
+    assert fork.decision.reason is Reason.RESUME_FAILED
+    assert 15_000 < len(sent(shop, fork)) < IN_20_000
+
+
+def test_the_window_of_a_session_that_was_too_long_is_known(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin("SAY hello\nCONTEXT 100 20000")
+    talk(hf, first.session_id, 30)
+    hf.resume(first.session_id, f"FAIL 413 {TOO_LONG}")
+    assert 15_000 < len(sent(shop, hf.resume(first.session_id, "SAY on"))) < IN_20_000
+
+
+def test_the_window_of_another_model_says_nothing(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin("SAY hello\nCONTEXT 100 20000", model="small")
+    talk(hf, first.session_id, 30)
+    hf.resume(first.session_id, f"FAIL 413 {TOO_LONG}")
+    assert len(sent(shop, hf.resume(first.session_id, "SAY on", model="large", fresh=True))) > IN_20_000
+
+
+def test_after_a_session_that_was_too_long_for_a_window_that_nobody_knows_less_is_told(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(past.PastReader, "reported_window", lambda *_: None)
+    hf, first = shop.open(), shop.begin("SAY hello")
+    talk(hf, first.session_id, 100)
+    hf.resume(first.session_id, f"FAIL 413 {TOO_LONG}")
+    prompt = sent(shop, hf.resume(first.session_id, "SAY on"))
+    assert 40_000 < len(prompt) < 80_000 * 3 // 4 + 1000
 
 
 def test_after_a_fresh_start_that_was_too_long_the_next_is_shorter(shop: Workshop) -> None:
     hf, first = shop.open(), shop.begin("SAY hello")
     talk(hf, first.session_id, 100)
-    long = hf.resume(first.session_id, "FAIL 400 prompt is too long: 1 tokens > 2 maximum", fresh=True)
+    long = hf.resume(first.session_id, f"FAIL 400 {TOO_LONG}", fresh=True)
     assert long.failure is not None
     assert long.failure.failure_class == "overflow"
     prompt = sent(shop, hf.resume(first.session_id, "SAY on"))

@@ -12,7 +12,7 @@ from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.sessions import Session
 from holdfast.domain.telling.tool_calls import ToolCall, tool_calls
 from holdfast.domain.telling.transcript import FIRST_LINE_CHARACTERS, PastTurn, ranges
-from holdfast.domain.turns import Attempt, Event, EventKind, TurnStatus
+from holdfast.domain.turns import Attempt, Event, EventKind, Turn, TurnStatus
 from holdfast.engine.own_turns import newest_first
 from holdfast.errors import NotFound, UnreadableSession
 from holdfast.store.contract import Store
@@ -23,6 +23,8 @@ _CALL_EVENTS = 4000  #: of each turn, the newest calls and results; older calls 
 _TURNS_WITH_CALLS = 300  #: of older ones the texts are read, and not what they called
 _APPROVALS = 10_000
 _NO_LIMIT = 2**62
+_PROVIDER_SESSIONS, _ATTEMPTS = 4, 8  #: in which a context window is looked for
+_EVENTS_TO_THE_WINDOW = 100  #: how full it is is among the last things that an agent says
 
 
 class PastReader:
@@ -116,6 +118,36 @@ class PastReader:
     def attempts(self, session_id: str, seq: int) -> tuple[Attempt, ...]:
         conversation = self._conversation(session_id)
         return () if conversation is None else self._store.attempts(conversation, seq)
+
+    def reported_window(self, turn: Turn) -> int | None:
+        """The context window that the newest attempt with a turn's model, in the session's provider sessions, told of.
+
+        A turn that names no model has the one that the newest attempt had.
+        """
+        model = turn.request.model
+        for attempt in self._newest_attempts(turn):
+            model = attempt.model if model is None else model
+            window = self._window_of(attempt) if attempt.model == model else None
+            if window is not None:
+                return window
+        return None
+
+    def _newest_attempts(self, turn: Turn) -> Iterator[Attempt]:
+        """In what the turn was to resume or to fork first, then in the provider sessions before it; a few of each."""
+        tried = reversed(self._store.attempts(turn.conversation_id, turn.seq))
+        natives = [attempt.forked_from or attempt.provider_session_id for attempt in tried]
+        known = self._store.provider_sessions(self._session.id)
+        natives += [each.id for each in reversed(known) if each.provider == turn.provider]
+        for native in islice(filter(None, dict.fromkeys(natives)), _PROVIDER_SESSIONS):
+            yield from self._store.attempts_in(turn.provider, native, _ATTEMPTS)
+
+    def _window_of(self, attempt: Attempt) -> int | None:
+        events = self._store.newest_events(attempt.conversation_id, attempt.seq, _EVENTS_TO_THE_WINDOW)
+        for number, event in reversed(events):
+            window = event.data.get("context_window") if event.kind is EventKind.USAGE else None
+            if number == attempt.number and isinstance(window, int) and window > 0:
+                return window
+        return None
 
     def _spans_before(self, seq: int) -> list[tuple[int, int]]:
         """What a person did in the agent's own program while a turn was in the queue has a larger number than it."""

@@ -63,7 +63,7 @@ class Composer:
         turn = claim.turn
         session = self._store.get_session(turn.session_id)
         reader = PastReader(self._store, session)
-        window = _window(claim)
+        window = self._window(claim, reader)
         size, most = past_size(self._policy, window), most_turns(self._policy, window)
         missed = reader.missed(decision.catch_up, size, most)
         own = [
@@ -89,7 +89,8 @@ class Composer:
     def _fresh(self, claim: Claim, decision: Decision, work_dir: str) -> Composed:
         turn, why = claim.turn, because(decision)
         session = self._store.get_session(turn.session_id)
-        reader, window = PastReader(self._store, session), self._fresh_window(claim)
+        reader = PastReader(self._store, session)
+        window = self._fresh_window(claim, reader)
         size, most = past_size(self._policy, window), most_turns(self._policy, window)
         past = (*reader.past(turn.seq, size, most), *_begun_before(reader, claim, session))
         past = tuple(sorted(past, key=lambda each: each.turn.seq))
@@ -104,12 +105,28 @@ class Composer:
         answers = untold_answers(self._store, session, turn.seq)
         return NewRequest(turn.prompt, turn.seq, answers, session.id, window, claim.attempt_id)
 
-    def _fresh_window(self, claim: Claim) -> int | None:
-        """The window of the model; less of it for each fresh start, just before, that was too long for it."""
-        window, too_long = _window(claim), self._overflows(claim.turn)
+    def _window(self, claim: Claim, reader: PastReader) -> int | None:
+        """The context window that the provider has told of for this turn's model.
+
+        The pointer knows the newest, and goes with its provider session; the record of earlier attempts stays.
+        """
+        pointer, turn = claim.pointer, claim.turn
+        known = None if pointer is None else pointer.context
+        if pointer is not None and known is not None and known.window > 0:
+            return known.window if turn.request.model in (None, pointer.model) else None
+        has_run_before = pointer is not None or claim.cause is AttemptCause.FALLBACK
+        return reader.reported_window(turn) if has_run_before else None
+
+    def _fresh_window(self, claim: Claim, reader: PastReader) -> int | None:
+        """The window of the model; less of it for each fresh start, just before, that was too long for it.
+
+        While no window is known, a resumed session that was too long counts, too.
+        """
+        window = self._window(claim, reader)
+        too_long = self._overflows(claim.turn, even_resumed=window is None)
         return (window or self._policy.window_tokens) // _LESS**too_long if too_long else window
 
-    def _overflows(self, turn: Turn) -> int:
+    def _overflows(self, turn: Turn, *, even_resumed: bool) -> int:
         count = 0
         newest = self._store.newest_turns(turn.session_id, _MOST_OVERFLOWS, before=turn.seq + 1)
         for known in reversed(newest):
@@ -119,9 +136,10 @@ class Composer:
                 )
                 if attempt.status is AttemptStatus.OPEN:
                     continue
-                if not failed or attempt.decision.kind is not DecisionKind.FRESH:
+                is_fresh = attempt.decision.kind is DecisionKind.FRESH
+                count += failed and (is_fresh or even_resumed)
+                if not failed or not is_fresh:
                     return count
-                count += 1
         return count
 
     def _interruption(
@@ -209,14 +227,6 @@ def _was_stopped(turn: Turn) -> bool:
     """Somebody or something ended it, and not the agent itself."""
     failure = turn.failure
     return failure is not None and failure.failure_class in (FailureClass.INTERRUPTED, FailureClass.CANCELLED)
-
-
-def _window(claim: Claim) -> int | None:
-    """The context window that the provider has told of, if this turn is for the same model."""
-    pointer, model = claim.pointer, claim.turn.request.model
-    if pointer is None or pointer.context is None or pointer.context.window <= 0:
-        return None
-    return pointer.context.window if model in (None, pointer.model) else None
 
 
 def _begun_before(reader: PastReader, claim: Claim, session: Session) -> Iterator[PastTurn]:
