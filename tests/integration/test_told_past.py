@@ -153,6 +153,20 @@ def test_calls_that_nobody_read_are_counted(shop: Workshop, monkeypatch: pytest.
     assert document["tool_calls_left_out"] == 18
 
 
+def test_a_result_that_was_not_recorded_whole_is_counted(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin('TOOL shell {"command": "seq 1 20000; echo the end"}\nSAY hello')
+    fresh = hf.resume(first.session_id, "SAY on", fresh=True)
+    prompt = sent(shop, fresh)
+    assert "> 1\n> 2\n" in prompt
+    assert "[cut]" in prompt
+    said = "1 tool result shortened; the rest of 1 tool result was not recorded"
+    assert f"[... {said}; `holdfast log " in prompt
+    assert fresh.notices == (f"the past was too long to be told whole: {said}",)
+    document = result_document(fresh)["past"]
+    assert isinstance(document, dict)
+    assert (document["tool_results_shortened"], document["tool_results_unrecorded"]) == (1, 1)
+
+
 def test_a_known_window_sets_the_budget(shop: Workshop) -> None:
     hf, first = shop.open(), shop.begin("SAY hello\nCONTEXT 100 20000")
     talk(hf, first.session_id, 30)

@@ -39,6 +39,7 @@ class ToolCall:
     output: str = ""
     written: tuple[str, ...] = ()  #: the files that it was asked to write
     call_id: str = ""  #: as the provider named it
+    unrecorded: int = 0  #: of its arguments and its result, how many were too long to be recorded whole
 
     def within(self, limit: int) -> ToolCall:
         """With no text longer than this."""
@@ -78,7 +79,7 @@ def tool_calls(
         elif event.kind is EventKind.TOOL_RESULT:
             returned[key] = event.data
     return [
-        _call(turn, data, *_ended(returned.get(key), waited.get(key[1]), open_end))
+        _call(turn, data, returned.get(key, {}), *_ended(returned.get(key), waited.get(key[1]), open_end))
         for key, data in called.items()
     ]
 
@@ -92,11 +93,15 @@ def _ended(
     return (open_end, "") if why_not is None else (CallOutcome.NOT_RUN, why_not)
 
 
-def _call(turn: int, called: Mapping[str, Any], outcome: CallOutcome, output: str) -> ToolCall:
+def _call(
+    turn: int, called: Mapping[str, Any], returned: Mapping[str, Any], outcome: CallOutcome, output: str
+) -> ToolCall:
     tool, arguments = str(called.get("tool", "?")), called.get("arguments")
     written = tuple(_written(tool, arguments)) if isinstance(arguments, Mapping) else ()
     call_id = str(called.get("call_id", ""))
-    return ToolCall(turn, tool, json.dumps(arguments, ensure_ascii=False), outcome, output, written, call_id)
+    text = json.dumps(arguments, ensure_ascii=False)
+    unrecorded = sum(bool(data.get("is_cut")) for data in (called, returned))
+    return ToolCall(turn, tool, text, outcome, output, written, call_id, unrecorded)
 
 
 def _written(tool: str, arguments: Mapping[str, Any]) -> Iterator[str]:

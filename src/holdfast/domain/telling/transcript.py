@@ -54,6 +54,7 @@ class Cuts:
     calls: int = 0  #: of turns that are told: calls that are left out, the oldest of their turn
     messages: int = 0  #: requests and answers whose middle is left out
     results: int = 0  #: results of tools, and their arguments, that are cut
+    unrecorded: int = 0  #: of those, how many were cut when they were recorded: nobody here has the rest
 
     def __bool__(self) -> bool:
         turns = self.left_out or self.first_lines or self.without_calls
@@ -76,6 +77,8 @@ class Cuts:
         ]
         if shortened:
             parts.append(f"{' and '.join(shortened)} shortened")
+        if self.unrecorded:
+            parts.append(f"the rest of {_counted(self.unrecorded, 'tool result')} was not recorded")
         return "; ".join(parts)
 
 
@@ -112,6 +115,7 @@ def past_document(past: PastTold) -> dict[str, object]:
         "tool_calls_left_out": cuts.calls,
         "messages_shortened": cuts.messages,
         "tool_results_shortened": cuts.results,
+        "tool_results_unrecorded": cuts.unrecorded,
     }
 
 
@@ -120,6 +124,7 @@ class _Rendered:
     text: str
     messages: int = 0  #: that were shortened
     results: int = 0
+    unrecorded: int = 0  #: of the results
     in_short: bool = False  #: by its first lines
 
 
@@ -235,6 +240,7 @@ def _assembled(past: Sequence[PastTurn], rendered: Sequence[_Rendered], where: s
         calls=sum(each.older_calls for _, each, how in told if how.text and not how.in_short),
         messages=sum(how.messages for how in rendered),
         results=sum(how.results for how in rendered),
+        unrecorded=sum(how.unrecorded for how in rendered),
     )
     note = f"[... {cuts.words}{f'; {where}' if where else ''} ...]" if cuts else ""
     texts = [text for text in (note, *(how.text for how in rendered)) if text]
@@ -250,22 +256,23 @@ def _render(each: PastTurn, message_characters: int | None, result_characters: i
     if not each.begun_before:
         lines += ["Request:", quoted(turn.prompt, _limit(turn.prompt, message_characters))]
         cut += _is_longer(turn.prompt, message_characters)
-    results = 0
+    results = unrecorded = 0
     if each.calls:
         older = f" ({_counted(each.older_calls, 'earlier one')} left out)" if each.older_calls else ""
         lines.append(f"Tool calls{older}:")
         for call in each.calls:
             lines.append(_call(call, _limit(call.arguments, result_characters)))
-            results += _is_longer(call.arguments, result_characters)
             if call.output:
                 lines.append(quoted(call.output, _limit(call.output, result_characters)))
-                results += _is_longer(call.output, result_characters)
+            longer = (_is_longer(text, result_characters) for text in (call.arguments, call.output))
+            results += max(sum(longer), call.unrecorded)
+            unrecorded += call.unrecorded
     if turn.response is not None:
         lines += ["Answer:", quoted(turn.response, _limit(turn.response, message_characters))]
         cut += _is_longer(turn.response, message_characters)
     elif not each.begun_before:
         lines.append(_no_answer(turn))
-    return _Rendered("\n".join(lines), cut, results)
+    return _Rendered("\n".join(lines), cut, results, unrecorded)
 
 
 def _outline(each: PastTurn, characters: int = FIRST_LINE_CHARACTERS) -> str:
@@ -312,7 +319,9 @@ def _is_longer(text: str, characters: int | None) -> bool:
 
 
 def _is_read(past: PastTurn) -> bool:
-    return not (past.is_outline or past.is_unread or past.calls_unread or past.older_calls)
+    """Everything of it, as far as it happened."""
+    unread = past.is_outline or past.is_unread or past.calls_unread or past.older_calls
+    return not unread and not any(call.unrecorded for call in past.calls)
 
 
 def _counted(count: int, what: str) -> str:

@@ -201,9 +201,12 @@ def _event(
     match happening:
         case Called(call_id, tool, arguments):
             shown = {name: _bounded(value) for name, value in arguments.items()}
-            return EventKind.TOOL_CALL, {"call_id": call_id, "tool": tool, "arguments": shown}
+            called: dict[str, Json] = {"call_id": call_id, "tool": tool, "arguments": shown}
+            return EventKind.TOOL_CALL, called | _cut_mark(shown != dict(arguments))
         case Returned(call_id, output, is_error):
-            return EventKind.TOOL_RESULT, {"call_id": call_id, "output": _short(output), "is_error": is_error}
+            kept = _short(output)
+            returned: dict[str, Json] = {"call_id": call_id, "output": kept, "is_error": is_error}
+            return EventKind.TOOL_RESULT, returned | _cut_mark(kept != output)
         case Spent(usage):
             return EventKind.USAGE, _usage(usage)
         case Noted(text):
@@ -232,6 +235,10 @@ def _usage(report: UsageReport) -> dict[str, Json]:
         "context_tokens": None if context is None else context.tokens,
         "context_window": None if context is None else context.window,
     }
+
+
+def _cut_mark(is_cut: bool) -> dict[str, Json]:
+    return {"is_cut": True} if is_cut else {}
 
 
 def _bounded(value: Json) -> Json:
