@@ -1,5 +1,6 @@
 """Turns that a person made in the agent's own program join the history; the policy says how it goes on."""
 
+import json
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -276,3 +277,17 @@ def test_a_fresh_start_does_not_wait_for_a_session_that_somebody_is_at(outside: 
         assert lock.try_acquire()
         _work(outside.shop)
     assert outside.history() == [OPENING, "SAY on"]
+
+
+# --- a fork ---
+
+
+@pytest.mark.parametrize("prompt", ["HISTORY", None])
+def test_a_fork_says_that_it_adopted_turns(outside: Outside, prompt: str | None) -> None:
+    arguments = ("fork", outside.session_id, *([] if prompt is None else [prompt]))
+    code, out, err = ended(outside.shop.start(*arguments))
+    assert (code, f"holdfast: {ADOPTED}" in err) == (0, True), (out, err)
+
+    outside.by_hand("SAY more by hand")
+    code, out, _ = ended(outside.shop.start("--json", *arguments))
+    assert (code, json.loads(out)["notices"]) == (0, [ADOPTED])

@@ -12,7 +12,7 @@ from holdfast.cli.arguments import TURN_OR_NONE, session_argument, text_argument
 from holdfast.cli.command import Command, pass_invocation
 from holdfast.cli.invocation import Invocation
 from holdfast.cli.jobs import read_job
-from holdfast.cli.progress import Show, Shown, shown
+from holdfast.cli.progress import Show, Shown, shown, tell
 from holdfast.cli.rights import named_rights, rights_options
 from holdfast.engine.documents import conversation_document, session_document
 from holdfast.engine.keywords import RunKeywords
@@ -172,14 +172,17 @@ def fork(
             show.end(result)
         finish(result)
         return
-    run.holdfast.adopt(parent)
+    notices = run.holdfast.adopt(parent)
     child = run.holdfast.fork(parent, at=at, name=name)
     if run.json:
         conversation = run.holdfast.store.get_conversation(child.conversation_id)
         state = run.holdfast.store.session_state(child.id)
-        output.document(session_document(child, state, ()) | conversation_document(conversation))
+        told = session_document(child, state, ()) | conversation_document(conversation)
+        output.document(told | {"notices": list(notices)})
     else:
         output.say(child.id)
+        for notice in notices:
+            tell(notice)
 
 
 def finish(result: RunResult) -> None:

@@ -228,21 +228,27 @@ class Holdfast(Conversations):
             check_whole("turn", at)
         # what a dead owner left behind belongs to the past that the branch begins with
         self.take_over(session_id)
+        notices: tuple[str, ...] = ()
         if prompt is not None:
             _check_prompt(prompt)
             self._work.prepare(self.provider_of(self.session(session_id), provider), keywords)
-            self.adopt(session_id)
+            notices = self.adopt(session_id)
             prompt = self.meant_by(session_id, prompt, at=at)
         child = self.store.fork(check_id("session", session_id), self.new_id(), at=at, name=name)
         if prompt is None:
             return child
-        return self._first_turn(child, lambda: self.resume(child.id, prompt, provider=provider, **keywords))
+        result = self._first_turn(child, lambda: self.resume(child.id, prompt, provider=provider, **keywords))
+        return replace(result, notices=(*notices, *result.notices))
 
-    def adopt(self, session_id: str) -> None:
-        """Take what a person made in the agent's own program, on this machine, into the history."""
+    def adopt(self, session_id: str) -> tuple[str, ...]:
+        """Take what a person made in the agent's own program, on this machine, into the history.
+
+        Returns notices for the person; none if nothing was found.
+        """
         session = self.session(session_id)
-        if self.store.pointers(session.id):
-            self._work.adopt(session.id, self.provider_of(session, None))
+        if not self.store.pointers(session.id):
+            return ()
+        return self._work.adopt(session.id, self.provider_of(session, None))
 
     def open_native(self, session_id: str) -> int:
         """The provider's own program on this session, for a person; its exit code.

@@ -73,13 +73,13 @@ class Work:
         """From an owner that is gone, so that nothing of its turn runs on behind what comes next."""
         return recover_session(self._store, self.agents.machine, session_id, by_force=by_force)
 
-    def adopt(self, session_id: SessionId, provider: str) -> None:
-        """What was made by hand, where the provider is installed at all."""
+    def adopt(self, session_id: SessionId, provider: str) -> tuple[str, ...]:
+        """What was made by hand, where the provider is installed at all; the notices of it for the person."""
         try:
             agent = self.agents.get(provider)
         except HoldfastError:
-            return
-        adopt_outside_turns(self._store, agent, self._policy.resume, session_id)
+            return ()
+        return adopt_outside_turns(self._store, agent, self._policy.resume, session_id).notices
 
     def judge_here(self, judged: Decision, pointer: Pointer, seq: int) -> Decision:
         """A decision with what this machine can see, if it is the one that the pointer was recorded on."""
