@@ -1,12 +1,18 @@
 """A provider session that is asked for by name: who owns it is known before anything runs."""
 
+from typing import Any
+
 import pytest
 
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import Rights
+from holdfast.domain.policy import Policy, ResumePolicy
 from holdfast.domain.turns import NewTurn, TurnRequest, TurnStatus
 from holdfast.errors import Refused
+from holdfast.testing.steps import snapshot
 from tests.integration.workshop import FROM_SESSION, OPENING, RECALL, Workshop, ended
 
-NAMED = "made-by-hand"
+NAMED = ProviderSessionId("made-by-hand")
 
 
 def test_the_session_of_another_one_is_refused_with_its_owner_and_the_command(shop: Workshop) -> None:
@@ -106,3 +112,62 @@ def test_a_session_with_nothing_in_it_is_refused(shop: Workshop) -> None:
     hf = shop.open()
     with pytest.raises(Refused, match="holds no request"):
         hf.run(RECALL, provider="scripted", cwd=str(shop.work_dir), provider_session_id=NAMED)
+
+
+def test_a_session_that_has_run_continues_one_that_was_made_by_hand(shop: Workshop) -> None:
+    own, hf = shop.begin(rights=Rights(permission_mode="plan")), shop.open()
+    shop.by_hand("my cat is tom", "--session-id", NAMED)
+
+    taken = hf.resume(own.session_id, "HISTORY", provider_session_id=NAMED)
+
+    assert taken.provider_session_id == NAMED
+    assert "my cat is tom" in str(taken.text)
+    assert OPENING in shop.prompts(NAMED)[-1], "what the session made by hand has missed"
+    assert [turn.prompt for turn in hf.history(own.session_id)] == [OPENING, "my cat is tom", "HISTORY"]
+    pointer = hf.store.pointer(own.session_id, "scripted")
+    assert pointer is not None
+    assert (pointer.work_dir, pointer.rights) == (str(shop.work_dir), Rights(permission_mode="plan"))
+    assert hf.resume(own.session_id, "RECALL tom").text == "RECALL tom: from the session: my cat is tom"
+
+
+@pytest.mark.parametrize(
+    ("keywords", "policy", "told"),
+    [
+        ({"fresh": True}, Policy(), "a fresh start was asked for"),
+        ({"rights": Rights(allowed_tools=frozenset({"shell"}))}, Policy(), "rights_wider"),
+        ({}, Policy(resume=ResumePolicy(transcript_ahead="fresh")), "transcript_ahead"),
+    ],
+    ids=["fresh", "wider-rights", "policy"],
+)
+def test_a_session_made_by_hand_that_is_refused_changes_nothing(
+    shop: Workshop, keywords: dict[str, Any], policy: Policy, told: str
+) -> None:
+    own = shop.begin()
+    shop.by_hand("my cat is tom", "--session-id", NAMED)
+    hf = shop.open(policy)
+    before = snapshot(hf.store)
+
+    with pytest.raises(Refused, match=told):
+        hf.resume(own.session_id, RECALL, provider_session_id=NAMED, **keywords)
+
+    assert snapshot(hf.store) == before
+    assert hf.resume(own.session_id, RECALL).text == FROM_SESSION
+
+
+def test_a_session_made_by_hand_that_somebody_writes_to_is_not_taken_over(shop: Workshop) -> None:
+    own, hf = shop.begin(), shop.open()
+    shop.by_hand("my cat is tom", "--session-id", NAMED)
+    before = snapshot(hf.store)
+    with hf.agents.get("scripted").lock(NAMED) as lock:
+        assert lock.try_acquire()
+        with pytest.raises(Refused, match="busy"):
+            hf.resume(own.session_id, RECALL, provider_session_id=NAMED)
+    assert snapshot(hf.store) == before
+
+
+def test_no_session_is_begun_for_one_that_cannot_be_continued(shop: Workshop) -> None:
+    shop.by_hand(OPENING, "--session-id", NAMED)
+    hf = shop.open()
+    with pytest.raises(Refused, match="a fresh start was asked for"):
+        hf.run(RECALL, provider="scripted", cwd=str(shop.work_dir), provider_session_id=NAMED, fresh=True)
+    assert hf.list_sessions() == []

@@ -487,10 +487,12 @@ class Store(Protocol):
         provider: str,
         request: TurnRequest | None = None,
         runtime: Runtime | None = None,
+        pointer: Pointer | None = None,
     ) -> Decision:
         """What a claim of this session's next turn would decide now. Changes nothing.
 
-        Without a request, the turn of this provider that waits at the head, or else a plain one.
+        Without a request, the turn of this provider that waits at the head, or else a plain one. With a
+        ``pointer``, what it would decide if that one were set.
         """
         ...
 

@@ -446,9 +446,10 @@ class SqlStore(HookVerbs):
         provider: str,
         request: TurnRequest | None = None,
         runtime: Runtime | None = None,
+        pointer: Pointer | None = None,
     ) -> Decision:
         with self._read() as s:
-            return claims.explain(s, session_id, provider, request, runtime)
+            return claims.explain(s, session_id, provider, request, runtime, pointer)
 
     def pointer(self, session_id: str, provider: str) -> Pointer | None:
         with self._read() as s:

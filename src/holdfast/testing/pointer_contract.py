@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.domain.conversations import SeenTurns
-from holdfast.domain.decisions import Fresh, Reason
+from holdfast.domain.decisions import Fresh, Reason, Refuse
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.phases import Phase
@@ -28,7 +28,7 @@ from holdfast.testing.builders import (
     failed,
 )
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.mishaps import fail, point_to, pointer_of
+from holdfast.testing.mishaps import fail, point_to, pointer_of, resumed_id
 from holdfast.testing.steps import begin, claim, enqueue, run, snapshot
 
 MARK = TranscriptMark("projects/infra/5b1c2d3e.jsonl", size=10, digest="abc", turns=1)
@@ -99,6 +99,20 @@ class PointerContract:
         store.set_pointer(bare)
 
         assert pointer_of(store, session) == bare
+
+    def test_a_pointer_is_judged_before_it_is_set(self, store: Store) -> None:
+        session = begin(store)
+        run(store, session)
+        before, other = pointer_of(store, session), a_provider_session_id()
+        pointer = replace(before, provider_session_id=other)
+        fresh, resumed = TurnRequest(provider_session_id=other, force_fresh=True), TurnRequest()
+
+        refusal = store.explain(session.id, "claude", fresh, a_runtime(), pointer)
+        decision = store.explain(session.id, "claude", resumed, a_runtime(), pointer)
+
+        assert (type(refusal), refusal.reason) == (Refuse, Reason.FORCE_FRESH)
+        assert resumed_id(decision) == other
+        assert pointer_of(store, session) == before
 
     def test_each_provider_has_a_pointer_of_its_own(self, store: Store) -> None:
         session = begin(store)

@@ -8,10 +8,12 @@ from pathlib import Path
 from time import sleep
 
 from holdfast.domain.conversations import SeenTurns
+from holdfast.domain.decisions import Resume
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import ProviderSessionId, SessionId
 from holdfast.domain.pointers import NO_RIGHTS, NOTHING_YET, Pointer, Rights
-from holdfast.domain.policy import Policy
+from holdfast.domain.policy import Policy, ResumePolicy
+from holdfast.domain.telling.reasons import because
 from holdfast.domain.text import check_name, check_text
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Refusal, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_CALL_YET, NO_USAGE
@@ -20,7 +22,7 @@ from holdfast.engine.own_turns import newest_turn
 from holdfast.engine.result import RunResult
 from holdfast.engine.rights import check_rights
 from holdfast.engine.running.agents import Agent
-from holdfast.engine.running.look import last_directory
+from holdfast.engine.running.look import Asked, decide_here, last_directory
 from holdfast.engine.running.outside import adopt_outside_turns
 from holdfast.engine.running.recovery import recover_session
 from holdfast.engine.running.setting import Setting, ignore
@@ -82,7 +84,7 @@ def run_turn(
     taken = recover_session(store, agent.machine, session_id)
     if taken is not None:
         options.observer(Noted(f"turn {taken.seq} was left by a process that is gone: it is ended"))
-    _take_over_named(store, agent, session_id, request)
+    _take_over_named(store, agent, policy.resume, session_id, request)
     outside = adopt_outside_turns(store, agent, policy.resume, session_id)
     new = NewTurn(prompt, agent.provider.name, request, foreground=True)
     claimed = _start(store, agent, policy, session_id, new, options.observer)
@@ -144,29 +146,63 @@ def _last_profile(store: Store, session_id: SessionId) -> tuple[str | None, str 
     return (None, None, None) if turn is None else (turn.provider, turn.request.model, turn.request.rights)
 
 
-def _take_over_named(store: Store, agent: Agent, session_id: SessionId, request: TurnRequest) -> None:
+def _take_over_named(
+    store: Store, agent: Agent, policy: ResumePolicy, session_id: SessionId, request: TurnRequest
+) -> None:
     """A provider session that exists and that nobody here has run in becomes this session's.
 
-    It is pointed at as one of which nothing is known yet: all of its turns are then adopted. Refused if there
-    is nothing in it to go on with.
+    It is pointed at as one of which nothing is known yet: all of its turns are then adopted. Refused, and
+    nothing has changed, if the turn could not go on in it.
     """
     named, provider = request.provider_session_id, agent.provider.name
-    path = None if named is None else agent.archive.find(named, request.work_dir)
+    before = store.pointer(session_id, provider)
+    place = request.work_dir or (None if before is None else before.work_dir)
+    path = None if named is None else agent.archive.find(named, place)
     if named is None or path is None or store.attempts_in(provider, named, 1):
+        return
+    is_own = before is not None and before.provider_session_id == named and before.work_dir is not None
+    if is_own or store.head_turn(session_id) is not None:
         return
     if not any(turn.live for turn in agent.archive.turns(path, named)):
         raise Refused(
             "explicit_id", f"{provider} session {named} exists and holds no request: choose another id"
         )
-    conversation = store.get_conversation(store.get_session(session_id).conversation_id)
+    pointer = _pointer_to(store, agent, session_id, request, before)
+    _require_resumable(store, agent, policy, request, pointer)
     store.register_runtime(agent.runtime)
-    store.set_pointer(
-        Pointer(
-            session_id, provider, named, agent.runtime.id, request.work_dir, request.model,
-            conversation.revision, conversation.generation, SeenTurns(), request.rights or NO_RIGHTS,
-            NOTHING_YET, NO_CALL_YET, agent.runtime.version, store.now(),
-        )
+    store.set_pointer(pointer)
+
+
+def _pointer_to(
+    store: Store, agent: Agent, session_id: SessionId, request: TurnRequest, before: Pointer | None
+) -> Pointer:
+    """To the provider session that is named, with what the session was run with until now."""
+    assert request.provider_session_id is not None
+    conversation = store.get_conversation(store.get_session(session_id).conversation_id)
+    work_dir, model, rights = request.work_dir, request.model, request.rights
+    if before is not None:
+        work_dir, model = work_dir or before.work_dir, model or before.model
+        rights = rights if rights is not None and request.allow_wider_rights else before.rights
+    return Pointer(
+        session_id, agent.provider.name, request.provider_session_id, agent.runtime.id, work_dir, model,
+        conversation.revision, conversation.generation, SeenTurns(), rights or NO_RIGHTS,
+        NOTHING_YET, NO_CALL_YET, agent.runtime.version, store.now(),
     )  # fmt: skip
+
+
+def _require_resumable(
+    store: Store, agent: Agent, policy: ResumePolicy, request: TurnRequest, pointer: Pointer
+) -> None:
+    named, session_id = pointer.provider_session_id, pointer.session_id
+    seq = store.get_conversation(store.get_session(session_id).conversation_id).next_seq
+    judged = store.explain(session_id, pointer.provider, request, agent.runtime, pointer)
+    asked = Asked(seq, 0, pointer.work_dir or "", named, lock_free=agent.lock(named).is_free())
+    decision = decide_here(store, judged, pointer, asked, agent, policy)
+    if not isinstance(decision, Resume):
+        raise Refused(
+            decision.reason.value,
+            f"{pointer.provider} session {named} cannot be continued: {because(decision).message}",
+        )
 
 
 def _require_waiting(store: Store, agent: Agent, session_id: SessionId, request: TurnRequest) -> None:

@@ -303,10 +303,13 @@ def _refuse(s: Scope, turn: Turn, decision: Refuse) -> Refusal:
     return Refusal(turns.get(s, turn.conversation_id, turn.seq), decision)
 
 
-def judge(s: Scope, at: Position, runtime: Runtime | None) -> Judged:
-    """What the database knows, put to ``decide_resume``. Without a runtime its facts cannot be seen."""
+def judge(s: Scope, at: Position, runtime: Runtime | None, pointer: Pointer | None = None) -> Judged:
+    """What the database knows, put to ``decide_resume``. Without a runtime its facts cannot be seen.
+
+    ``pointer``: in place of the one that is stored.
+    """
     session, conversation, turn = at.session, at.conversation, at.turn
-    pointer = find_pointer(s, session.id, turn, runtime, at.fence + 1)
+    pointer = pointer or find_pointer(s, session.id, turn, runtime, at.fence + 1)
     wanted = turn.request.provider_session_id
     target = wanted or (pointer.provider_session_id if pointer else None)
     state = provider_sessions.state(s, turn.provider, target, besides=session.id) if target else None
@@ -351,7 +354,12 @@ def _asked_rights(turn: Turn, pointer: Pointer | None) -> Rights | None:
 
 
 def explain(
-    s: Scope, session_id: str, provider: str, request: TurnRequest | None, runtime: Runtime | None
+    s: Scope,
+    session_id: str,
+    provider: str,
+    request: TurnRequest | None,
+    runtime: Runtime | None,
+    pointer: Pointer | None,
 ) -> Decision:
     session = sessions.get(s, session_id)
     conversation = history.get(s, session.conversation_id)
@@ -362,7 +370,7 @@ def explain(
             request or TurnRequest(), 0, None, None, False, None, 0, 1, conversation.generation, None, None,
             False, s.now, None,
         )  # fmt: skip
-    return judge(s, Position(session, conversation, turn, (), _NEWEST), runtime).decision
+    return judge(s, Position(session, conversation, turn, (), _NEWEST), runtime, pointer).decision
 
 
 def _head(s: Scope, session: Session) -> Turn | None:
