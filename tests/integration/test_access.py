@@ -63,6 +63,7 @@ MATRIX = {
     "ask_delegation": "-owa",
     "attempts": "rowa",
     "attempts_in": "rowa",
+    "owner_of": "rowa",
     "bytes_used": "rowa",
     "cancel_turn": "-o-a",
     "children": "rowa",

@@ -9,6 +9,7 @@ from holdfast.domain.pointers import Rights
 from holdfast.domain.policy import Policy, ResumePolicy
 from holdfast.domain.turns import NewTurn, TurnRequest, TurnStatus
 from holdfast.errors import Refused
+from holdfast.testing.builders import a_pointer
 from holdfast.testing.steps import snapshot
 from tests.integration.workshop import FROM_SESSION, OPENING, RECALL, Workshop, ended
 
@@ -171,3 +172,34 @@ def test_no_session_is_begun_for_one_that_cannot_be_continued(shop: Workshop) ->
     with pytest.raises(Refused, match="a fresh start was asked for"):
         hf.run(RECALL, provider="scripted", cwd=str(shop.work_dir), provider_session_id=NAMED, fresh=True)
     assert hf.list_sessions() == []
+
+
+def test_the_session_of_one_that_never_ran_in_it_is_refused_too(shop: Workshop) -> None:
+    shop.by_hand(OPENING, "--session-id", NAMED)
+    hf = shop.open()
+    agent = hf.agents.get("scripted")
+    owner, other = (hf.create(name, provider="scripted") for name in ("owner", "other"))
+    hf.store.register_runtime(agent.runtime)
+    # as by a run that was killed when it had taken the session over
+    taken = a_pointer(
+        owner.id, provider="scripted", provider_session_id=NAMED, runtime_id=agent.runtime.id,
+        work_dir=str(shop.work_dir),
+    )  # fmt: skip
+    hf.store.set_pointer(taken)
+    told = f"holdfast resume {owner.id} PROMPT continues it"
+    with pytest.raises(Refused, match=told):
+        hf.run(RECALL, provider="scripted", cwd=str(shop.work_dir), provider_session_id=NAMED)
+    with pytest.raises(Refused, match=told):
+        hf.resume(other.id, RECALL, cwd=str(shop.work_dir), provider_session_id=NAMED)
+    with pytest.raises(Refused, match=told):
+        hf.enqueue(other.id, RECALL, NewTurn("", "scripted", TurnRequest(provider_session_id=NAMED)))
+    assert hf.store.turns(other.id) == ()
+    assert shop.prompts(NAMED) == [OPENING]
+
+
+def test_of_two_that_take_over_a_session_at_once_one_gets_it(shop: Workshop) -> None:
+    shop.by_hand(OPENING, "--session-id", NAMED)
+    both = [shop.start("run", f"SAY {n}", "--provider-session-id", NAMED) for n in range(2)]
+    codes = sorted(ended(process)[0] for process in both)
+    assert codes == [0, 4]
+    assert len(shop.prompts(NAMED)) == 2

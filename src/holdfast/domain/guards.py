@@ -23,6 +23,7 @@ from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.records import record
 from holdfast.domain.runtimes import Capabilities
 from holdfast.domain.usage import NO_CALL_YET, ContextState, context_state
+from holdfast.errors import Refused
 
 
 @record
@@ -44,6 +45,11 @@ def belongs_to(owner: str, *, is_closed: bool) -> str:
     if is_closed:
         return f"it belongs to session {owner}, which is closed: holdfast fork {owner} PROMPT goes on from it"
     return f"it belongs to session {owner}: holdfast resume {owner} PROMPT continues it"
+
+
+def not_for_others(provider: str, named: str, owner: str, *, is_closed: bool) -> Refused:
+    told = belongs_to(owner, is_closed=is_closed)
+    return Refused("explicit_id", f"{provider} session {named} is not for another one: {told}", owner=owner)
 
 
 def _passed(reason: Reason, evidence: str = "") -> Verdict:

@@ -270,11 +270,6 @@ class Attempt:
     id: AttemptId | None = None  #: random, made before the launch; None for one of an older version
     before: TranscriptMark | None = None  #: the session that it resumed, as it was at its launch
 
-    @property
-    def is_saved(self) -> bool:
-        """The provider's session is known to hold something of it."""
-        return self.status.has_spoken or self.transcript is not None
-
     def pointer(self) -> Pointer | None:
         """What this attempt alone says about where its provider session can be picked up."""
         if not self.provider_session_id:

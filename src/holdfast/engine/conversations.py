@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import Decision
-from holdfast.domain.guards import belongs_to
+from holdfast.domain.guards import not_for_others
 from holdfast.domain.ids import ProviderSessionId, RuntimeId, check_id, check_provider
 from holdfast.domain.numbers import check_whole
 from holdfast.domain.pointers import Rights
@@ -25,7 +25,7 @@ from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.engine.approvals import Approvals
 from holdfast.engine.explain import Explanation, Tree, WaitingTurn
 from holdfast.engine.own_turns import newest_turn, unsent_request, was_stopped
-from holdfast.errors import InvalidInput, Refused
+from holdfast.errors import InvalidInput
 from holdfast.store.contract import Store
 
 #: the ids that turns get inside ``Conversations.provider_session``, by handle; explicit, so they beat configuration
@@ -230,12 +230,10 @@ class Conversations(Approvals):
 
 def refuse_of_others(store: Store, provider: str, named: ProviderSessionId, session_id: str | None) -> None:
     """Who owns a provider session that is asked for by name is known before a turn is put in."""
-    saved = [attempt.session_id for attempt in store.attempts_in(provider, named) if attempt.is_saved]
-    if saved and session_id not in saved:
-        told = belongs_to(saved[0], is_closed=store.get_session(saved[0]).phase.is_final)
-        raise Refused(
-            "explicit_id", f"{provider} session {named} is not for another one: {told}", owner=saved[0]
-        )
+    owner = store.owner_of(provider, named, session_id)
+    if owner is not None:
+        is_closed = store.get_session(owner).phase.is_final
+        raise not_for_others(provider, named, owner, is_closed=is_closed)
 
 
 def accepted_arguments(store: Store, session_id: str, request: TurnRequest) -> frozenset[tuple[str, ...]]:

@@ -463,6 +463,16 @@ class Store(Protocol):
         """Those of any session that were launched in this provider session, the newest first."""
         ...
 
+    def owner_of(
+        self, provider: str, provider_session_id: ProviderSessionId, besides: str | None = None
+    ) -> SessionId | None:
+        """The session that a provider session belongs to, the newest if there are several.
+
+        It belongs to each session whose agent has saved something there, or whose pointer names it; not to a fork
+        that has not run yet. None if it belongs to ``besides``, or to nobody.
+        """
+        ...
+
     def newest_attempt(self, session_id: str) -> Attempt | None:
         """The attempt that decides how a session is judged: the last one, not the last good one."""
         ...
@@ -502,9 +512,10 @@ class Store(Protocol):
 
     def pointers(self, session_id: str) -> tuple[Pointer, ...]: ...
 
-    def set_pointer(self, pointer: Pointer, counted: Usage | None = None) -> None:
+    def set_pointer(self, pointer: Pointer, counted: Usage | None = None, *, unowned: bool = False) -> None:
         """Written whole. Refused if the id is retired, InvalidInput if it is empty.
 
+        With ``unowned``, Refused also if the provider session belongs to another session: see ``owner_of``.
         The runtime, if any, must be registered. ``counted`` are the cumulative figures at which the provider
         session stands: what of them was not ours is then not booked to the attempt that reports them next.
         """

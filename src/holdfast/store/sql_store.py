@@ -412,6 +412,12 @@ class SqlStore(HookVerbs):
         with self._read() as s:
             return attempts.in_provider_session(s, provider, provider_session_id, limit)
 
+    def owner_of(
+        self, provider: str, provider_session_id: ProviderSessionId, besides: str | None = None
+    ) -> SessionId | None:
+        with self._read() as s:
+            return provider_sessions.owner_of(s, provider, provider_session_id, besides)
+
     def newest_attempt(self, session_id: str) -> Attempt | None:
         with self._read() as s:
             return attempts.newest(s, session_id)
@@ -459,8 +465,8 @@ class SqlStore(HookVerbs):
         with self._read() as s:
             return pointers.of_session(s, session_id)
 
-    def set_pointer(self, pointer: Pointer, counted: Usage | None = None) -> None:
-        self._write(pointers.adopt, pointer, counted)
+    def set_pointer(self, pointer: Pointer, counted: Usage | None = None, *, unowned: bool = False) -> None:
+        self._write(pointers.adopt, pointer, counted, unowned=unowned)
 
     def clear_pointer(self, session_id: str, provider: str, expected: ProviderSessionId) -> bool:
         return self._write(pointers.clear, session_id, provider, expected)

@@ -145,6 +145,7 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "approval_window": lambda s, t: s.approval_window(t.approval.session_id),
     "attempts": lambda s, t: s.attempts(t.conversation, 1),
     "attempts_in": lambda ours, theirs: ours.attempts_in("claude", theirs.provider_session_id),
+    "owner_of": lambda ours, theirs: ours.owner_of("claude", theirs.provider_session_id),
     "newest_attempt": lambda s, t: s.newest_attempt(t.id),
     "events": lambda s, t: s.events(t.conversation, 2),
     "newest_events": lambda s, t: s.newest_events(t.conversation, 2, 10),

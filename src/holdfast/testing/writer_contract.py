@@ -17,9 +17,18 @@ from holdfast.domain.runtimes import Capabilities, Runtime
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Claim, Launch, Refusal, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE, Usage, UsageReport
-from holdfast.errors import LeaseLost
+from holdfast.errors import LeaseLost, Refused
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_claim, a_provider_session_id, a_runtime, a_turn, done, failed
+from holdfast.testing.builders import (
+    a_claim,
+    a_pointer,
+    a_provider_session_id,
+    a_runtime,
+    a_session_id,
+    a_turn,
+    done,
+    failed,
+)
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.mishaps import decide, lose, point_to, resumed_id
 from holdfast.testing.steps import begin, claim, enqueue, refused, run
@@ -294,6 +303,44 @@ class ExplicitIdContract:
         assert decision.reason is Reason.EXPLICIT_ID
         assert any(f"holdfast resume {owner.id}" in verdict.evidence for verdict in decision.verdicts)
         assert resumed_id(decide(store, owner)) == named
+
+    def test_a_session_that_another_one_points_to_is_refused_though_nothing_ran_there(
+        self, store: Store
+    ) -> None:
+        owner, session, named = begin(store), begin(store), a_provider_session_id()
+        point_to(store, owner, named)
+        mine = a_pointer(session.id, provider_session_id=named)
+
+        with refused(store, Refused) as caught:
+            store.set_pointer(mine, unowned=True)
+        decision = self.ask(store, session, named)
+
+        assert caught.value.details["owner"] == owner.id
+        assert f"holdfast resume {owner.id}" in caught.value.message
+        assert (type(decision), decision.reason) == (Refuse, Reason.EXPLICIT_ID)
+        store.set_pointer(a_pointer(owner.id, provider_session_id=named), unowned=True)
+
+    @pytest.mark.parametrize("how", ["ran there", "points there"])
+    def test_the_owner_of_a_provider_session(self, store: Store, how: str) -> None:
+        owner, other, named = begin(store), begin(store), a_provider_session_id()
+        assert store.owner_of("claude", named) is None
+        if how == "ran there":
+            run(store, owner, provider_session_id=named)
+        else:
+            point_to(store, owner, named)
+
+        assert store.owner_of("claude", named) == owner.id
+        assert store.owner_of("claude", named, other.id) == owner.id
+        assert store.owner_of("claude", named, owner.id) is None
+        assert store.owner_of("codex", named) is None
+
+    def test_a_fork_does_not_own_what_it_was_forked_from(self, store: Store) -> None:
+        parent = begin(store)
+        run(store, parent)
+        named = resumed_id(decide(store, parent))
+        store.fork(parent.id, a_session_id())
+
+        assert store.owner_of("claude", named) == parent.id
 
     def test_a_new_id_that_another_one_was_promised_is_refused(self, store: Store) -> None:
         named = a_provider_session_id()

@@ -52,6 +52,7 @@ READS: Final = frozenset(
         "observed_sessions",
         "open_delegations",
         "orphans",
+        "owner_of",
         "phase_history",
         "pointer",
         "pointers",

@@ -170,7 +170,7 @@ def _take_over_named(
     pointer = _pointer_to(store, agent, session_id, request, before)
     _require_resumable(store, agent, policy, request, pointer)
     store.register_runtime(agent.runtime)
-    store.set_pointer(pointer)
+    store.set_pointer(pointer, unowned=True)
 
 
 def _pointer_to(

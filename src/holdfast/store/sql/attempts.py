@@ -56,12 +56,6 @@ IN_PROVIDER_SESSION = f"""
 SELECT {COLUMNS} FROM attempts INDEXED BY attempts_by_provider_session
 WHERE workspace = :ws AND provider_session_id = :provider_session_id AND provider = :provider
 ORDER BY started_at DESC, fence DESC LIMIT :limit"""
-# of the same kind as ``Attempt.is_saved``
-OWNERS = """
-SELECT session_id FROM attempts INDEXED BY attempts_by_provider_session
-WHERE workspace = :ws AND provider_session_id = :provider_session_id AND provider = :provider
-    AND (status IN ('done', 'deferred') OR transcript IS NOT NULL)
-ORDER BY started_at DESC, fence DESC LIMIT 1000"""
 INSERT = """
 INSERT INTO attempts (workspace, id, conversation_id, seq, number, session_id, provider, runtime_id, version,
     owner, claim_key, fence, cause, status, decision, reason, evidence, provider_session_id, forked_from,
@@ -238,13 +232,6 @@ def deferred_in(s: Scope, conversation_id: str, seq: int) -> tuple[str | None, s
 def in_provider_session(s: Scope, provider: str, provider_session_id: str, limit: int) -> tuple[Attempt, ...]:
     rows = s.all(IN_PROVIDER_SESSION, provider=provider, provider_session_id=provider_session_id, limit=limit)
     return tuple(read_attempt(s, row) for row in rows)
-
-
-def owner_of(s: Scope, provider: str, provider_session_id: str, besides: str) -> str | None:
-    """The session that has run there last, unless ``besides`` has run there, too."""
-    rows = s.all(OWNERS, provider=provider, provider_session_id=provider_session_id)
-    owners = [str(session_id) for (session_id,) in rows]
-    return None if besides in owners else next(iter(owners), None)
 
 
 def newest(s: Scope, session_id: str) -> Attempt | None:

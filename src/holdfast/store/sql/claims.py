@@ -314,7 +314,7 @@ def judge(s: Scope, at: Position, runtime: Runtime | None, pointer: Pointer | No
     target = wanted or (pointer.provider_session_id if pointer else None)
     state = provider_sessions.state(s, turn.provider, target, besides=session.id) if target else None
     if state is not None and wanted is not None:
-        owner = attempts.owner_of(s, turn.provider, wanted, session.id)
+        owner = provider_sessions.owner_of(s, turn.provider, wanted, session.id)
         closed = owner is not None and sessions.is_closed(s, owner)
         state = replace(state, owner=owner, owner_is_closed=closed)
     facts = Facts(

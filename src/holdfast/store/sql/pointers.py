@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from holdfast.domain.conversations import SeenTurns
+from holdfast.domain.guards import not_for_others
 from holdfast.domain.pointers import NOTHING_YET, Pointer
 from holdfast.domain.usage import NO_CALL_YET, ContextUse, Usage, check_usage
 from holdfast.errors import InvalidInput
@@ -105,7 +106,7 @@ def of_session(s: Scope, session_id: str) -> tuple[Pointer, ...]:
     return tuple(read_pointer(s, row) for row in s.all(OF_SESSION, session_id=session_id))
 
 
-def adopt(s: Scope, pointer: Pointer, counted: Usage | None = None) -> None:
+def adopt(s: Scope, pointer: Pointer, counted: Usage | None = None, *, unowned: bool = False) -> None:
     """A pointer that somebody else recorded; ``counted``: and where the provider session's own figures stand."""
     if counted is not None:
         check_usage(counted)
@@ -114,12 +115,21 @@ def adopt(s: Scope, pointer: Pointer, counted: Usage | None = None) -> None:
     sessions.require_open(s, pointer.session_id)
     if pointer.runtime_id is not None:
         runtimes.get(s, pointer.runtime_id)
-    # known first, which locks it: it cannot be retired behind our back
+    # known first, which locks it: it cannot be retired, or become another one's, behind our back
     provider_sessions.know(s, pointer.provider, pointer.provider_session_id, pointer.session_id)
     provider_sessions.refuse_retired(s, pointer.provider, pointer.provider_session_id)
+    if unowned:
+        _refuse_of_others(s, pointer)
     if counted is not None:
         provider_sessions.count_from(s, pointer.provider, pointer.provider_session_id, counted)
     write(s, pointer)
+
+
+def _refuse_of_others(s: Scope, pointer: Pointer) -> None:
+    provider, named = pointer.provider, pointer.provider_session_id
+    owner = provider_sessions.owner_of(s, provider, named, besides=pointer.session_id)
+    if owner is not None:
+        raise not_for_others(provider, named, owner, is_closed=sessions.is_closed(s, owner))
 
 
 def write(s: Scope, pointer: Pointer) -> None:

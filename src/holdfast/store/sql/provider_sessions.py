@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from holdfast.domain.ids import SessionId
 from holdfast.domain.pointers import ProviderSession, ProviderSessionTotals
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.turns import LONGEST_LEASE, Attempt, Lease
@@ -20,6 +21,16 @@ WHERE p.workspace = :ws AND p.provider = :provider AND p.id = :id"""
 LOCK = """
 SELECT holder_session_id, holder_fence, retired_at FROM provider_sessions
 WHERE workspace = :ws AND provider = :provider AND id = :id FOR UPDATE"""
+# whoever has saved something there, or goes on there; a fork only reads its source
+OWNERS = """
+SELECT session_id FROM (
+    SELECT session_id, started_at AS at FROM attempts INDEXED BY attempts_by_provider_session
+    WHERE workspace = :ws AND provider_session_id = :id AND provider = :provider
+        AND (status IN ('done', 'deferred') OR transcript IS NOT NULL)
+    UNION ALL
+    SELECT session_id, updated_at FROM pointers INDEXED BY pointers_to_provider_sessions
+    WHERE workspace = :ws AND provider_session_id = :id AND provider = :provider AND fork_seq IS NULL
+) AS owners ORDER BY at DESC LIMIT 1000"""
 LIVES = f"""
 SELECT 1 FROM sessions
 WHERE workspace = :ws AND id = :session_id AND fence = :fence AND lease_expires_at > :now
@@ -94,6 +105,14 @@ def state(s: Scope, provider: str, provider_session_id: str, besides: str | None
         return ProviderSession()
     errors, failed_resumes, retired, held_by = _STATE.read(s.where, row, tuple, provider, provider_session_id)
     return ProviderSession(errors, failed_resumes, retired, None if held_by == besides else held_by)
+
+
+def owner_of(
+    s: Scope, provider: str, provider_session_id: str, besides: str | None = None
+) -> SessionId | None:
+    """See ``Store.owner_of``."""
+    owners = [SessionId(str(owner)) for (owner,) in s.all(OWNERS, provider=provider, id=provider_session_id)]
+    return None if besides in owners else next(iter(owners), None)
 
 
 def refuse_retired(s: Scope, provider: str, provider_session_id: str) -> None:
