@@ -329,6 +329,39 @@ def test_a_void_approval_is_told_once(shop: Workshop) -> None:
     assert "is void" not in sent(shop, hf.resume(waiting.session_id, "SAY more"))
 
 
+def test_a_fork_after_a_void_approval_knows_that_the_call_did_not_run(shop: Workshop) -> None:
+    waiting = shop.begin(f"SAY deploy it\n{RAN}\n{APPLY}", rights=GATED)
+    assert waiting.approval is not None
+    hf = shop.open()
+    hf.approve(waiting.approval.id)
+    _relocate(shop, waiting)
+    with suppress(Refused):
+        assert not hf.resume(waiting.session_id).ok
+    assert hf.store.get_approval(waiting.approval.id).void_reason is not None
+
+    forked = hf.fork(waiting.session_id, "SAY what now")
+    prompt = sent(shop, forked)
+
+    assert isinstance(forked.decision, Fork)
+    assert 'did NOT run: shell {"command": "echo applied >> applied"}' in prompt
+    assert f"approval {waiting.approval.id}, which became void (workdir_changed)" in prompt
+    assert forked.notices == ()
+    assert "did NOT run" not in sent(shop, hf.resume(forked.session_id, "SAY on")), "it has been told"
+
+
+def test_a_fork_beside_a_turn_that_waits_says_that_it_left_the_turn_out(shop: Workshop) -> None:
+    first = shop.begin("SAY hello", rights=GATED)
+    hf = shop.open()
+    assert hf.resume(first.session_id, APPLY).approval is not None
+
+    forked = hf.fork(first.session_id, "SAY another way")
+
+    assert forked.notices == (
+        "the fork goes to turn 1: what comes after it has not ended, and was not taken along",
+    )
+    assert hf.fork(first.session_id, "SAY another way", at=1).notices == ()
+
+
 def test_the_calls_around_a_void_approval_are_told_apart_in_a_packet(shop: Workshop) -> None:
     waiting = shop.begin(f"{RAN}\n{APPLY}", rights=GATED)
     hf = shop.open()

@@ -152,7 +152,12 @@ def resume(run: Invocation, /, session: str, prompt: str | None, json_stream: bo
 )
 @session_argument
 @text_argument("prompt", required=False)
-@click.option("--at", type=TURN_OR_NONE, metavar="TURN", help="The last turn to take along; by default all.")
+@click.option(
+    "--at",
+    type=TURN_OR_NONE,
+    metavar="TURN",
+    help="The last turn to take along; by default all that have ended.",
+)
 @click.option("--name", metavar="NAME", help="A name for the new session.")
 @run_options
 @pass_invocation

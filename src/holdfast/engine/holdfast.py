@@ -237,8 +237,17 @@ class Holdfast(Conversations):
         child = self.store.fork(check_id("session", session_id), self.new_id(), at=at, name=name)
         if prompt is None:
             return child
+        left_out = () if at is not None else self._left_out(session_id, child)
         result = self._first_turn(child, lambda: self.resume(child.id, prompt, provider=provider, **keywords))
-        return replace(result, notices=(*notices, *result.notices))
+        return replace(result, notices=(*notices, *left_out, *result.notices))
+
+    def _left_out(self, session_id: str, child: Session) -> tuple[str, ...]:
+        """A notice if the newest turns had not ended, so that the fork could not take them along."""
+        last = self.store.get_conversation(child.conversation_id).next_seq - 1
+        newest = self.history(session_id, 1)
+        if not newest or newest[-1].seq <= last:
+            return ()
+        return (f"the fork goes to turn {last}: what comes after it has not ended, and was not taken along",)
 
     def adopt(self, session_id: str) -> tuple[str, ...]:
         """Take what a person made in the agent's own program, on this machine, into the history.

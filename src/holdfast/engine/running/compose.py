@@ -187,22 +187,19 @@ class Composer:
         """A session may be saved later than it is reported, and some never hold a call that has not ended."""
         native = decision.provider_session_id
         path = self._agent.archive.find(native, claim.pointer.work_dir if claim.pointer else None)
-        held: dict[str, bool] = {}
-        for archived in () if path is None else self._agent.archive.turns(path, native):
-            if archived.calls is None:
-                return ()
-            if archived.live:
-                held |= archived.calls
-        return tuple(
-            call
-            for call in calls
-            # that a call never ran is told with its approval
-            if call.outcome is not CallOutcome.NOT_RUN
-            and (
-                call.call_id not in held
-                or (not held[call.call_id] and call.outcome is not CallOutcome.IN_FLIGHT)
-            )
-        )
+        turns = [] if path is None else list(self._agent.archive.turns(path, native))
+        is_known = all(archived.calls is not None for archived in turns)
+        held = dict(chain.from_iterable((turn.calls or {}).items() for turn in turns if turn.live))
+
+        def is_untold(call: ToolCall) -> bool:
+            if call.outcome is CallOutcome.NOT_RUN:
+                # else told with its approval, which is the source's
+                return isinstance(decision, Fork)
+            is_held = call.call_id in held
+            ends_later = is_held and not held[call.call_id] and call.outcome is not CallOutcome.IN_FLIGHT
+            return is_known and (not is_held or ends_later)
+
+        return tuple(filter(is_untold, calls))
 
     def _was_launched(self, claim: Claim, decision: Resume | Fork) -> bool:
         """An earlier attempt of the same turn may have sent its request to this very session."""
