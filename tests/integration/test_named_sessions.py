@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from holdfast.domain.decisions import Fresh
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Rights
 from holdfast.domain.policy import Policy, ResumePolicy
@@ -11,7 +12,8 @@ from holdfast.domain.turns import NewTurn, TurnRequest, TurnStatus
 from holdfast.errors import Refused
 from holdfast.testing.builders import a_pointer
 from holdfast.testing.steps import snapshot
-from tests.integration.workshop import FROM_SESSION, OPENING, RECALL, Workshop, ended
+from tests.integration.test_run_crashes import die
+from tests.integration.workshop import FROM_PROMPT, FROM_SESSION, OPENING, RECALL, Workshop, ended
 
 NAMED = ProviderSessionId("made-by-hand")
 
@@ -203,3 +205,20 @@ def test_of_two_that_take_over_a_session_at_once_one_gets_it(shop: Workshop) -> 
     codes = sorted(ended(process)[0] for process in both)
     assert codes == [0, 4]
     assert len(shop.prompts(NAMED)) == 2
+
+
+@pytest.mark.parametrize("moment", ["after SqlStore launch", "before AgentProcess go"])
+def test_an_id_whose_agent_was_killed_before_it_saved_anything_begins_with_the_next_turn(
+    shop: Workshop, moment: str
+) -> None:
+    die(shop, *moment.split(), "run", OPENING, "--provider-session-id", NAMED)
+    hf = shop.open()
+    (session,) = hf.list_sessions()
+    assert not shop.transcript(NAMED).exists()
+
+    again = hf.resume(str(session["agent_id"]), RECALL, provider_session_id=NAMED)
+
+    assert (again.ok, again.provider_session_id) == (True, NAMED)
+    assert isinstance(again.decision, Fresh)
+    assert again.text == FROM_PROMPT
+    assert hf.resume(again.session_id, RECALL, provider_session_id=NAMED).ok

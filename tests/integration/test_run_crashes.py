@@ -48,7 +48,17 @@ def dies(*args, **keywords):
 setattr(owner, step, dies)
 main()
 """
+
 TOOL = 'TOOL shell {"command": "echo begun > begun; sleep 300"}'
+
+
+def die(shop: Workshop, *arguments: str) -> None:
+    """Run the command until it is killed: before or after a step of a class, and its own arguments."""
+    died = subprocess.run(
+        [sys.executable, "-c", MORTAL, *arguments], cwd=shop.work_dir, env=shop.environ,
+        stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert died.returncode == -signal.SIGKILL, died.stderr
 
 
 def _half_way(shop: Workshop, session_id: str, kind: EventKind) -> Orphan:

@@ -1,8 +1,6 @@
 """Tool calls that wait for a person: deferred, approved, denied, void; and no answer is ever acted on twice."""
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,8 +15,8 @@ from holdfast.domain.policy import ApprovalPolicy, Policy
 from holdfast.domain.turns import AttemptCause, EventKind, TurnStatus
 from holdfast.engine.result import RunResult
 from holdfast.errors import HoldfastError, NeedsApproval, Refused
-from tests.integration.test_run_crashes import MORTAL
-from tests.integration.workshop import PATIENCE, Workshop, ended
+from tests.integration.test_run_crashes import die
+from tests.integration.workshop import Workshop, ended
 
 GATED = Rights(approve_tools=frozenset({"shell(echo applied*)"}))
 APPLY = 'TOOL shell {"command": "echo applied >> applied"}'
@@ -212,7 +210,7 @@ def test_killed_around_the_launch_the_call_is_made_once_or_needs_another_approva
 ) -> None:
     waiting, approval = deferred(shop)
     shop.open().approve(approval.id)
-    _die(shop, moment, "resume", waiting.session_id)
+    die(shop, *moment, "resume", waiting.session_id)
     assert applied(shop) == 0
     on = shop.open().resume(waiting.session_id)
     assert (on.ok, applied(shop)) == (True, calls)
@@ -224,7 +222,7 @@ def test_killed_after_the_launch_the_call_is_not_made_again(
 ) -> None:
     waiting, approval = deferred(shop)
     shop.open().approve(approval.id)
-    _die(shop, moment, "resume", waiting.session_id)
+    die(shop, *moment, "resume", waiting.session_id)
     shop.open().recover()  # whatever it left running has ended when this returns
     before = applied(shop)
     for _ in range(2):
@@ -234,17 +232,9 @@ def test_killed_after_the_launch_the_call_is_not_made_again(
 
 def test_killed_before_the_deferral_was_on_record_the_call_is_not_made(shop: Workshop) -> None:
     first = shop.begin(rights=GATED)
-    _die(shop, ("before", "SqlStore", "finish_turn"), "resume", first.session_id, APPLY)
+    die(shop, "before", "SqlStore", "finish_turn", "resume", first.session_id, APPLY)
     assert shop.open().resume(first.session_id, "SAY on").ok
     assert applied(shop) == 0
-
-
-def _die(shop: Workshop, moment: tuple[str, str, str], *arguments: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", MORTAL, *moment, *arguments], cwd=shop.work_dir, env=shop.environ,
-        stdin=subprocess.DEVNULL, capture_output=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
-    assert done.returncode == -9, done.stderr
 
 
 def test_of_two_that_act_on_an_answer_at_once_one_does(shop: Workshop) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.domain.decisions import Fresh, Reason, Refuse, Resume
-from holdfast.domain.pointers import ProviderSession
+from holdfast.domain.pointers import NOTHING_YET, ProviderSession
 from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.usage import ContextUse
 from tests.unit.builders import (
@@ -106,6 +106,21 @@ def test_what_would_start_fresh_is_refused_when_the_recorded_id_was_named(
     pointer: Any, facts: dict[str, Any], reason: Reason
 ) -> None:
     assert said(Situation(pointer, OWN, some_facts(**facts)).decide()) == ("refuse", reason)
+
+
+def test_a_recorded_id_under_which_nothing_was_ever_saved_begins_with_this_turn() -> None:
+    decision = Situation(a_pointer(transcript=NOTHING_YET), OWN, some_facts(transcript=None)).decide()
+
+    assert isinstance(decision, Fresh)
+    assert decision.provider_session_id == RECORDED_ID
+
+
+def test_such_an_id_is_refused_where_ids_cannot_be_chosen() -> None:
+    facts = some_facts(transcript=None, capabilities=capabilities(chooses_id=False))
+
+    decision = Situation(a_pointer(transcript=NOTHING_YET), OWN, facts).decide()
+
+    assert said(decision) == ("refuse", Reason.EXPLICIT_ID)
 
 
 def test_the_recorded_id_may_be_named_where_new_ids_cannot_be_chosen() -> None:

@@ -26,7 +26,7 @@ from holdfast.domain.decisions import (
     outcome_of,
 )
 from holdfast.domain.guards import GUARDS, Case
-from holdfast.domain.pointers import Pointer
+from holdfast.domain.pointers import NOTHING_YET, Pointer
 from holdfast.domain.policy import ResumePolicy
 
 
@@ -35,8 +35,10 @@ def decide_resume(
 ) -> Decision:
     """One value decides both whether the provider's session is resumed and what is sent."""
     wanted = request.provider_session_id
-    if wanted is not None and pointer is not None and pointer.provider_session_id != wanted:
-        pointer = None
+    if wanted is not None and pointer is not None:
+        was_never_saved = pointer.transcript == NOTHING_YET and facts.transcript is None
+        if pointer.provider_session_id != wanted or was_never_saved:
+            pointer = None  # the name is a new one
     case = Case(pointer, request, facts, policy, explicit=wanted is not None and pointer is not None)
     verdicts = tuple([guard(case) for guard in GUARDS])
     worst = max(verdicts, key=_strength)
