@@ -272,6 +272,19 @@ def test_nobody_else_writes_while_a_person_has_the_session_open(shop: Workshop, 
     assert shop.open().resume(first.session_id, RECALL).text == FROM_SESSION
 
 
+def test_to_open_it_beside_a_person_says_that_it_is_busy(shop: Workshop, first: RunResult) -> None:
+    with shop.transcript(first.provider_session_id).open("ab") as file:
+        person = subprocess.Popen(["sleep", str(PATIENCE)], stdout=file)
+    try:
+        code, _, err = ended(shop.start("open", first.session_id))
+    finally:
+        person.kill()
+        person.wait()
+    assert (code, "has it open" in err) == (4, True), err
+    assert "resume is busy as well" in err
+    assert "starts fresh" not in err
+
+
 def test_what_a_person_left_running_ends_with_the_program_and_nothing_said_is_lost(shop: Workshop) -> None:
     leaves = shop.stand_in(
         "leaves",

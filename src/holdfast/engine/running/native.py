@@ -7,10 +7,11 @@ import os
 import signal
 import subprocess
 
-from holdfast.domain.decisions import Decision, Fork, Resume
+from holdfast.domain.decisions import Decision, Fork, Refuse, Resume, Wait
 from holdfast.domain.ids import SessionId
 from holdfast.domain.pointers import NO_RIGHTS, Pointer
 from holdfast.domain.policy import ResumePolicy
+from holdfast.domain.telling.reasons import because
 from holdfast.engine.rights import check_rights
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.gates import calls_of, opened_gate
@@ -46,9 +47,8 @@ def open_native(store: Store, agent: Agent, policy: ResumePolicy, session_id: Se
             f"it is a fork that has not run yet: holdfast resume {session_id} PROMPT comes first",
         )
     if not isinstance(decision, Resume) or pointer is None or pointer.work_dir is None:
-        evidence = next((v.evidence for v in decision.verdicts if v.reason is decision.reason), "")
-        hint = f"holdfast resume {session_id} PROMPT starts fresh, with the context"
-        raise Refused(decision.reason.value, f"it cannot be opened: {decision.reason} ({evidence}); {hint}")
+        told = f"it cannot be opened: {because(decision).note}; {_instead(decision, session_id)}"
+        raise Refused(decision.reason.value, told)
     rights = pointer.rights or NO_RIGHTS
     check_rights(rights, agent.provider, allow_wider=True)
     waited = calls_of(store, session_id) if agent.runtime.capabilities.can_defer else frozenset()
@@ -63,6 +63,16 @@ def open_native(store: Store, agent: Agent, policy: ResumePolicy, session_id: Se
         exit_code = _run(agent, session_id, command, order.work_dir, lock)
         adopt_locked(store, agent, policy, pointer)
     return exit_code
+
+
+def _instead(decision: Decision, session_id: SessionId) -> str:
+    match decision:
+        case Wait():
+            return "holdfast resume is busy as well, until that has ended"
+        case Refuse():
+            return f"holdfast resume is refused as well: holdfast why {session_id}"
+        case _:
+            return f"holdfast resume {session_id} PROMPT starts fresh, with the context"
 
 
 def _run(agent: Agent, session_id: SessionId, command: Command, work_dir: str, lock: SessionLock) -> int:
