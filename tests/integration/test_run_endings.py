@@ -113,6 +113,13 @@ def test_a_full_context_is_announced(shop: Workshop) -> None:
     assert shop.begin("CONTEXT 150000 200000").notices == ("the context window is 75% full",)
 
 
+def test_a_line_that_was_too_long_and_that_nobody_saved_is_said(shop: Workshop) -> None:
+    said = shop.begin("BIG 9000000")
+    assert (said.ok, said.text) == (True, "that were 9000000 bytes")
+    (notice,) = said.notices
+    assert "a line of more than 8 MiB, which was not read" in notice
+
+
 def test_a_work_dir_that_is_gone_is_a_matter_of_configuration(shop: Workshop) -> None:
     place = shop.folder("gone")
     first = shop.begin(cwd=str(place))

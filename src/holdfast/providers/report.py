@@ -33,7 +33,7 @@ class Report:
     tools: int = 0  #: calls that began
     in_flight: dict[str, str] = field(default_factory=dict)  #: call id -> tool, not answered yet
     usage: UsageReport = field(default_factory=UsageReport)
-    skipped_lines: int = 0  #: too long to be read; the answer may have been in one
+    skipped_lines: int = 0  #: too long to be read, and no saved answer has what was in them
     _answers: list[str] = field(default_factory=list)  #: of terminal events
     _said: list[str] = field(default_factory=list)  #: since the last terminal event
     _size: int = 0
@@ -82,8 +82,11 @@ class Report:
 
     def take_answer(self, text: str) -> None:
         """The answer as the provider has saved it, in place of what the stream has brought."""
+        brought = self.response
         self._said, self._answers, self._size, self._cut = [], [], 0, False
         self._end(Ended(ok=True, response=text))
+        if self.response != brought:
+            self.skipped_lines = 0
 
     @property
     def response(self) -> str | None:

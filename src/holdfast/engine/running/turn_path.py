@@ -52,6 +52,7 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.notifying.sending import notify
+from holdfast.processes.line_splitter import MAX_LINE
 from holdfast.processes.locks import SessionLock
 from holdfast.processes.process import StopCause
 from holdfast.providers.contract import Order, ToolGate
@@ -67,6 +68,10 @@ _RESUME_FAILED = {
     True: "the earlier session was answered with an error, a fresh one was not: the earlier one is not used again",
     False: "the earlier session was answered with an error, and so was a fresh one: the earlier one is kept",
 }
+_SKIPPED = (
+    f"the agent gave out a line of more than {MAX_LINE // 2**20} MiB, which was not read: "
+    "what stood in it is missing here"
+)
 _CANNOT_DEFER = "this version of the agent cannot wait for the approval of its tool calls, as its rights say"
 
 
@@ -454,6 +459,8 @@ class TurnPath:
             notices.append("the agent did not save its session: the next turn starts fresh, with the context")
         if ran.report.is_cut:
             notices.append(f"the answer was too long: its first {MAX_RESPONSE:,} characters are kept")
+        if ran.report.skipped_lines:
+            notices.append(_SKIPPED)
         if ran.left_behind:
             notices.append("a process that the agent started could not be ended")
         context = ran.report.usage.context
