@@ -11,9 +11,9 @@ import pytest
 
 from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import SessionUpdate
-from holdfast.errors import Conflict, HoldfastError, PhaseConflict, SessionClosed
+from holdfast.errors import Conflict, HoldfastError, PhaseConflict, Refused, SessionClosed
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_session, a_session_id, a_turn
+from holdfast.testing.builders import a_pointer, a_provider_session_id, a_session, a_session_id, a_turn
 from holdfast.testing.history_contract import seqs, talked
 from holdfast.testing.steps import begin
 
@@ -58,6 +58,14 @@ class ThreadsContract:
         sessions = [begin(store) for _ in range(THREADS)]
         answers = at_once(lambda number: store.rename_session(sessions[number].id, f"name {again}"))
         assert errors_of(answers) == [Conflict] * (THREADS - 1)
+
+    def test_one_session_takes_a_provider_session_over(self, store: Store, again: int) -> None:
+        sessions = [begin(store, agent=f"agent {again}") for _ in range(THREADS)]
+        named = a_provider_session_id()
+        pointers = [a_pointer(session.id, provider_session_id=named, runtime_id=None) for session in sessions]
+        answers = at_once(lambda number: store.set_pointer(pointers[number], unowned=True))
+        assert errors_of(answers) == [Refused] * (THREADS - 1)
+        assert sum(bool(store.pointers(session.id)) for session in sessions) == 1
 
     def test_one_agent_has_one_open_session_in_a_conversation(self, store: Store, again: int) -> None:
         conversation = begin(store, agent=f"first {again}").conversation_id
