@@ -177,7 +177,11 @@ def test_a_known_window_sets_the_budget(shop: Workshop) -> None:
 
 @pytest.mark.parametrize(
     "failing",
-    ["FAIL_ONCE once 400 strange\nSAY on", "FAIL_ONCE once session_not_found gone\nSAY on"],
+    [
+        "FAIL_ONCE once 400 strange\nSAY on",
+        "FAIL_ONCE once session_not_found gone\nSAY on",
+        f"FAIL_ONCE once 413 {TOO_LONG}\nSAY on",
+    ],
 )
 def test_a_fallback_knows_the_window(shop: Workshop, failing: str) -> None:
     hf, first = shop.open(), shop.begin("SAY hello\nCONTEXT 100 20000")
@@ -196,17 +200,10 @@ def test_a_forks_fallback_knows_the_window(shop: Workshop) -> None:
     assert 15_000 < len(sent(shop, fork)) < IN_20_000
 
 
-def test_the_window_of_a_session_that_was_too_long_is_known(shop: Workshop) -> None:
-    hf, first = shop.open(), shop.begin("SAY hello\nCONTEXT 100 20000")
-    talk(hf, first.session_id, 30)
-    hf.resume(first.session_id, f"FAIL 413 {TOO_LONG}")
-    assert 15_000 < len(sent(shop, hf.resume(first.session_id, "SAY on"))) < IN_20_000
-
-
 def test_the_window_of_another_model_says_nothing(shop: Workshop) -> None:
     hf, first = shop.open(), shop.begin("SAY hello\nCONTEXT 100 20000", model="small")
     talk(hf, first.session_id, 30)
-    hf.resume(first.session_id, f"FAIL 413 {TOO_LONG}")
+    hf.resume(first.session_id, f"FAIL_ONCE once 413 {TOO_LONG}\nSAY on")
     assert len(sent(shop, hf.resume(first.session_id, "SAY on", model="large", fresh=True))) > IN_20_000
 
 
@@ -216,8 +213,7 @@ def test_after_a_session_that_was_too_long_for_a_window_that_nobody_knows_less_i
     monkeypatch.setattr(past.PastReader, "reported_window", lambda *_: None)
     hf, first = shop.open(), shop.begin("SAY hello")
     talk(hf, first.session_id, 100)
-    hf.resume(first.session_id, f"FAIL 413 {TOO_LONG}")
-    prompt = sent(shop, hf.resume(first.session_id, "SAY on"))
+    prompt = sent(shop, hf.resume(first.session_id, f"FAIL_ONCE once 413 {TOO_LONG}\nSAY on"))
     assert 40_000 < len(prompt) < 80_000 * 3 // 4 + 1000
 
 
