@@ -12,13 +12,16 @@ class Old:
 
     cutoff: Instant  #: for delegated sessions
     conversations: Instant | None = None  #: for conversations; None: they are kept, however old they are
-    project: str | None = None  #: a directory: only the sessions that belong to it, or work in it
+    project: str | None = None  #: a directory: only the sessions of that project and of directories below it
+    #: with a project: only the sessions of these directories; None: of any that is in it
+    places: tuple[str, ...] | None = None
 
 
 @record
 class CleanupReport:
     abandoned: tuple[str, ...]  #: idle for too long: closed, still readable
     deleted: tuple[str, ...]  #: final for too long: gone with their events
+    places: tuple[str, ...] = ()  #: with a project: the directories in it that old sessions belong to
 
     @property
     def count(self) -> int:

@@ -10,10 +10,12 @@ import logging
 import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Self
 
 from holdfast.clock import Clock, Instant, after, start_of_day, system_clock
+from holdfast.config_files import project_file
 from holdfast.domain.ids import (
     ConversationId,
     SessionId,
@@ -277,6 +279,10 @@ class Sessions:
             conversation_hours = retention.conversations_max_age_hours
         if conversation_hours is not None:
             old = replace(old, conversations=_hours_before(now, "conversation_hours", conversation_hours))
+        if old.project is not None:
+            # a repository inside the project does not read the project's file
+            found = self.store.clean_up(old, dry_run=True).places
+            old = replace(old, places=tuple(place for place in found if _is_of(old.project, place)))
         return self.store.clean_up(old, dry_run=dry_run)
 
     def stats(self, since: Instant | None = None, agent: str | None = None) -> Stats:
@@ -298,6 +304,13 @@ class Sessions:
 
     def new_id(self) -> SessionId:
         return make_session_id(self._clock(), os.urandom(4))
+
+
+def _is_of(project: str, place: str) -> bool:
+    """Whether the settings that count in ``place`` are those of the file in ``project``; no if it is not there."""
+    directory = Path(place)
+    file = project_file(os.environ, directory) if directory.is_dir() else None
+    return file is not None and str(file.parent) == project
 
 
 def _hours_before(now: Instant, field: str, hours: float) -> Instant:

@@ -170,7 +170,9 @@ class Store(Protocol):
         """Abandon what has been idle since before a cutoff, delete what has been final since before it.
 
         Delegated sessions have one cutoff, conversations one of their own, or none: then they stay. With a
-        ``project`` nothing outside that directory is touched; without, what was only watched and last seen before ``old.cutoff`` is deleted.
+        ``project`` nothing outside that directory, or outside ``old.places`` in it, is touched; without, what was only watched and last seen before ``old.cutoff`` is deleted.
+        A session belongs to the project it was begun in; if none is recorded, to the directories of its pointers, all of which must be inside.
+        A conversation that a session of another project shares stays.
         Leased sessions, those with waiting turns, and those with an approval that can still be answered are not idle. What a remaining fork reads through
         to stays. A retired provider session id is remembered for good. Works in batches, each as a whole:
         others may come in between, and are respected; if it raises, the batches before have happened, and

@@ -10,6 +10,7 @@ from holdfast.clock import Instant
 from holdfast.domain.phases import Phase
 from holdfast.domain.retention import CleanupReport, Old
 from holdfast.domain.sessions import PhaseChange, Session, SessionFilter, SessionKind
+from holdfast.domain.turns import TurnRequest
 from holdfast.errors import Busy, Conflict, NotFound, Refused
 from holdfast.store.contract import Store
 from holdfast.testing.builders import (
@@ -232,6 +233,57 @@ class CleanupContract:
 
         assert set(report.deleted if final else report.abandoned) == {within.id, below.id, talked.id}
         assert told == report
+        assert report.places == ("/srv/infra", "/srv/infra/modules")
+
+    @pytest.mark.parametrize("final", [False, True], ids=["idle", "final"])
+    def test_with_places_nothing_else_in_the_project_is_touched(
+        self, store: Store, clock: ManualClock, final: bool
+    ) -> None:
+        places = ("/srv/infra", "/srv/infra/modules", "/srv/infra/vendored")
+        within, below, _ = [begin(store, project=place) for place in places]
+        for session in store.list_sessions(SessionFilter(), 100).sessions if final else ():
+            closed(store, session)
+
+        chosen = (*places[:2], "/srv/elsewhere")
+        report = store.clean_up(Old(clock.advance(HOUR), project="/srv/infra", places=chosen))
+
+        assert set(report.deleted if final else report.abandoned) == {within.id, below.id}
+
+    @pytest.mark.parametrize("final", [False, True], ids=["idle", "final"])
+    def test_a_session_of_another_project_that_worked_in_this_one_stays(
+        self, store: Store, clock: ManualClock, final: bool
+    ) -> None:
+        guest = begin(store, project="/srv/app")
+        run(store, guest)  # in /srv/infra
+        if final:
+            closed(store, guest)
+        now = clock.advance(HOUR)
+        assert store.clean_up(Old(now, project="/srv/infra")) == NOTHING
+        assert store.clean_up(Old(now, project="/srv/app")).count == 1
+
+    @pytest.mark.parametrize("final", [False, True], ids=["idle", "final"])
+    def test_a_conversation_that_works_elsewhere_too_stays(
+        self, store: Store, clock: ManualClock, final: bool
+    ) -> None:
+        talked = begin(store, kind=SessionKind.CONVERSATION)
+        run(store, talked)  # in /srv/infra
+        codex = a_runtime(provider="codex")
+        enqueue(store, talked, "look", provider="codex", request=TurnRequest(work_dir="/srv/app"))
+        store.finish_turn(claim(store, talked, codex).lease, done())
+        if final:
+            closed(store, talked)
+        now = clock.advance(HOUR)
+        assert store.clean_up(Old(now, conversations=now, project="/srv/infra")).count == 0
+        assert store.clean_up(Old(now, conversations=now, project="/srv")).count == 1
+
+    def test_a_conversation_that_a_session_of_another_project_shares_stays(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        ours = closed(store, begin(store, project="/srv/infra"))
+        theirs = closed(store, join(store, ours, "reviewer", project="/srv/app"))
+        now = clock.advance(HOUR)
+        assert store.clean_up(Old(now, project="/srv/infra")).count == 0
+        assert set(store.clean_up(Old(now)).deleted) == {ours.id, theirs.id}
 
     def test_a_leased_session_is_not_idle(self, store: Store, clock: ManualClock) -> None:
         session = begin(store)

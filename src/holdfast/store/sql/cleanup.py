@@ -17,16 +17,12 @@ NOT EXISTS (SELECT 1 FROM approvals a
     WHERE a.workspace = :ws AND a.session_id = sessions.id AND a.status = 'open'
         AND (a.expires_at IS NULL OR a.expires_at > :now))"""
 CUTOFF = "CASE kind WHEN 'delegated' THEN CAST(:cutoff AS BIGINT) ELSE CAST(:conversations AS BIGINT) END"
-# a conversation has no project, but a directory that it works in
-IN_PROJECT = """
-(project = :project OR SUBSTR(project, 1, CAST(:size AS INTEGER)) = :inside OR EXISTS (SELECT 1 FROM pointers p
-    WHERE p.workspace = :ws AND p.session_id = sessions.id
-        AND (p.work_dir = :project OR SUBSTR(p.work_dir, 1, CAST(:size AS INTEGER)) = :inside)))"""
 # created_at is never later than updated_at, and unlike it has an index
-IDLE = f"""
+IDLE_SESSIONS = f"""
 SELECT id FROM sessions
 WHERE workspace = :ws AND created_at < :latest AND updated_at < {CUTOFF} AND finalized_at IS NULL
-    AND lease_expires_at IS NULL AND head_seq IS NULL AND {NOTHING_ASKED}"""
+    AND lease_expires_at IS NULL AND head_seq IS NULL AND {NOTHING_ASKED}
+ORDER BY created_at"""
 # what somebody is changing at this moment is not idle; and cleaning up, which needs many rows, never waits
 STILL_IDLE = f"""
 SELECT phase, agent FROM sessions
@@ -38,12 +34,13 @@ FINAL = f"""
 SELECT conversation_id FROM sessions
 WHERE workspace = :ws AND created_at < :latest AND finalized_at IS NOT NULL AND finalized_at < {CUTOFF}"""
 # newest first, so that a fork goes before what it was forked from
-_conversations = """
-SELECT id, parent_id FROM conversations WHERE workspace = :ws AND id IN ({chosen}) ORDER BY created_at DESC"""
-FINAL_CONVERSATIONS = _conversations.format(chosen=FINAL)
-FINAL_IN_PROJECT = _conversations.format(chosen=f"{FINAL} AND {IN_PROJECT}")
-IDLE_SESSIONS = f"{IDLE} ORDER BY created_at"
-IDLE_IN_PROJECT = f"{IDLE} AND {IN_PROJECT} ORDER BY created_at"
+FINAL_CONVERSATIONS = f"""
+SELECT id, parent_id FROM conversations WHERE workspace = :ws AND id IN ({FINAL}) ORDER BY created_at DESC"""
+# where no project is recorded, as for conversations, the directories that a session worked in stand for it
+PLACES = """
+SELECT s.conversation_id, s.id, COALESCE(s.project, p.work_dir) FROM sessions s
+LEFT JOIN pointers p ON p.workspace = s.workspace AND p.session_id = s.id AND s.project IS NULL
+WHERE s.workspace = :ws AND s.created_at < :latest"""
 SESSIONS_OF = "SELECT id, agent FROM sessions WHERE workspace = :ws AND conversation_id = :id"
 FORKS_OF = """
 SELECT id FROM sessions WHERE workspace = :ws AND conversation_id IN
@@ -99,17 +96,21 @@ class Cleaning:
         # no instant is before 0: what is kept is never old
         self._cutoffs = {"cutoff": old.cutoff, "conversations": old.conversations or 0}
         looked_at: dict[str, object] = {"latest": max(self._cutoffs.values()), **self._cutoffs}
+        self._parents: dict[str, str | None] = dict(s.all(FINAL_CONVERSATIONS, **looked_at))
+        idle = dict.fromkeys(id_ for (id_,) in s.all(IDLE_SESSIONS, now=s.now, **looked_at))
+        self._places: tuple[str, ...] = ()
         if old.project is not None:
-            inside = old.project.rstrip("/") + "/"
-            looked_at |= {"project": old.project, "inside": inside, "size": len(inside)}
-        final, idle = (
-            (FINAL_CONVERSATIONS, IDLE_SESSIONS)
-            if old.project is None
-            else (FINAL_IN_PROJECT, IDLE_IN_PROJECT)
-        )
-        self._parents: dict[str, str | None] = dict(s.all(final, **looked_at))
+            # sessions that are too young to be looked at need their conversation anyway
+            found = s.all(PLACES, latest=looked_at["latest"])
+            places = {place for *_, place in found if _is_inside(place, old.project)}
+            self._places = tuple(sorted(places))
+            ours = places if old.places is None else places.intersection(old.places)
+            for conversation_id, session_id, place in found:
+                if place not in ours:
+                    self._parents.pop(conversation_id, None)
+                    idle.pop(session_id, None)
         self._final = deque(self._parents)
-        self._idle = deque(session_id for (session_id,) in s.all(idle, now=s.now, **looked_at))
+        self._idle = deque(idle)
         self._gone: set[str] = set()
         self._taken: list[str] = []  #: conversations of this batch, forks before what they were forked from
         self._spared: set[str] = set()
@@ -123,7 +124,7 @@ class Cleaning:
 
     @property
     def report(self) -> CleanupReport:
-        return CleanupReport(tuple(self._abandoned), tuple(self._deleted))
+        return CleanupReport(tuple(self._abandoned), tuple(self._deleted), self._places)
 
     def next_batch(self, s: Scope) -> None:
         for _ in range(BATCH):
@@ -171,6 +172,10 @@ class Cleaning:
             self._counted[agent, "abandoned"] += 1
             session_statements.close(s, session_id, phase, Phase.ABANDONED)
         self._abandoned.append(session_id)
+
+
+def _is_inside(place: str | None, project: str) -> bool:
+    return place is not None and (place == project or place.startswith(project.rstrip("/") + "/"))
 
 
 def _delete(s: Scope, conversation_ids: Sequence[str]) -> None:
