@@ -242,3 +242,18 @@ def test_what_a_person_used_is_not_booked_to_our_next_turn(driver: Driver) -> No
     used, before = after["usage"], plain["usage"]
     assert 0 < used["input_tokens"] < 2 * before["input_tokens"], (before, used)
     assert used["output_tokens"] < 2 * before["output_tokens"]
+
+
+@only("claude")
+def test_what_a_command_by_hand_used_is_not_booked_to_our_next_turn(driver: Driver) -> None:
+    first = driver.run("colour?")
+    plain = driver.resume(first.session, "stone?")
+    driver.lab.turn("/compact", resume=first.native)
+    assert "stone?" in _sent(driver), "it asked the model for a summary"
+
+    after = driver.resume(first.session, "tree?")
+
+    assert (after.exit_code, after.native) == (0, first.native)
+    used, before = after["usage"], plain["usage"]
+    assert 0 < used["input_tokens"] < 2 * before["input_tokens"], (before, used)
+    assert used["output_tokens"] < 2 * before["output_tokens"]

@@ -13,7 +13,8 @@ from holdfast import Holdfast
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Pointer, TranscriptMark
 from holdfast.domain.policy import Policy, ResumePolicy
-from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, TurnRequest
+from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, TurnEnd, TurnRequest, TurnStatus
+from holdfast.domain.usage import Usage, UsageReport
 from holdfast.engine.result import RunResult, result_document
 from holdfast.engine.running import agents
 from holdfast.engine.running.outside import adopt_outside_turns
@@ -206,6 +207,39 @@ def test_an_interrupted_turn_is_told_of_though_a_person_went_on_meanwhile(outsid
     outside.hf.resume(outside.session_id)
 
     assert "[holdfast] interrupted: turn " in outside.shop.prompts(outside.native)[-1]
+
+
+class Counting(ScriptedArchive):
+    """Of an agent that counts over the whole session."""
+
+    def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
+        return Usage(input_tokens=100, output_tokens=10)
+
+
+def _used_next(outside: Outside) -> Usage:
+    request = ClaimRequest(outside.agent.runtime, "someone", "next", 60, outside.pointer.session_id)
+    claim = outside.store.start_turn(
+        outside.session_id, NewTurn("next", "scripted", foreground=True), request
+    )
+    assert isinstance(claim, Claim)
+    counted = UsageReport(Usage(input_tokens=150, output_tokens=12), cumulative=True)
+    outside.store.finish_turn(claim.lease, TurnEnd(TurnStatus.DONE, usage=counted))
+    return outside.store.attempts(claim.turn.conversation_id, claim.turn.seq)[-1].usage
+
+
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_what_a_command_by_hand_used_is_not_ours(outside: Outside, is_answered: bool) -> None:
+    if not is_answered:
+        outside.hf.resume(outside.session_id, "SAY half\nCRASH")
+    outside.adopt()
+    with Path(outside.pointer.transcript.path if outside.pointer.transcript else "").open("a") as file:
+        file.write('{"type": "compacted"}\n')
+
+    outside.adopt(replace(outside.agent, archive=Counting(outside.shop.home)))
+
+    # what follows a turn of ours that was broken off may be of that turn
+    ours = Usage(input_tokens=50, output_tokens=2)
+    assert (_used_next(outside) == ours) is is_answered
 
 
 # --- a turn that waited in the queue, and leaves the session behind ---

@@ -278,6 +278,15 @@ def test_a_session_goes_on_behind_its_summary(branches: Branches, tmp_path: Path
     assert branches.live(tmp_path) == ["a", "x"]
 
 
+def test_a_command_after_a_turn_leaves_it_answered(branches: Branches, tmp_path: Path) -> None:
+    summary = {"content": "This session is being continued"}
+    branches.line(type="user", uuid="summary", parentUuid="a", message=summary, isCompactSummary=True)
+    caveat = {"content": "<local-command-caveat>not a request</local-command-caveat>"}
+    branches.line(type="user", uuid="caveat", parentUuid="summary", message=caveat, isMeta=True)
+    (turn,) = branches.read(tmp_path)
+    assert (turn.response, turn.complete) == ("re a", True)
+
+
 def test_what_a_session_has_cost_is_what_its_last_process_wrote_down(
     archive: ClaudeArchive, branches: Branches, tmp_path: Path
 ) -> None:

@@ -107,8 +107,10 @@ def _adopt(
     mark = agent.archive.mark(path, native)
     new = {turn.key: turn for turn in agent.archive.turns(path, native, after=reached)}
     is_untold = lease is not None and bool(pointer.catch_up(lease.seq))
-    is_linear = all(turn.live for turn in agent.archive.turns(path, native))
-    if mark is None or (is_linear and not new and not is_untold):
+    turns = list(agent.archive.turns(path, native))
+    # by a command such as /compact, which is no turn, but costs something; not by a turn of ours that went on
+    has_grown = not new and reached not in (mark, NOTHING_YET) and all(turn.complete for turn in turns[-1:])
+    if mark is None or (all(turn.live for turn in turns) and not new and not is_untold and not has_grown):
         return Outside(0, pointer)
     last = next(reversed(new), None)  # it may still be answered; what others stand behind will not be
     held = recognise(store, agent, path, native)
@@ -125,7 +127,7 @@ def _adopt(
             NO_USAGE,
         )
         seen = seen.with_turn(recorded.seq)
-    if outside and all(turn.complete for turn in new.values()):
+    if has_grown or (outside and all(turn.complete for turn in new.values())):
         reached = mark  # what is still to be answered there is looked at again the next time
     moved = replace(pointer, seen=seen, transcript=reached, updated_at=store.now())
     has_moved = (moved.seen, moved.transcript) != (pointer.seen, pointer.transcript)
@@ -137,7 +139,7 @@ def _adopt(
         return Outside(len(outside), pointer, is_unfinished)
     # what others have used there is not booked to the next turn of ours
     has_sent = lease is not None and any(_is_of(known, lease) for known in held)
-    counted = agent.archive.spent(path, native) if made and not has_sent else None
+    counted = agent.archive.spent(path, native) if (made or has_grown) and not has_sent else None
     store.set_pointer(moved, counted=counted)
     return Outside(len(outside), moved, is_unfinished)
 

@@ -34,7 +34,8 @@ _UNFINISHED: Final = ("tool_use", "pause_turn", "")
 _COMMAND = re.compile(r"<command-name>(?P<name>[^<]*)</command-name>")
 _COMMAND_ARGUMENTS = re.compile(r"<command-args>(?P<arguments>.*?)</command-args>", re.DOTALL)
 #: what the CLI writes where a person's words would be
-_NOT_A_PROMPT: Final = ("<local-command-", "<task-notification>", "[Request interrupted by user")
+_OF_A_COMMAND: Final = "<local-command-"
+_NOT_A_PROMPT: Final = (_OF_A_COMMAND, "<task-notification>", "[Request interrupted by user")
 
 
 class ClaudeArchive:
@@ -177,6 +178,8 @@ class _Turn:
         if line.get("isSidechain") is True or message.get("model") == SYNTHETIC:
             return
         match line.get("type"):
+            case "user" if _is_of_command(line):  # which a person gave after the turn
+                pass
             case "user":  # the result of a tool or a notification: the agent goes on
                 self._calls |= dict.fromkeys(_ids(message, "tool_result", "tool_use_id"), True)
                 self._go_on()
@@ -216,6 +219,12 @@ def _begin(line: Mapping[str, Json]) -> _Turn | None:
     arguments = _COMMAND_ARGUMENTS.search(text)
     typed = f"{command['name']} {arguments['arguments'] if arguments else ''}"
     return _Turn(key, typed.strip(), is_command=True)
+
+
+def _is_of_command(line: Mapping[str, Json]) -> bool:
+    """What the CLI adds for a command of its own: the summary of /compact, or what was printed."""
+    text = joined_text(as_object(line.get("message")).get("content"))
+    return line.get("isCompactSummary") is True or text.startswith(_OF_A_COMMAND)
 
 
 def _ids(message: Mapping[str, Json], kind: str, name: str) -> Iterator[str]:
