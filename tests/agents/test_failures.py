@@ -129,6 +129,39 @@ def test_success_without_a_saved_session_is_told_and_the_next_turn_has_the_conte
     assert (sent.count("colour?"), sent.count("violet")) == (1, 1)
 
 
+@only("gemini")
+def test_an_empty_answer_is_an_answer(driver: Driver) -> None:
+    """Gemini takes the request of one out of its session again."""
+    first = driver.run("colour?")
+    driver.lab.server.otherwise(Say(""))
+
+    empty = driver.resume(first.session, "stone?")
+    shown = driver.show(first.session)
+    driver.lab.server.otherwise(Say("oak"))
+    third = driver.resume(first.session, "tree?")
+
+    assert (empty.exit_code, empty["text"], empty["notices"]) == (0, None, [])
+    assert shown["decision"]["kind"] == third.decision == "resume"
+    assert third.native == first.native
+    sent = "\n".join(driver.request.texts)
+    assert (sent.count("stone?"), sent.count("An empty answer")) == (1, 1)
+
+
+@only("gemini")
+def test_an_empty_first_answer_leaves_nothing_to_resume(driver: Driver) -> None:
+    driver.lab.server.otherwise(Say(""))
+
+    empty = driver.run("colour?")
+    shown = driver.show(empty.session)
+    driver.lab.server.otherwise(Say("oak"))
+    second = driver.resume(empty.session, "tree?")
+
+    assert (empty.exit_code, empty["text"]) == (0, None)
+    assert (second.decision, second.reason) == ("fresh", shown["decision"]["reason"])
+    sent = "\n".join(driver.request.texts)
+    assert (sent.count("colour?"), sent.count("An empty answer")) == (1, 1)
+
+
 def test_a_line_of_200_megabytes_takes_no_memory_and_hides_no_answer(driver: Driver) -> None:
     line = "head -c 200000000 /dev/zero | tr '\\0' x; echo"
     driver.put_first(f'case "$*" in *--version*|*--help*) ;; *) {line};; esac')

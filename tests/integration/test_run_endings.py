@@ -109,6 +109,29 @@ def test_an_answer_that_a_known_session_did_not_save_is_not_forgotten(shop: Work
     assert again.text == FROM_PROMPT
 
 
+def test_an_empty_answer_that_left_no_trace_leaves_the_session_and_is_told(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin("SAY hello")
+    empty = hf.resume(first.session_id, f"{OPENING}\nSAY_NOTHING\nNO_SAVE")
+    assert (empty.ok, empty.text, empty.notices) == (True, None, ())
+    again = hf.resume(first.session_id, RECALL)
+    assert isinstance(again.decision, Resume)
+    assert again.provider_session_id == first.provider_session_id
+    assert again.text == FROM_PROMPT
+    told = shop.prompts(str(first.provider_session_id))[-1]
+    assert "An empty answer" in told
+    assert "No answer" not in told
+
+
+def test_of_a_session_that_is_retired_the_same_is_said_before_and_after(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin(f"{OPENING}\nSAY_NOTHING\nNO_SAVE")
+    assert first.notices == (
+        "the answer was empty, and the agent did not keep the request: the next turn starts fresh, with the context",
+    )
+    foreseen = hf.why(first.session_id).decision
+    again = hf.resume(first.session_id, RECALL)
+    assert foreseen.reason is again.decision.reason is Reason.RETIRED
+
+
 def test_a_full_context_is_announced(shop: Workshop) -> None:
     assert shop.begin("CONTEXT 150000 200000").notices == ("the context window is 75% full",)
 

@@ -174,11 +174,12 @@ class Conversations(Approvals):
         session = self.session(session_id)
         chosen = self.provider_of(session, provider)
         pointer = self.store.pointer(session.id, chosen)
-        recorded = None if pointer is None else pointer.runtime_id
+        last = self.store.newest_attempt(session.id)
+        ran = pointer if pointer is not None or last is None or last.provider != chosen else last
+        recorded = None if ran is None else ran.runtime_id
         known = {one.id: one for one in self.store.runtimes()}
         runtime = known[recorded].runtime if recorded in known else None
         asked = self.store.approvals(session_id=session.id)
-        last = self.store.newest_attempt(session.id)
         return Explanation(
             session=session,
             may_continue=self.may_continue(session.id),

@@ -77,6 +77,11 @@ class Report:
         return self.skipped_lines > 0 or (self.is_answered and self.response is None)
 
     @property
+    def is_empty(self) -> bool:
+        """It has answered with no text at all."""
+        return self.is_answered and self.response is None and not self.skipped_lines
+
+    @property
     def is_cut(self) -> bool:
         return self._cut
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.domain.decisions import Fresh, Reason
+from holdfast.domain.decisions import Fresh, Reason, Resume
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
@@ -119,6 +119,30 @@ class FailureContract:
 
         assert store.pointer(session.id, "claude") is None
         assert isinstance(decide(store, session), Fresh)
+
+    def test_an_empty_answer_that_left_no_trace_is_not_seen(self, store: Store) -> None:
+        session, saved = begin(store), TranscriptMark("/s.jsonl", 10, "ab", 1)
+        run(store, session, transcript=saved)
+        known = store.pointer(session.id, "claude")
+
+        run(store, session, response=None, transcript=saved)
+
+        after = store.pointer(session.id, "claude")
+        assert known is not None
+        assert after is not None
+        assert (after.seen, after.transcript) == (known.seen, saved)
+        decision = decide(store, session)
+        assert isinstance(decision, Resume)
+        assert decision.catch_up == ((2, 2),)
+
+    def test_an_empty_answer_that_is_in_the_session_is_seen(self, store: Store) -> None:
+        session = begin(store)
+        run(store, session, transcript=TranscriptMark("/s.jsonl", 10, "ab", 1))
+        run(store, session, response=None, transcript=TranscriptMark("/s.jsonl", 20, "cd", 2))
+
+        decision = decide(store, session)
+        assert isinstance(decision, Resume)
+        assert decision.catch_up == ()
 
     def test_an_unsaved_session_is_not_resumed_for_another_runtimes_pointer_either(
         self, store: Store

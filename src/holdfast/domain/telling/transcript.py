@@ -11,6 +11,7 @@ from holdfast.domain.records import record
 from holdfast.domain.telling.quoting import fitted, on_one_line, quoted
 from holdfast.domain.telling.tool_calls import ToolCall
 from holdfast.domain.text import utf8_size
+from holdfast.domain.turns import TurnStatus
 
 #: no turn is shorter than this in a transcript: more turns than fit in that way need not be read
 LEAST_TURN_BYTES = 40
@@ -300,7 +301,9 @@ def _heading(each: PastTurn) -> str:
 
 def _no_answer(turn: HistoryTurn) -> str:
     if turn.failure is None:
-        return "No answer."
+        # one that was made outside and broken off counts as done, too: it was never begun here
+        is_answered = turn.status is TurnStatus.DONE and turn.attempts > 0
+        return "An empty answer, or one that was too long to be read." if is_answered else "No answer."
     why = f"{turn.failure.failure_class}: {turn.failure.message}"
     return f"No answer ({on_one_line(why, _ON_A_LINE)})."
 

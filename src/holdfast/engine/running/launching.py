@@ -107,8 +107,10 @@ class Launcher:
             if session_id is not None:
                 self._take_saved_answer(ran, session_id)
             mark = None if session_id is None else self._agent.saved(session_id, order.work_dir)
-            # an answer that left no trace in the session it was given in was not saved
-            ran.mark = None if mark == self._before and ran.ending.is_answered else mark
+            # an answer that left no trace in the session it was given in was not saved; an empty one there takes
+            # the request along (Gemini): the session is what it was, and does not hold this turn
+            is_lost = mark == self._before and ran.ending.is_answered and not ran.report.is_empty
+            ran.mark = None if is_lost else mark
         return ran
 
     def _to_pin(self, session_id: ProviderSessionId, place: Place) -> TranscriptMark | None:

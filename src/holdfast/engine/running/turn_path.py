@@ -72,6 +72,11 @@ _SKIPPED = (
     f"the agent gave out a line of more than {MAX_LINE // 2**20} MiB, which was not read: "
     "what stood in it is missing here"
 )
+#: whether the answer was empty -> why there is nothing to resume
+_NOT_SAVED = {
+    True: "the answer was empty, and the agent did not keep the request: the next turn starts fresh, with the context",
+    False: "the agent did not save its session: the next turn starts fresh, with the context",
+}
 _CANNOT_DEFER = "this version of the agent cannot wait for the approval of its tool calls, as its rights say"
 
 
@@ -456,7 +461,7 @@ class TurnPath:
         if self._told.cuts:
             notices.append(f"the past was too long to be told whole: {self._told.cuts.words}")
         if ran.ending.is_answered and ran.mark is None:
-            notices.append("the agent did not save its session: the next turn starts fresh, with the context")
+            notices.append(_NOT_SAVED[ran.report.is_empty])
         if ran.report.is_cut:
             notices.append(f"the answer was too long: its first {MAX_RESPONSE:,} characters are kept")
         if ran.report.skipped_lines:

@@ -233,6 +233,7 @@ DIRECTIVES = {
     directive.usage.partition(" ")[0]: directive
     for directive in (
         Directive("SAY text", "answers this", _say),
+        Directive("SAY_NOTHING", "answers with an empty text", _say),
         Directive("REPEAT n text", "answers this n times, numbered, each an event of its own", _repeat),
         Directive("HISTORY", "answers with the earlier requests of the session, numbered", _history),
         Directive("RECALL word", "answers with a line that holds the word, and where it was found", _recall),

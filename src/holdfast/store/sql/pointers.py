@@ -147,16 +147,19 @@ def write(s: Scope, pointer: Pointer) -> None:
     )  # fmt: skip
 
 
-def move(s: Scope, pointer: Pointer, *, answered: bool = False) -> None:
+def move(s: Scope, pointer: Pointer, *, answered: bool = False, is_empty: bool = False) -> None:
     """Write a pointer of an attempt; what it did not see anew stays known while the id is the same.
 
     Only an answer, or a transcript with another turn, shows that the prompt was sent. As long as nobody
-    knows, the session has seen what it had seen before: to be told twice is better than never.
+    knows, the session has seen what it had seen before: to be told twice is better than never. An empty
+    answer that left the transcript as it was has not stayed in the session, nor has its prompt.
     """
     stored = s.one(GET, session_id=pointer.session_id, provider=pointer.provider)
     if stored and _IDENTITY.column(stored, "provider_session_id") == pointer.provider_session_id:
         known, mark = read_pointer(s, stored), pointer.transcript
-        sent = answered or (mark is not None and mark.has_more_turns_than(known.transcript))
+        is_taken_back = is_empty and mark is not None and mark == known.transcript
+        has_more = mark is not None and mark.has_more_turns_than(known.transcript)
+        sent = has_more or (answered and not is_taken_back)
         pointer = replace(
             pointer,
             # what a person said there while the turn ran was seen, too

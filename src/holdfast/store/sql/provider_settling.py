@@ -38,7 +38,8 @@ def settle(s: Scope, attempt: Attempt, end: TurnEnd, *, launched: bool) -> Usage
         pointer = attempt.pointer()
         if pointer is not None:
             moved = replace(pointer, context=end.usage.context, updated_at=s.now)
-            pointers.move(s, moved, answered=has_spoken(end))
+            is_empty = end.status is TurnStatus.DONE and end.response is None
+            pointers.move(s, moved, answered=has_spoken(end), is_empty=is_empty)
     return used
 
 
