@@ -192,6 +192,47 @@ def test_one_that_has_answered_and_is_then_killed_has_answered(driver: Driver) -
     assert "interrupted" not in driver.request.texts[-1]
 
 
+@pytest.mark.parametrize("is_first", [True, False], ids=["first", "later"])
+@only("claude", "opencode", "gemini")
+def test_what_is_answered_after_a_kill_of_holdfast_counts(driver: Driver, is_first: bool) -> None:
+    options = ("--provider", driver.provider, "--name", "work")
+    command: tuple[str, ...] = ("run", *options, "paint the shed")
+    if not is_first:
+        driver.run("colour?", "--name", "work")
+        command = ("resume", "work", "paint the shed")
+    hang = Hang("the shed is mauve")
+    driver.lab.server.script(hang)
+    with driver.started(*command) as process:
+        hang.await_reached(90)
+        await_that(lambda: _has_saved(driver, REQUEST), lambda: "the request was not saved", 60)
+        of_holdfast(driver, process)
+        process.wait(timeout=90)
+        hang.release()
+        driver.await_nothing_alive()
+    driver.lab.server.script(Say("done"))
+
+    after = driver.resume("work", "what next?")
+
+    assert (after.exit_code, after.decision, after["text"]) == (0, "resume", "done"), after
+    said = [message.text for message in driver.request.messages]
+    assert "\n".join(said).count("paint the shed") == 1, said
+    assert any("the shed is mauve" in text for text in said[:-1]), said
+    assert "interrupted" not in said[-1]
+    with driver.library() as hf:
+        answers = [turn.response for turn in hf.history(hf.find("work"))]
+    assert answers[-2:] == ["the shed is mauve", "done"]
+
+
+@only("claude")
+def test_a_fresh_start_whose_holdfast_is_killed_goes_on_in_its_session(driver: Driver) -> None:
+    first = driver.run("colour?", "--name", "work", *RIGHTS["claude"])
+    cut_off(driver, "in a tool", of_holdfast, "resume", "work", "--fresh", "paint the shed")
+
+    resumed = goes_on(driver, "in a tool", "paint the shed", None)
+
+    assert resumed.native != first.native
+
+
 @only("claude")
 def test_a_session_that_holds_no_request_is_begun_anew_under_another_id(driver: Driver) -> None:
     """It can neither be resumed nor begun: ``No conversation found``, and ``already in use``."""

@@ -60,7 +60,7 @@ def queued(shop: Workshop, *prompts: str) -> tuple[Holdfast, str]:
 def work(hf: Holdfast, store: Store, session_id: str) -> Turn:
     """The session's last turn, once a worker has seen it through."""
     agent = hf.agents.get("scripted")
-    worker = Worker(store, hf.agents.machine, [agent], POLICY, WorkerOptions())
+    worker = Worker(store, hf.agents, [agent], POLICY, WorkerOptions())
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:

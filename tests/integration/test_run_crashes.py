@@ -160,19 +160,33 @@ def test_a_request_that_the_agent_takes_out_of_its_session_again_leaves_the_sess
         "before AgentProcess go",
         "after AgentProcess go",
         "after SqlStore pin",
-        "before SqlStore finish_turn",
     ],
 )
 def test_holdfast_is_killed_at(shop: Workshop, first: RunResult, point: str) -> None:
-    command = [sys.executable, "-c", MORTAL, *point.split(), "resume", first.session_id, "SAY second"]
-    died = subprocess.run(
-        command, cwd=shop.work_dir, env=shop.environ, capture_output=True, timeout=PATIENCE, check=False
-    )
-    assert died.returncode == -signal.SIGKILL
+    # what has not answered yet can be continued
+    prompt = "SAY second\nHANG" if point == "after SqlStore pin" else "SAY second"
+    _die(shop, point, "resume", first.session_id, prompt)
     _goes_on(shop, first)
     assert [turn.prompt for turn in shop.open().history(first.session_id)] == [
-        OPENING, "SAY second", "continue", RECALL,
+        OPENING, prompt, "continue", RECALL,
     ]  # fmt: skip
+
+
+def test_an_answer_that_holdfast_was_killed_with_counts(shop: Workshop, first: RunResult) -> None:
+    _die(shop, "before SqlStore finish_turn", "resume", first.session_id, "SAY second")
+
+    assert shop.open().resume(first.session_id, RECALL).text == FROM_SESSION
+
+    turns = shop.open().history(first.session_id)
+    assert [turn.response for turn in turns][1:] == ["second", FROM_SESSION]
+
+
+def _die(shop: Workshop, point: str, *arguments: str) -> None:
+    died = subprocess.run(
+        [sys.executable, "-c", MORTAL, *point.split(), *arguments], cwd=shop.work_dir, env=shop.environ,
+        capture_output=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert died.returncode == -signal.SIGKILL
 
 
 def test_a_turn_that_was_committed_is_not_stopped_by_a_kill(shop: Workshop, first: RunResult) -> None:

@@ -160,10 +160,10 @@ def test_the_result_of_a_worker_that_lost_its_lease_is_kept_as_evidence(crew: Cr
     stopped = crew.enlist(environ=short)
     crew.until_begun(turn)
     stopped.send_signal(signal.SIGSTOP)
-    crew.go()
     crew.enlist()
     eventually(lambda: AttemptStatus.PUT_BACK in [attempt.status for attempt in crew.attempts(turn)])
 
+    crew.go()
     stopped.send_signal(signal.SIGCONT)
     reports = eventually(lambda: crew.hf.store.late_reports(turn.conversation_id))
     done = crew.until(turn, TurnStatus.DONE)
@@ -202,6 +202,27 @@ def test_a_persons_own_command_that_lost_its_lease_ends_with_75(crew: Crew) -> N
     assert crew.hf.store.late_reports(turn.conversation_id)
 
 
+def test_what_the_agent_of_a_stopped_worker_has_answered_is_not_asked_again(crew: Crew) -> None:
+    turn = crew.ask(crew.session(), f"{WAIT}\nSAY once")
+    stopped = crew.enlist(environ={"HOLDFAST_QUEUE__LEASE_SECONDS": "0.6"})
+    crew.until_begun(turn)
+    stopped.send_signal(signal.SIGSTOP)
+    crew.go()
+    (attempt,) = crew.attempts(turn)
+    transcript = crew.shop.transcript(attempt.provider_session_id)
+    eventually(lambda: '"complete": true' in transcript.read_text())
+    crew.enlist()
+
+    done = crew.until(turn, TurnStatus.DONE)
+    stopped.send_signal(signal.SIGCONT)
+    stopped.send_signal(signal.SIGTERM)
+    code, _, err = ended(stopped)
+
+    assert (code, done.response) == (0, "once"), err
+    assert crew.look(turn) == done
+    assert [attempt.status for attempt in crew.attempts(turn)] == [AttemptStatus.DONE]
+
+
 def test_a_worker_does_not_take_over_what_it_runs_itself(crew: Crew) -> None:
     agent = crew.hf.agents.get("scripted")
     turn = crew.ask(crew.session(), "SAY hello")
@@ -210,8 +231,8 @@ def test_a_worker_does_not_take_over_what_it_runs_itself(crew: Crew) -> None:
     assert claimed is not None
     eventually(lambda: crew.hf.store.now() > claimed.lease.expires_at)
 
-    assert recover_all(crew.hf.store, agent.machine, besides={turn.session_id}) == ()
-    assert [taken.seq for taken in recover_all(crew.hf.store, agent.machine)] == [turn.seq]
+    assert recover_all(crew.hf.store, agent.agents, besides={turn.session_id}) == ()
+    assert [taken.seq for taken in recover_all(crew.hf.store, agent.agents)] == [turn.seq]
 
 
 # --- from anywhere ---

@@ -92,6 +92,12 @@ class Session:
         return self.kind is SessionKind.DELEGATED
 
     @property
+    def phase_after_turn(self) -> Phase | None:
+        """A conversation goes on turn by turn, as an investigation does; delegated work says its phase itself."""
+        begins = self.phase is Phase.INITIALIZING and not self.is_delegated
+        return Phase.INVESTIGATING if begins else None
+
+    @property
     def duration_seconds(self) -> float | None:
         if self.finalized_at is None:
             return None

@@ -138,7 +138,7 @@ class Holdfast(Conversations):
             found = [agent for agent in self.agents.all().values() if not isinstance(agent, HoldfastError)]
         if not found:
             raise MissingBinary("agents", "none is installed here; see: holdfast runtimes")
-        return Worker(self.store, self.agents.machine, found, self.policy, options)
+        return Worker(self.store, self.agents, found, self.policy, options)
 
     def resume(
         self,
@@ -161,14 +161,14 @@ class Holdfast(Conversations):
             return self._work.run(
                 session.id, chosen, prompt, self._work.prepare(chosen, keywords, session.id)
             )
-        self.take_over(session.id)
+        taken = self.take_over(session.id)
         stopped = self.stopped_turn(session.id)
         if stopped is None:
             called = session.id if session.name is None else shlex.quote(session.name)
-            raise InvalidInput(
-                "prompt",
-                f'no turn of {session.id} was stopped; say what to do next: holdfast resume {called} "..."',
-            )
+            why = f"no turn of {session.id} was stopped"
+            if taken is not None:
+                why = f"turn {taken.seq} of {session.id} was answered meanwhile: holdfast show {called}"
+            raise InvalidInput("prompt", f'{why}; say what to do next: holdfast resume {called} "..."')
         if stopped.status not in (TurnStatus.QUEUED, TurnStatus.WAITING):
             chosen = provider or stopped.provider
             prompt = self.meant_by(session.id, CONTINUE)

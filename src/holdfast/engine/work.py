@@ -67,11 +67,11 @@ class Work:
         return work_dir
 
     def recover(self) -> tuple[Turn, ...]:
-        return recover_all(self._store, self.agents.machine)
+        return recover_all(self._store, self.agents)
 
     def take_over(self, session_id: str, *, by_force: bool = False) -> Turn | None:
         """From an owner that is gone, so that nothing of its turn runs on behind what comes next."""
-        return recover_session(self._store, self.agents.machine, session_id, by_force=by_force)
+        return recover_session(self._store, self.agents, session_id, by_force=by_force)
 
     def adopt(self, session_id: SessionId, provider: str) -> tuple[str, ...]:
         """What was made by hand, where the provider is installed at all; the notices of it for the person."""

@@ -15,14 +15,13 @@ from holdfast.domain.failures import FailureClass
 from holdfast.domain.policy import Policy
 from holdfast.domain.turns import Claim, ClaimRequest, TurnStatus
 from holdfast.engine.result import RunResult
-from holdfast.engine.running.agents import Agent
+from holdfast.engine.running.agents import Agent, Agents
 from holdfast.engine.running.log_subject import lines_about, turn_fields
 from holdfast.engine.running.recovery import recover_all
 from holdfast.engine.running.setting import Setting
 from holdfast.engine.running.turn_path import TurnPath
 from holdfast.engine.watching_queue import QueueWatcher
 from holdfast.errors import OUTAGES, HoldfastError, LeaseLost, Unauthenticated
-from holdfast.processes.machine import Machine
 from holdfast.store.contract import Store
 
 log = logging.getLogger("holdfast")
@@ -55,10 +54,10 @@ class Worker:
     """``run`` in one thread; ``stop`` from any, also out of a signal handler."""
 
     def __init__(
-        self, store: Store, machine: Machine, agents: Sequence[Agent], policy: Policy, options: WorkerOptions
+        self, store: Store, installed: Agents, agents: Sequence[Agent], policy: Policy, options: WorkerOptions
     ) -> None:
         self._store = store
-        self._machine = machine
+        self._installed = installed
         self._agents = list(agents)
         self._policy = policy
         self._options = options
@@ -144,7 +143,7 @@ class Worker:
             self._store.register_runtime(agent.runtime)
         ours = {running.session_id for running in self._running.values()}
         spares = time.monotonic() < self._spare_until
-        for turn in recover_all(self._store, self._machine, besides=ours, even_expired=not spares):
+        for turn in recover_all(self._store, self._installed, besides=ours, even_expired=not spares):
             with lines_about(turn_fields(turn)):
                 log.warning(
                     "turn %s of %s was left behind: it is %s now", turn.seq, turn.session_id, turn.status
@@ -167,7 +166,7 @@ class Worker:
 
     def _request(self, agent: Agent) -> ClaimRequest:
         """Until it is answered the same one again: a turn may have been claimed by it."""
-        owner = self._machine.claimant()
+        owner = self._installed.machine.claimant()
         key = self._unanswered.setdefault(agent.runtime.id, os.urandom(16).hex())
         queue = self._policy.queue
         return ClaimRequest(

@@ -398,12 +398,24 @@ class Store(Protocol):
         """The open attempt of a session that is leased now, whether or not the lease has expired."""
         ...
 
-    def recover(self, orphan: Orphan, *, owner_is_gone: bool = False, response: str | None = None) -> Turn:
+    def recover(
+        self,
+        orphan: Orphan,
+        *,
+        owner_is_gone: bool = False,
+        response: str | None = None,
+        transcript: TranscriptMark | None = None,
+        answered: bool = False,
+    ) -> Turn:
         """End an orphan's attempt as interrupted; the turn runs again unless a person started it.
 
         One that had not been launched yet keeps the answer that it was to act on, and runs again.
 
-        A turn that does not run again keeps ``response``: what its agent had said by then.
+        A turn that does not run again keeps ``response``: what its agent had said by then. With ``transcript``
+        the attempt's own provider session holds its request, and is pointed at, as after ``pin``; if that is
+        ``answered`` there to its end, the turn is done, with that response, and what it used is not known.
+        Nothing is ``answered`` that was asked to stop.
+
         Whoever calls has made sure that its process is gone; with ``owner_is_gone`` also that the
         lease's owner is, and then it need not have expired. Conflict if it is no orphan any more.
         """

@@ -364,8 +364,19 @@ class SqlStore(HookVerbs):
         with self._read() as s:
             return leases.holder(s, session_id)
 
-    def recover(self, orphan: Orphan, *, owner_is_gone: bool = False, response: str | None = None) -> Turn:
-        return self._write(endings.recover, orphan, owner_is_gone=owner_is_gone, response=response)
+    def recover(
+        self,
+        orphan: Orphan,
+        *,
+        owner_is_gone: bool = False,
+        response: str | None = None,
+        transcript: TranscriptMark | None = None,
+        answered: bool = False,
+    ) -> Turn:
+        return self._write(
+            endings.recover, orphan, owner_is_gone=owner_is_gone, response=response, transcript=transcript,
+            answered=answered,
+        )  # fmt: skip
 
     # --- approvals ---
 

@@ -11,7 +11,7 @@ from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Pointer, Rights
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session
-from holdfast.domain.turns import Claim, Lease, Turn, TurnRequest
+from holdfast.domain.turns import Claim, Lease, Orphan, Turn, TurnRequest
 from holdfast.store.contract import Store
 from holdfast.testing.builders import a_pointer, a_runtime, failed
 from holdfast.testing.clock import ManualClock
@@ -31,11 +31,14 @@ def fail(
     return claimed
 
 
+def expire(store: Store, clock: ManualClock, lease: Lease) -> Orphan:
+    clock.advance(max(0.0, seconds_between(clock(), lease.expires_at)))
+    return next(found for found in store.orphans() if found.lease.session_id == lease.session_id)
+
+
 def lose(store: Store, clock: ManualClock, lease: Lease) -> Turn:
     """The lease expires and the turn is recovered: its worker is fenced from now on."""
-    clock.advance(max(0.0, seconds_between(clock(), lease.expires_at)))
-    orphan = next(found for found in store.orphans() if found.lease.session_id == lease.session_id)
-    return store.recover(orphan)
+    return store.recover(expire(store, clock, lease))
 
 
 def decide(

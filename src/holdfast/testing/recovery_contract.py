@@ -8,17 +8,31 @@ from dataclasses import replace
 import pytest
 
 from holdfast.clock import SECOND
+from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.decisions import Fresh, Reason
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.phases import Phase
-from holdfast.domain.turns import AttemptCause, AttemptStatus, Claim, Launch, Lease, TurnEnd, TurnStatus
+from holdfast.domain.pointers import TranscriptMark
+from holdfast.domain.turns import (
+    AttemptCause,
+    AttemptStatus,
+    Claim,
+    Launch,
+    Lease,
+    TurnEnd,
+    TurnRequest,
+    TurnStatus,
+)
+from holdfast.domain.usage import NO_USAGE, Usage, UsageReport
 from holdfast.errors import Conflict
 from holdfast.store.contract import Store
 from holdfast.testing.builders import a_claim, a_process, a_provider_session_id, a_turn, done, failed
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.mishaps import lose, resumed_id
+from holdfast.testing.mishaps import expire, lose, pointer_of, resumed_id
 from holdfast.testing.steps import begin, claim, enqueue, run, snapshot
 
+MARK = TranscriptMark("projects/infra/5b1c2d3e.jsonl", size=10, digest="abc", turns=1)
+LONGER = replace(MARK, size=20, digest="def", turns=2)
 LAUNCH = Launch(Fresh(Reason.NO_POINTER, ()), a_process())
 
 #: how an attempt may end before its agent was launched
@@ -273,3 +287,87 @@ class RecoveryContract:
         assert store.holder(session.id) is None
         with pytest.raises(Conflict):
             store.recover(held, owner_is_gone=True)
+
+    # --- what the agent's own session holds ---
+
+    def test_what_was_answered_after_its_worker_went_away_is_done(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        enqueue(store, session, "behind it")
+        lease, begun = claim(store, session).lease, a_provider_session_id()
+        store.launch(lease, replace(LAUNCH, provider_session_id=begun))
+        orphan = expire(store, clock, lease)
+
+        turn = store.recover(orphan, response="mauve", transcript=MARK, answered=True)
+
+        assert (turn.status, turn.response, turn.failure) == (TurnStatus.DONE, "mauve", None)
+        assert store.get_turn(turn.conversation_id, turn.seq) == turn
+        (attempt,) = store.attempts(turn.conversation_id, turn.seq)
+        assert (attempt.status, attempt.usage, attempt.transcript) == (AttemptStatus.DONE, NO_USAGE, MARK)
+        pointer = pointer_of(store, session)
+        assert (pointer.provider_session_id, pointer.transcript) == (begun, MARK)
+        assert store.holder(session.id) is None
+        behind = claim(store, session)
+        assert (behind.turn.prompt, resumed_id(behind.decision)) == ("behind it", begun)
+
+    def test_an_answer_of_a_resumed_session_was_seen_there(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        run(store, session, transcript=MARK, usage=UsageReport(Usage(7, 0, 1, 0.5), cumulative=True))
+        enqueue(store, session, "long")
+        claimed = claim(store, session)
+        store.launch(claimed.lease, replace(LAUNCH, decision=claimed.decision))
+        orphan = expire(store, clock, claimed.lease)
+
+        store.recover(orphan, response="mauve", transcript=LONGER, answered=True)
+
+        pointer = pointer_of(store, session)
+        assert (pointer.seen, pointer.transcript) == (SeenTurns.up_to(2), LONGER)
+        # what the provider counts on is booked once, with the next turn
+        run(store, session, usage=UsageReport(Usage(30, 0, 3, 1.5), cumulative=True))
+        assert store.get_session(session.id).usage == Usage(30, 0, 3, 1.5)
+
+    def test_what_was_to_stop_is_not_done_by_an_answer(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        lease = claim(store, session).lease
+        store.launch(lease, replace(LAUNCH, provider_session_id=a_provider_session_id()))
+        store.cancel_turn(session.id, lease.seq)
+        orphan = expire(store, clock, lease)
+
+        turn = store.recover(orphan, response="mauve", transcript=MARK, answered=True)
+
+        assert (turn.status, turn.response) == (TurnStatus.CANCELLED, "mauve")
+
+    def test_an_answer_that_comes_too_late_changes_nothing(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        enqueue(store, session, "long")
+        lease = claim(store, session).lease
+        store.launch(lease, replace(LAUNCH, provider_session_id=a_provider_session_id()))
+        orphan = expire(store, clock, lease)
+        store.finish_turn(lease, done())
+        before = snapshot(store)
+
+        with pytest.raises(Conflict):
+            store.recover(orphan, response="mauve", transcript=MARK, answered=True)
+        assert snapshot(store) == before
+
+    def test_a_fresh_start_whose_session_holds_the_request_is_gone_on_with(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        session = begin(store)
+        run(store, session)
+        left = pointer_of(store, session).provider_session_id
+        enqueue(store, session, "long", request=TurnRequest(force_fresh=True))
+        claimed, begun = claim(store, session), a_provider_session_id()
+        store.launch(claimed.lease, replace(LAUNCH, decision=claimed.decision, provider_session_id=begun))
+        assert pointer_of(store, session).provider_session_id == left
+        orphan = expire(store, clock, claimed.lease)
+
+        turn = store.recover(orphan, transcript=MARK)
+
+        assert turn.status is TurnStatus.QUEUED
+        pointer = pointer_of(store, session)
+        assert (pointer.provider_session_id, pointer.transcript) == (begun, MARK)
+        assert pointer.seen == SeenTurns.up_to(2)

@@ -37,6 +37,7 @@ class Agent:
     environ: Mapping[str, str]
     lock_dir: Path
     machine: Machine
+    agents: Agents  #: all that this machine has
 
     def lock(self, session_id: ProviderSessionId) -> SessionLock:
         """Nobody else on this machine writes to the provider session while it is held."""
@@ -74,6 +75,7 @@ class Agents:
                 self._environ,
                 data_dir(self._environ) / "locks",
                 self.machine,
+                self,
             )
         return self._found[name]
 

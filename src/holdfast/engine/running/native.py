@@ -37,7 +37,7 @@ def open_native(store: Store, agent: Agent, policy: ResumePolicy, session_id: Se
     session = store.get_session(session_id)
     if session.phase.is_final:
         raise SessionClosed(session_id, session.phase.value)
-    recover_session(store, agent.machine, session_id)
+    recover_session(store, agent.agents, session_id)
     adopt_outside_turns(store, agent, policy, session_id)
     pointer = store.pointer(session_id, agent.provider.name)
     decision = _decide(store, agent, policy, session_id, pointer)

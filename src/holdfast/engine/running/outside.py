@@ -14,7 +14,7 @@ from holdfast.domain.text import clean_text
 from holdfast.domain.turns import Lease, NewTurn, TurnRequest
 from holdfast.domain.usage import NO_USAGE
 from holdfast.engine.running.agents import Agent
-from holdfast.engine.running.recognition import Recognised, recognise, seen_on_branch
+from holdfast.engine.running.recognition import is_sent_by, recognise, seen_on_branch
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.store.contract import Store
 
@@ -138,15 +138,10 @@ def _adopt(
     if not may_move or _adoptable(store, agent, session_id, lease) != pointer:
         return Outside(len(outside), pointer, is_unfinished)
     # what others have used there is not booked to the next turn of ours
-    has_sent = lease is not None and any(_is_of(known, lease) for known in held)
+    has_sent = lease is not None and any(is_sent_by(known, lease) for known in held)
     counted = agent.archive.spent(path, native) if (made or has_grown) and not has_sent else None
     store.set_pointer(moved, counted=counted)
     return Outside(len(outside), moved, is_unfinished)
-
-
-def _is_of(known: Recognised, lease: Lease) -> bool:
-    attempt = known.attempt
-    return attempt is not None and (attempt.session_id, attempt.fence) == (lease.session_id, lease.fence)
 
 
 def _key(native: str, turn: ArchivedTurn) -> str:

@@ -18,7 +18,7 @@ from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.records import record
 from holdfast.domain.telling.context import current_request, read_marker, read_past
 from holdfast.domain.text import clean_text
-from holdfast.domain.turns import Attempt
+from holdfast.domain.turns import Attempt, Lease
 from holdfast.engine.running.agents import Agent
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.store.contract import Store
@@ -61,6 +61,12 @@ def recognise(
             attempt = by_id.pop(marker.attempt_id, None)
         recognised.append(Recognised(turn, attempt))
     return recognised
+
+
+def is_sent_by(recognised: Recognised, lease: Lease) -> bool:
+    """Whether the very attempt of this lease has sent it."""
+    attempt = recognised.attempt
+    return attempt is not None and (attempt.session_id, attempt.fence) == (lease.session_id, lease.fence)
 
 
 def is_request_of(recognised: Recognised, conversation_id: str, seq: int, prompt: str) -> bool:

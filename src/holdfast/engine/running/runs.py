@@ -81,9 +81,10 @@ def run_turn(
     request = _as_before(store, agent, session_id, options.request())
     _require_waiting(store, agent, session_id, request)
     _require_directory(store, agent, session_id, request)
-    taken = recover_session(store, agent.machine, session_id)
+    taken = recover_session(store, agent.agents, session_id)
     if taken is not None:
-        options.observer(Noted(f"turn {taken.seq} was left by a process that is gone: it is ended"))
+        became = "its agent had answered" if taken.status is TurnStatus.DONE else "it is ended"
+        options.observer(Noted(f"turn {taken.seq} was left by a process that is gone: {became}"))
     _take_over_named(store, agent, policy.resume, session_id, request)
     outside = adopt_outside_turns(store, agent, policy.resume, session_id)
     new = NewTurn(prompt, agent.provider.name, request, foreground=True)
@@ -105,7 +106,7 @@ def run_waiting(
 
     Busy if it cannot run yet. NeedsApproval if it waits for one. Refused if a guard said no: it has ended then.
     """
-    recover_session(store, agent.machine, session_id)
+    recover_session(store, agent.agents, session_id)
     outside = adopt_outside_turns(store, agent, policy.resume, session_id)
     queued = _queued(store, session_id)
     claimed = store.claim_turn(_claim_request(agent, policy, session_id))
@@ -241,7 +242,7 @@ def _start(
                 ) from exc
             observer(Noted(f"waiting: {_humanly(exc).message}"))
             sleep(delay)
-            recover_session(store, agent.machine, session_id)
+            recover_session(store, agent.agents, session_id)
     try:
         return store.start_turn(session_id, new, request)
     except Busy as exc:

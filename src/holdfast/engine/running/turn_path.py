@@ -374,10 +374,8 @@ class TurnPath:
         return ask_for(call, by, self._store, self._policy.approvals)
 
     def _phase(self) -> Phase | None:
-        """A conversation goes on turn by turn, as an investigation does; delegated work says its phase itself."""
         session = self._session()
-        begins = session is not None and session.phase is Phase.INITIALIZING and not session.is_delegated
-        return Phase.INVESTIGATING if begins else None
+        return None if session is None else session.phase_after_turn
 
     def _once_reachable(self, verb: Callable[[], T]) -> T:
         """Sit out an outage of the store, as long as the lease would; an answer is worth it, and so is a claim."""

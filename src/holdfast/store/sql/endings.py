@@ -5,6 +5,7 @@ Each is one transaction that leaves the record, the pointer, the counters and th
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from holdfast.clock import Instant
@@ -16,6 +17,7 @@ from holdfast.domain.failures import (
     FailureClass,
 )
 from holdfast.domain.phases import Phase
+from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json, redact_text
 from holdfast.domain.sessions import Session
 from holdfast.domain.text import clean_text
@@ -30,7 +32,7 @@ from holdfast.domain.turns import (
     TurnEnd,
     TurnStatus,
 )
-from holdfast.domain.usage import NO_USAGE, Usage, UsageReport
+from holdfast.domain.usage import NO_CALL_YET, NO_USAGE, Usage, UsageReport
 from holdfast.errors import Conflict, LeaseLost, UnreadableSession
 from holdfast.processes.machine import describe_owner
 from holdfast.store.sql import (
@@ -96,7 +98,7 @@ class Late:
         return LeaseLost(self.lease.session_id, self.lease.seq, self.lease.fence)
 
 
-def finish(s: Scope, lease: Lease, end: TurnEnd) -> Turn | Late:
+def finish(s: Scope, lease: Lease, end: TurnEnd, *, by_its_worker: bool = True) -> Turn | Late:
     if end.status not in _ATTEMPT_STATUS:
         raise Conflict(f"a turn cannot end as {end.status}", status=end.status)
     if (end.status is TurnStatus.WAITING) != (end.approval is not None):
@@ -127,7 +129,8 @@ def finish(s: Scope, lease: Lease, end: TurnEnd) -> Turn | Late:
     turn = _end_turn(s, turn, end, history.read_revision(s, row[-1], turn.conversation_id))
     # on PostgreSQL ringing has a price, and every turn ends here: it is left out where the worker that ends this
     # turn looks for its next one anyway. A person's command does not
-    taker = None if turn.foreground else heads.Taker(attempt.provider, attempt.runtime_id)
+    looks_anyway = by_its_worker and not turn.foreground
+    taker = heads.Taker(attempt.provider, attempt.runtime_id) if looks_anyway else None
     try:
         _settle_session(s, read_session(locked[:-2], s.where), end, used, taker)
     except UnreadableSession:
@@ -380,14 +383,26 @@ def put_back(s: Scope, lease: Lease, not_before: Instant | None, because: Failur
     return turns.get(s, lease.conversation_id, lease.seq)
 
 
-def recover(s: Scope, orphan: Orphan, *, owner_is_gone: bool, response: str | None) -> Turn:
-    """End an attempt that nobody runs any more; its turn runs again unless a person started it."""
+def recover(
+    s: Scope,
+    orphan: Orphan,
+    *,
+    owner_is_gone: bool,
+    response: str | None,
+    transcript: TranscriptMark | None,
+    answered: bool,
+) -> Turn:
+    """End an attempt that nobody runs any more; its turn runs again unless it was answered, or a person started it."""
     lease = orphan.lease
     fence, expires_at = leases.lock(s, lease) or (None, None)
     is_held = expires_at is not None and not replace(lease, expires_at=expires_at).is_over(s.now)
     if fence != lease.fence or expires_at is None or (is_held and not owner_is_gone):
         raise Conflict(f"turn {lease.seq} of {lease.session_id} is no orphan any more", seq=lease.seq)
     turn = turns.get(s, lease.conversation_id, lease.seq)
+    if answered and not turn.cancel_requested and turn.dropped is None:
+        return _answered(s, lease, response, transcript)
+    if transcript is not None:
+        _pin(s, lease, transcript)
     failure = Failure(FailureClass.INTERRUPTED, f"its worker {describe_owner(lease.owner)} went away")
     attempts.interrupt(s, lease, turn, AttemptStatus.INTERRUPTED, failure)
     leases.release(s, lease)
@@ -407,3 +422,23 @@ def recover(s: Scope, orphan: Orphan, *, owner_is_gone: bool, response: str | No
         history.add_text(s, lease.conversation_id, lease.seq, revision, prompt=None, response=said)
     heads.promote_head(s, lease.conversation_id, lease.session_id)
     return turns.get(s, lease.conversation_id, lease.seq)
+
+
+def _pin(s: Scope, lease: Lease, transcript: TranscriptMark) -> None:
+    """Unless another session has become the writer there since the lease expired."""
+    attempt = attempts.get(s, lease)
+    own = attempt.provider_session_id
+    if own and not provider_sessions.is_taken(s, attempt.provider, own, lease):
+        attempts.pin(s, lease, own, transcript)
+
+
+def _answered(s: Scope, lease: Lease, response: str | None, transcript: TranscriptMark | None) -> Turn:
+    """As its worker would have ended it; what was used, nobody has told."""
+    phase = None
+    with suppress(UnreadableSession):
+        phase = sessions.get(s, lease.session_id).phase_after_turn
+    unknown = UsageReport(context=NO_CALL_YET)
+    end = TurnEnd(TurnStatus.DONE, response, transcript=transcript, usage=unknown, phase=phase)
+    ended = finish(s, lease, end, by_its_worker=False)
+    assert isinstance(ended, Turn), "the lease is the attempt's, and nobody has taken it"
+    return ended
