@@ -12,7 +12,16 @@ from holdfast.domain.policy import Policy, QueuePolicy
 from holdfast.domain.sessions import SessionFilter
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import HoldfastError, InvalidInput, LeaseLost, MissingBinary
+from tests.integration.scripted import MODULE
 from tests.integration.workshop import FROM_PROMPT, FROM_SESSION, OPENING, RECALL, Workshop
+
+#: the agent, and then words and an exit code of its own
+GRUMBLES = f"""
+import subprocess
+if "--session-id" in argv:
+    subprocess.run([sys.executable, "-m", {MODULE!r}, *argv])
+    sys.exit(print({{said!r}}, file=sys.stderr) or {{code}})
+"""
 
 
 @pytest.mark.parametrize(
@@ -49,6 +58,18 @@ def test_an_answer_without_a_final_event_counts_once_the_agent_has_saved_it(shop
     answered = hf.resume(first.session_id, "SAY whole\nNO_END")
     assert (answered.turn_status, answered.text) == (TurnStatus.DONE, "whole")
     assert hf.stopped_turn(first.session_id) is None
+
+
+@pytest.mark.parametrize("said", ["server overloaded, retrying", "usage limit reached", "connection reset"])
+@pytest.mark.parametrize("code", [1, 137])
+def test_one_that_has_answered_has_answered_whatever_it_says_on_standard_error(
+    shop: Workshop, said: str, code: int
+) -> None:
+    agent = shop.stand_in("grumbling", GRUMBLES.format(said=said, code=code))
+    answered = shop.open(HOLDFAST_SCRIPTED_BINARY=agent).run(
+        "SAY whole", provider="scripted", cwd=str(shop.work_dir)
+    )
+    assert (answered.turn_status, answered.text, answered.failure) == (TurnStatus.DONE, "whole", None)
 
 
 def test_a_first_turn_that_died_goes_on_in_its_own_session(shop: Workshop) -> None:

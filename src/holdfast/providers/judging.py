@@ -85,6 +85,9 @@ def _classify(order: Order, report: Report, exit_: Exit, rules: FailureRules) ->
     is_cut_off = ended is None or (ended.ok and not report.is_answered)
     if is_cut_off and (exit_.signal is not None or (not text and _has_begun(report, exit_))):
         return Ending(Failure(FailureClass.INTERRUPTED, _without_end(exit_)))
+    if report.is_answered and report.deferred is None:
+        # what it wrote to standard error on the way is no reason to ask again
+        return Ending(Failure(FailureClass.UNKNOWN, text[:MAX_MESSAGE] or _after_answer(exit_)))
     found = rules.classify(
         Evidence(
             text,
@@ -111,5 +114,12 @@ def _has_begun(report: Report, exit_: Exit) -> bool:
 
 
 def _without_end(exit_: Exit) -> str:
-    how = f"signal {exit_.signal}" if exit_.signal is not None else f"exit code {exit_.code}"
-    return f"the agent ended with {how} and no final event"
+    return f"the agent ended with {_how(exit_)} and no final event"
+
+
+def _after_answer(exit_: Exit) -> str:
+    return f"the agent ended with {_how(exit_)} after its final event"
+
+
+def _how(exit_: Exit) -> str:
+    return f"signal {exit_.signal}" if exit_.signal is not None else f"exit code {exit_.code}"

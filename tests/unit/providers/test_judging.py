@@ -52,6 +52,8 @@ def kind(ending: Ending) -> FailureClass | None:
          FailureClass.INTERRUPTED),
         ((*ANSWERED, Said("and more")), an_exit(stopped=StopCause.TIMEOUT), FailureClass.INTERRUPTED),
         (ANSWERED, an_exit(1), FailureClass.UNKNOWN),
+        (ANSWERED, an_exit(1, stderr="server overloaded, retrying"), FailureClass.UNKNOWN),
+        ((*ANSWERED, Said("and")), an_exit(1, stderr="server overloaded"), FailureClass.TRANSIENT),
         ((Said("half"),), an_exit(stopped=StopCause.TIMEOUT), FailureClass.INTERRUPTED),
         ((Said("half"),), an_exit(stopped=StopCause.EXIT), FailureClass.INTERRUPTED),
         ((Said("half"),), an_exit(stopped=StopCause.LEASE_LOST), FailureClass.INTERRUPTED),
