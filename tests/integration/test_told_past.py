@@ -18,7 +18,7 @@ from holdfast.domain.usage import NO_USAGE
 from holdfast.engine import past
 from holdfast.engine.result import RunResult, result_document
 from holdfast.errors import Refused
-from tests.integration.workshop import Workshop, ended
+from tests.integration.workshop import Workshop, ended, eventually, kill
 
 GATED = Rights(approve_tools=frozenset({"shell(echo applied*)"}))
 RAN = 'TOOL shell {"command": "echo this ran"}'
@@ -525,3 +525,32 @@ def test_continue_that_waits_behind_a_request_that_fails_unsent_names_it(shop: W
 
     prompt = shop.prompts(first.provider_session_id)[-1]
     assert "to be continued: turn 2, whose request was\n> SAY the lights are on" in prompt
+
+
+@pytest.mark.parametrize("way", ["cancelled", "killed"])
+def test_a_turn_that_only_waited_for_the_session_was_not_interrupted(shop: Workshop, way: str) -> None:
+    hf, first = shop.open(), shop.begin("SAY one")
+    patient = {"HOLDFAST_QUEUE__LOCK_TRIES": "40"}
+    assert first.provider_session_id is not None
+    with hf.agents.get("scripted").lock(first.provider_session_id) as lock:
+        assert lock.try_acquire()
+        if way == "cancelled":
+            hf.enqueue(first.session_id, "SAY deploy", NewTurn("SAY deploy", "scripted"))
+            process = shop.start("worker", "--once", environ=patient)
+        else:
+            process = shop.start("resume", first.session_id, "SAY deploy", environ=patient)
+        eventually(lambda: hf.store.holder(first.session_id))
+        if way == "cancelled":
+            hf.cancel(first.session_id, 2)
+            ended(process)
+        else:
+            kill(process)
+
+    after = hf.resume(first.session_id, "SAY hello")
+
+    told = shop.prompts(after.provider_session_id)[-1]
+    assert isinstance(after.decision, Resume)
+    assert "interrupted" not in told
+    assert "deploy" not in told
+    fresh = hf.resume(first.session_id, "SAY hello", fresh=True)
+    assert "deploy" not in shop.prompts(fresh.provider_session_id)[-1]

@@ -35,8 +35,10 @@ def unsent_request(store: Store, turn: Turn) -> HistoryTurn | None:
     """A turn that failed before any agent was started for it, as the history has it: agents are not told of it."""
     if turn.status is not TurnStatus.FAILED or not was_stopped(turn):
         return None
-    known, sent = (
-        store.history(turn.conversation_id, first=turn.seq, last=turn.seq, unsent=unsent)
-        for unsent in (True, False)
-    )
-    return known[0] if known and not sent else None
+    known = store.history(turn.conversation_id, first=turn.seq, last=turn.seq)
+    return known[0] if known and not was_sent(store, turn) else None
+
+
+def was_sent(store: Store, turn: Turn) -> bool:
+    """An agent was launched for it, so that agents are told of it."""
+    return bool(store.history(turn.conversation_id, first=turn.seq, last=turn.seq, unsent=False))

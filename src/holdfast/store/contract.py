@@ -196,8 +196,8 @@ class Store(Protocol):
         """The current history, oldest first; with ``limit``, its newest turns. Reads through forks.
 
         Without ``unsent``, what agents are told of: not the turns that wait to be begun, nor those that were
-        refused, cancelled or found impossible (locked, config, missing_binary) before any agent was started for
-        them.
+        refused, cancelled, interrupted or found impossible (locked, config, missing_binary) before any agent was
+        started for them.
         """
         ...
 

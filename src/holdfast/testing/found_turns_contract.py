@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from holdfast.domain.failures import Failure, FailureClass
-from holdfast.domain.turns import Launch, TurnEnd, TurnStatus
+from holdfast.domain.turns import Claim, Launch, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.store.contract import Store
 from holdfast.testing.builders import a_claim, a_process, a_turn, done, failed
-from holdfast.testing.mishaps import WIDER
+from holdfast.testing.clock import ManualClock
+from holdfast.testing.mishaps import WIDER, lose
 from holdfast.testing.steps import begin, claim, defer, enqueue, join, run
 
 CANCELLED = TurnEnd(TurnStatus.CANCELLED)
@@ -100,6 +101,19 @@ class SentContract:
         run(store, session, "answered")
         enqueue(store, session, "while somebody else was at it")
         store.finish_turn(claim(store, session).lease, failed(why, "not now"))
+
+        told = store.history(session.conversation_id, unsent=False)
+        assert [turn.prompt for turn in told] == ["answered"]
+
+    def test_what_its_worker_never_came_to_launch_is_not_told(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        run(store, session, "answered")
+        started = store.start_turn(session.id, a_turn("lost", foreground=True), a_claim())
+        assert isinstance(started, Claim)
+        assert lose(store, clock, started.lease).failure is not None
+        started = store.start_turn(session.id, a_turn("stopped", foreground=True), a_claim())
+        assert isinstance(started, Claim)
+        store.finish_turn(started.lease, CANCELLED)
 
         told = store.history(session.conversation_id, unsent=False)
         assert [turn.prompt for turn in told] == ["answered"]

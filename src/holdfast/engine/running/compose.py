@@ -27,7 +27,7 @@ from holdfast.domain.telling.reasons import because
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
 from holdfast.domain.telling.transcript import PastTurn
 from holdfast.domain.turns import AttemptCause, AttemptStatus, Claim, Turn, TurnStatus
-from holdfast.engine.own_turns import newest_first, unsent_request
+from holdfast.engine.own_turns import newest_first, unsent_request, was_sent
 from holdfast.engine.packets import gather_packet
 from holdfast.engine.past import PastReader
 from holdfast.engine.running.agents import Agent
@@ -163,8 +163,17 @@ class Composer:
             if known.seq not in told
             for call in reader.calls_of(known.session_id, known.seq, settled=False)
         ]
-        stopped = tuple(known.seq for known in unfinished if known is not turn and _was_stopped(known))
+        stopped = tuple(known.seq for known in unfinished if known is not turn and self._was_stopped(known))
         return Interruption(stopped, self._unsaved(calls, claim, decision) if calls else ())
+
+    def _was_stopped(self, turn: Turn) -> bool:
+        """An agent worked on it, and somebody or something else ended it."""
+        failure = turn.failure
+        stopped = failure is not None and failure.failure_class in (
+            FailureClass.INTERRUPTED,
+            FailureClass.CANCELLED,
+        )
+        return stopped and was_sent(self._store, turn)
 
     def _of_source(self, claim: Claim, decision: Resume | Fork) -> Iterator[Turn]:
         """The turns that a fork takes along, of the session whose provider session it leaves, the newest first."""
@@ -218,12 +227,6 @@ class Composer:
         turn = claim.turn
         held = recognise(self._store, self._agent, path, native)
         return any(is_request_of(known, turn.conversation_id, turn.seq, turn.prompt) for known in held)
-
-
-def _was_stopped(turn: Turn) -> bool:
-    """Somebody or something ended it, and not the agent itself."""
-    failure = turn.failure
-    return failure is not None and failure.failure_class in (FailureClass.INTERRUPTED, FailureClass.CANCELLED)
 
 
 def _begun_before(reader: PastReader, claim: Claim, session: Session) -> Iterator[PastTurn]:

@@ -63,10 +63,11 @@ FROM turns t JOIN sessions s ON s.workspace = t.workspace AND s.id = t.session_i
 WHERE t.workspace = :ws AND t.conversation_id = :id AND t.seq >= :first AND t.seq <= :last
     AND (t.dropped IS NULL OR t.dropped > :revision)
     AND (:unsent OR NOT (t.status IN ('queued', 'claimed')
-            OR COALESCE(t.failure_class, '') IN ('refused', 'cancelled', 'locked', 'config', 'missing_binary'))
+            OR COALESCE(t.failure_class, '') IN (
+                'refused', 'cancelled', 'interrupted', 'locked', 'config', 'missing_binary'))
         OR EXISTS (SELECT 1 FROM attempts a
             WHERE a.workspace = t.workspace AND a.conversation_id = t.conversation_id AND a.seq = t.seq
-                AND (a.process IS NOT NULL OR a.status IN ('done', 'deferred', 'fell_back'))))
+                AND (a.process IS NOT NULL OR a.transcript IS NOT NULL OR a.status IN ('done', 'deferred', 'fell_back'))))
 ORDER BY t.seq DESC LIMIT :limit"""
 LEASED_FROM = """
 SELECT seq FROM turns INDEXED BY open_turns
