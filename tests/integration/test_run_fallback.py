@@ -193,6 +193,31 @@ def test_a_history_that_a_tool_has_spoilt_costs_one_turn(shop: Workshop, first: 
     assert first.provider_session_id in _retired(shop, first)
 
 
+def test_a_fresh_start_that_ran_out_of_time_is_not_said_to_have_failed(
+    shop: Workshop, first: RunResult
+) -> None:
+    shop.changes["HOLDFAST_SCRIPTED_BINARY"] = shop.stand_in("strict-agent", NOT_ACCEPTED)
+
+    stopped = shop.open().resume(first.session_id, "HANG", timeout=3.0)
+
+    assert _attempts(shop, stopped) == [AttemptStatus.FELL_BACK, AttemptStatus.FAILED]
+    (notice,) = [notice for notice in stopped.notices if "earlier session" in notice]
+    assert notice.endswith("and a fresh one came to no answer either: the earlier one is kept")
+
+
+def test_a_fork_that_is_not_accepted_leaves_its_source_to_others(shop: Workshop, first: RunResult) -> None:
+    refuses = shop.stand_in("strict-agent", NOT_ACCEPTED)
+
+    fork = shop.open(HOLDFAST_SCRIPTED_BINARY=refuses).fork(first.session_id, RECALL)
+
+    assert (fork.ok, fork.decision.reason) == (True, Reason.RESUME_FAILED)
+    (notice,) = [notice for notice in fork.notices if "answered with an error" in notice]
+    assert notice.endswith("this branch goes on there, its source is kept")
+    del shop.changes["HOLDFAST_SCRIPTED_BINARY"]
+    parent = shop.open().resume(first.session_id, RECALL)
+    assert (parent.text, parent.provider_session_id) == (FROM_SESSION, first.provider_session_id)
+
+
 @pytest.mark.parametrize("says", ["SAY", "STDERR", "TOOL shell"])
 def test_an_agent_that_speaks_of_lost_sessions_has_not_lost_one(
     shop: Workshop, first: RunResult, says: str

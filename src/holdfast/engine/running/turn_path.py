@@ -63,10 +63,24 @@ from holdfast.providers.report import MAX_RESPONSE
 T = TypeVar("T")
 
 _LOOK_EVERY = 0.1
-#: whether a fresh start helped -> what becomes of the session that it stood in for
+#: whether the turn forked, and whether a fresh start helped -> what becomes of the session that it stood in for
 _RESUME_FAILED = {
-    True: "the earlier session was answered with an error, a fresh one was not: the earlier one is not used again",
-    False: "the earlier session was answered with an error, and so was a fresh one: the earlier one is kept",
+    (
+        False,
+        True,
+    ): "the earlier session was answered with an error, a fresh one was not: the earlier one is not used again",
+    (
+        False,
+        False,
+    ): "the earlier session was answered with an error, and a fresh one came to no answer either: the earlier one is kept",
+    (
+        True,
+        True,
+    ): "the fork was answered with an error, a fresh session was not: this branch goes on there, its source is kept",
+    (
+        True,
+        False,
+    ): "the fork was answered with an error, and a fresh session came to no answer either: the next turn forks again",
 }
 _SKIPPED = (
     f"the agent gave out a line of more than {MAX_LINE // 2**20} MiB, which was not read: "
@@ -455,7 +469,8 @@ class TurnPath:
         if answered is not None and is_void(self._store, answered):
             notices.append(f"approval {answered.id} is void, and the call was not made")
         if ran.decision.reason is Reason.RESUME_FAILED:
-            notices.append(_RESUME_FAILED[ran.ending.failure is None])
+            has_forked = self._before is not None and self._before.is_fork_source
+            notices.append(_RESUME_FAILED[has_forked, ran.ending.failure is None])
         if self._told.cuts:
             notices.append(f"the past was too long to be told whole: {self._told.cuts.words}")
         if ran.ending.is_answered and ran.mark is None:
