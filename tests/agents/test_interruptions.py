@@ -1,5 +1,6 @@
 """Turns that are cut off."""
 
+import json
 import os
 import signal
 import subprocess
@@ -231,6 +232,43 @@ def test_a_fresh_start_whose_holdfast_is_killed_goes_on_in_its_session(driver: D
     resumed = goes_on(driver, "in a tool", "paint the shed", None)
 
     assert resumed.native != first.native
+
+
+def everybody(driver: Driver, process: subprocess.Popen[str]) -> None:
+    """At once: nobody has the time to tell of what has just begun."""
+    os.kill(process.pid, signal.SIGKILL)
+    driver.end_survivors()
+
+
+def by_hand(driver: Driver, process: subprocess.Popen[str]) -> None:
+    """With Ctrl-C: the agent may end its call in order."""
+    os.kill(process.pid, signal.SIGINT)
+
+
+@pytest.mark.parametrize("end", [everybody, by_hand], ids=["all are killed", "Ctrl-C"])
+@only("codex", "opencode")
+def test_a_fresh_start_is_told_once_of_a_call_that_was_in_flight(driver: Driver, end: Kill) -> None:
+    """They save a call before they make it."""
+    options = ("--provider", driver.provider, "--name", "work", *RIGHTS[driver.provider])
+    driver.lab.server.script(driver.lab.agent.shell(QUICK), driver.lab.agent.shell(LONG))
+    with driver.started("run", *options, "paint the shed") as process:
+        await_that((driver.lab.workdir / "started").exists, lambda: "it has not come so far", 90)
+        end(driver, process)
+        process.communicate(timeout=90)
+    driver.lab.server.script(Say("done"))
+
+    resumed = driver.resume("work", "go on then", "--fresh")
+
+    assert (resumed.exit_code, resumed.decision) == (0, "fresh"), resumed
+    said = "\n".join(driver.request.texts).partition("# Where the work of session")[0]
+    calls = [line for line in said.splitlines() if _spells(line, LONG)]
+    assert len(calls) == 1, said
+    if end is everybody:
+        assert calls[0].startswith("- in_flight: "), said
+    assert len([line for line in said.splitlines() if QUICK in line]) == 1, said
+    logged = [json.loads(line) for line in driver.holdfast("log", "work").stdout.splitlines()]
+    called = [entry["data"]["arguments"] for entry in logged if entry["kind"] == "tool_call"]
+    assert [_spells(str(arguments), LONG) for arguments in called] == [False, True]
 
 
 @only("claude")

@@ -9,13 +9,13 @@ from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.turns import Event, EventKind, Lease
 from holdfast.domain.usage import Usage, UsageReport
 from holdfast.engine.running import recorder as recording
-from holdfast.engine.running.recorder import MAX_EVENT, Recorder
+from holdfast.engine.running.recorder import MAX_EVENT, Recorder, late_events
 from holdfast.errors import StoreUnavailable
 from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
 from holdfast.testing import mishaps, steps
-from holdfast.testing.clock import ManualClock
+from holdfast.testing.clock import NOON, ManualClock
 
 NATIVE = ProviderSessionId("native-1")
 MARK = TranscriptMark("/file", 10, "digest")
@@ -212,7 +212,8 @@ def test_a_session_is_pointed_to_once_its_provider_has_saved_it(
 def test_the_providers_own_store_is_not_looked_at_for_every_line(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(recording, "_LOOK_SECONDS", 60.0)
+    for name in ("_FIRST_LOOK_SECONDS", "_LOOK_SECONDS"):
+        monkeypatch.setattr(recording, name, 60.0)
     desk.saved = None
     desk.add(Named(NATIVE))
     for _ in range(100):
@@ -221,3 +222,32 @@ def test_the_providers_own_store_is_not_looked_at_for_every_line(
     desk.saved = MARK
     desk.recorder.close(0)
     assert desk.pointed_to() == NATIVE
+
+
+def test_a_session_is_looked_for_more_and_more_rarely_but_at_once_when_a_call_begins(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = 100.0
+    monkeypatch.setattr("holdfast.engine.running.recorder.time.monotonic", lambda: now)
+    desk.saved = None
+    desk.add(Named(NATIVE))
+    for _ in range(400):
+        desk.recorder.tick()
+        now += 0.01
+    assert desk.looks == 7, "after 0.1, 0.2, 0.4, 0.8, 1 and 1 s"
+    desk.saved = MARK
+    desk.add(Called("c1", "shell", {}))
+    desk.recorder.tick()
+    assert desk.pointed_to() == NATIVE
+
+
+def test_of_more_late_events_than_a_server_takes_the_newest_are_kept() -> None:
+    found = [Called(str(number), "shell", {"command": "x" * 2 * MAX_EVENT}) for number in range(20)]
+
+    late = late_events(found, 7, NOON)
+
+    assert 1 < len(late) < len(found)
+    assert [event.number for event in late] == list(range(8, 8 + len(late)))
+    assert late[-1].data["call_id"] == "19"
+    assert all(len(str(event.data)) < 2 * MAX_EVENT for event in late)
+    assert len(late_events([Called(str(number), "shell", {}) for number in range(1000)], 0, NOON)) == 256

@@ -22,7 +22,7 @@ from holdfast.domain.usage import Usage
 from holdfast.processes.command import Command
 from holdfast.providers.arguments import ArgumentRules
 from holdfast.providers.failure_rules import FailureRules
-from holdfast.providers.happenings import Happening
+from holdfast.providers.happenings import Called, Happening, Returned
 
 
 @record
@@ -106,6 +106,11 @@ class Stream(Protocol):
 class Archive(Protocol):
     """A provider's own sessions on disk. Only reads; what is missing or damaged is never an exception."""
 
+    @property
+    def renames_calls(self) -> bool:
+        """Its sessions give tool calls other ids than its stream does."""
+        ...
+
     def find(self, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
         """The file that holds the session, if there is one."""
         ...
@@ -114,6 +119,10 @@ class Archive(Protocol):
         self, path: str, session_id: ProviderSessionId, after: TranscriptMark | None = None
     ) -> Iterator[ArchivedTurn]:
         """In order, lazily; with a mark, those that were not there yet when it was made."""
+        ...
+
+    def calls(self, path: str, session_id: ProviderSessionId, key: str) -> Iterator[Called | Returned]:
+        """The tool calls of one turn in the order in which they began, each with its result if that is there."""
         ...
 
     def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:

@@ -173,6 +173,8 @@ def _end(ok: bool, line: Mapping[str, Json]) -> Ended:
 
 
 class ScriptedArchive:
+    renames_calls = False
+
     def __init__(self, home: Path) -> None:
         self._home = home
 
@@ -203,6 +205,20 @@ class ScriptedArchive:
             while waiting and (first := next(iter(waiting.values()))).response is not None:
                 yield waiting.pop(first.key)
         yield from waiting.values()
+
+    def calls(self, path: str, session_id: ProviderSessionId, key: str) -> Iterator[Called | Returned]:
+        """It saves them only where it is asked to, or where somebody may have to approve them."""
+        turn = ""
+        for line in read_lines(Path(path)):
+            match line:
+                case {"type": "user", "id": str(begun)}:
+                    turn = begun
+                case {"type": "call", "message": {"content": [dict(block)]}} if turn == key:
+                    yield Called(
+                        as_text(block.get("id")), as_text(block.get("name")), as_object(block.get("input"))
+                    )
+                case {"type": "result", "id": str(call_id), "output": str(output)} if turn == key:
+                    yield Returned(call_id, output, line.get("is_error") is True)
 
     def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
         return mark_file(Path(path), _is_prompt)

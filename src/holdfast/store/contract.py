@@ -406,6 +406,7 @@ class Store(Protocol):
         response: str | None = None,
         transcript: TranscriptMark | None = None,
         answered: bool = False,
+        events: Sequence[Event] = (),
     ) -> Turn:
         """End an orphan's attempt as interrupted; the turn runs again unless a person started it.
 
@@ -415,6 +416,8 @@ class Store(Protocol):
         the attempt's own provider session holds its request, and is pointed at, as after ``pin``; if that is
         ``answered`` there to its end, the turn is done, with that response, and what it used is not known.
         Nothing is ``answered`` that was asked to stop.
+
+        ``events`` are kept as by ``record_events``: what happened in the attempt, and nobody has recorded yet.
 
         Whoever calls has made sure that its process is gone; with ``owner_is_gone`` also that the
         lease's owner is, and then it need not have expired. Conflict if it is no orphan any more.

@@ -372,10 +372,11 @@ class SqlStore(HookVerbs):
         response: str | None = None,
         transcript: TranscriptMark | None = None,
         answered: bool = False,
+        events: Sequence[Event] = (),
     ) -> Turn:
         return self._write(
             endings.recover, orphan, owner_is_gone=owner_is_gone, response=response, transcript=transcript,
-            answered=answered,
+            answered=answered, events=events,
         )  # fmt: skip
 
     # --- approvals ---

@@ -26,7 +26,15 @@ from holdfast.domain.turns import (
 from holdfast.domain.usage import NO_USAGE, Usage, UsageReport
 from holdfast.errors import Conflict
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_claim, a_process, a_provider_session_id, a_turn, done, failed
+from holdfast.testing.builders import (
+    a_claim,
+    a_process,
+    a_provider_session_id,
+    a_turn,
+    an_event,
+    done,
+    failed,
+)
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.mishaps import expire, lose, pointer_of, resumed_id
 from holdfast.testing.steps import begin, claim, enqueue, run, snapshot
@@ -289,6 +297,36 @@ class RecoveryContract:
             store.recover(held, owner_is_gone=True)
 
     # --- what the agent's own session holds ---
+
+    def test_what_nobody_had_recorded_of_an_attempt_is_kept_with_its_end(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        session = begin(store)
+        enqueue(store, session, "paint")
+        lease = claim(store, session).lease
+        store.record_events(lease, [an_event(1), an_event(2)])
+        orphan = expire(store, clock, lease)
+        token = "ghp_" + "a" * 36
+        late = [an_event(2, data={"text": "another"}), an_event(3, data={"text": f"late {token}"})]
+
+        store.recover(orphan, events=late)
+
+        kept = store.events(lease.conversation_id, lease.seq)
+        assert [(attempt, event.number) for attempt, event in kept] == [(1, 1), (1, 2), (1, 3)]
+        assert kept[1][1].data == an_event(2).data
+        assert token not in str(kept[2][1].data)
+
+    def test_nothing_is_kept_of_what_is_no_orphan_any_more(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        enqueue(store, session, "paint")
+        lease = claim(store, session).lease
+        orphan = expire(store, clock, lease)
+        store.finish_turn(lease, done())
+
+        with pytest.raises(Conflict):
+            store.recover(orphan, events=[an_event(1)])
+
+        assert store.events(lease.conversation_id, lease.seq) == ()
 
     def test_what_was_answered_after_its_worker_went_away_is_done(
         self, store: Store, clock: ManualClock

@@ -10,6 +10,7 @@ from holdfast.domain.usage import Usage
 from holdfast.processes.owners import process_start
 from holdfast.providers.claude.archive import ClaudeArchive
 from holdfast.providers.contract import ArchivedTurn
+from holdfast.providers.happenings import Called, Returned
 from tests.unit.providers.builders import HERE
 
 SESSION = ProviderSessionId("c65d4adf-4fd1-4819-8505-e11048e9b831")
@@ -49,6 +50,15 @@ def test_turns_are_what_people_asked_and_the_agent_answered(archive: ClaudeArchi
     assert turns[4].response.endswith("\n\nok (no directive): ")
     assert turns[5].response == "slept 20"
     assert len({turn.key for turn in turns}) == len(turns)
+
+
+def test_a_turn_holds_its_calls_with_their_results(archive: ClaudeArchive) -> None:
+    path, call_id = str(RECORDED / "parent.jsonl"), "toolu_1cd264cfcb674303951a266a"
+    second = list(archive.turns(path, SESSION))[1]
+    assert list(archive.calls(path, SESSION, second.key)) == [
+        Called(call_id, "Bash", {"command": "echo hi"}),
+        Returned(call_id, "hi", is_error=False),
+    ]
 
 
 def test_a_fork_keeps_the_keys_of_the_turns_it_copied(archive: ClaudeArchive) -> None:

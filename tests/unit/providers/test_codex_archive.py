@@ -1,3 +1,4 @@
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -5,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.redaction import Json
 from holdfast.providers.codex.archive import CodexArchive
+from holdfast.providers.happenings import Called, Returned
 from tests.unit.providers.builders import HERE
 
 PARENT = ProviderSessionId("01a1e167-7227-7f42-aba3-284d1ae84e5e")
@@ -133,3 +136,69 @@ def test_what_is_missing_is_no_exception(archive: CodexArchive, tmp_path: Path) 
     assert CodexArchive(tmp_path / "nowhere").find(PARENT, None) is None
     assert list(archive.turns(nowhere, PARENT)) == []
     assert archive.mark(nowhere, PARENT) is None
+
+
+def calls(archive: CodexArchive, session: ProviderSessionId, place: int) -> list[Called | Returned]:
+    """Of one of its turns."""
+    path = str(rollout(archive, session))
+    return list(archive.calls(path, session, list(archive.turns(path, session))[place].key))
+
+
+@pytest.mark.parametrize("session", [PARENT, FORK])
+def test_a_turn_holds_its_calls_with_their_results(archive: CodexArchive, session: ProviderSessionId) -> None:
+    call_id = "call_65b6cac5863b40d5"
+    assert calls(archive, session, 1) == [
+        Called(call_id, "command_execution", {"command": "echo hi"}),
+        Returned(call_id, "hi\n", is_error=False),
+    ]
+    assert calls(archive, session, 0) == []
+
+
+def append(file: Path, kind: str, **payload: Json) -> None:
+    with file.open("a") as opened:
+        opened.write(json.dumps({"type": kind, "payload": payload}) + "\n")
+
+
+def append_call(file: Path, name: str, arguments: dict[str, Json], call_id: str) -> None:
+    text = json.dumps(arguments)
+    append(file, "response_item", type="function_call", name=name, arguments=text, call_id=call_id)
+
+
+def append_output(file: Path, call_id: str, output: str) -> None:
+    append(file, "response_item", type="function_call_output", call_id=call_id, output=output)
+
+
+def test_a_call_that_has_not_ended_is_there_and_has_no_result(archive: CodexArchive) -> None:
+    file = rollout(archive, PARENT)
+    append_call(file, "exec_command", {"cmd": "sleep 9"}, "a")
+    append_output(file, "a", "Wall time: 10 seconds\nProcess running with session ID 7\nOutput:\n")
+    append_call(file, "exec_command", {"cmd": "sleep 8"}, "b")
+    append(file, "response_item", type="custom_tool_call", name="apply_patch", input="*** Begin", call_id="c")
+
+    assert calls(archive, PARENT, -1) == [
+        Called("a", "command_execution", {"command": "sleep 9"}),
+        Called("b", "command_execution", {"command": "sleep 8"}),
+        Called("c", "apply_patch", {"input": "*** Begin"}),
+    ]
+
+
+def test_a_call_is_what_it_has_turned_out_to_be(archive: CodexArchive) -> None:
+    file = rollout(archive, PARENT)
+    append_call(file, "exec_command", {"cmd": "apply_patch <<EOF"}, "a")
+    item: Json = {"type": "FileChange", "id": "a", "changes": {"/x": {"type": "add"}}, "status": "completed"}
+    append(file, "event_msg", type="item_completed", item=item)
+    append_output(file, "a", "Success")
+
+    assert calls(archive, PARENT, -1) == [
+        Called("a", "file_change", {"changes": [{"path": "/x", "kind": "add"}]}),
+        Returned("a", "add /x", is_error=False),
+    ]
+
+
+def test_what_the_stream_does_not_call_a_call_is_none(archive: CodexArchive) -> None:
+    file = rollout(archive, PARENT)
+    append_call(file, "update_plan", {"plan": []}, "a")
+    append_output(file, "a", "Plan updated")
+    append_call(file, "write_stdin", {"session_id": 7, "chars": ""}, "b")
+
+    assert calls(archive, PARENT, -1) == []

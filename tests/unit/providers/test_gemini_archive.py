@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.providers.gemini.archive import GeminiArchive
+from holdfast.providers.happenings import Called, Returned
 from tests.unit.providers.builders import HERE
 
 PARENT = ProviderSessionId("0a4b2c9e-5d1f-4e57-9a7a-6f1f9a1c2d3e")
@@ -112,6 +113,18 @@ def test_a_message_that_calls_tools_is_not_the_answer(archive: GeminiArchive, fi
     append(file, asked("1", "go"), answered("2", "let me see"), answered("2", "let me see", toolCalls=[{}]))
     *_, last = archive.turns(str(file), PARENT)
     assert (last.prompt, last.complete) == ("go", False)
+
+
+def test_a_turn_holds_its_calls_with_their_results(archive: GeminiArchive, file: Path) -> None:
+    path = str(file)
+    found = {turn.prompt: list(archive.calls(path, PARENT, turn.key)) for turn in archive.turns(path, PARENT)}
+    call_id = "run_shell_command__run_shell_command_1794783511220_0"
+    assert {prompt: calls for prompt, calls in found.items() if calls} == {
+        "resumed with tool": [
+            Called(call_id, "run_shell_command", {"command": "echo hi; echo err >&2; exit 3"}),
+            Returned(call_id, "hi\nerr", is_error=False),
+        ]
+    }
 
 
 def test_a_mark_hides_what_was_already_there(archive: GeminiArchive, file: Path) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.domain.ids import ProviderSessionId
+from holdfast.providers.happenings import Called, Returned
 from holdfast.providers.opencode.archive import OpencodeArchive
 from tests.unit.providers.builders import HERE
 
@@ -58,6 +59,31 @@ def test_turns_are_what_people_asked_and_the_agent_answered(archive: OpencodeArc
         ("after all", "after", True),
     ]
     assert len({turn.key for turn in turns}) == len(turns)
+
+
+def test_a_turn_holds_its_calls_with_their_results(archive: OpencodeArchive, database: Path) -> None:
+    found = {
+        turn.prompt: list(archive.calls(str(database), PARENT, turn.key))
+        for turn in archive.turns(str(database), PARENT)
+    }
+    ended, running = "call_lab000002", "call_lab000008"
+    assert {prompt: calls for prompt, calls in found.items() if calls} == {
+        "use a tool": [
+            Called(ended, "bash", {"command": "echo hi; echo err >&2", "description": "Run it"}),
+            Returned(ended, "hi\nerr\n", is_error=False),
+        ],
+        "killed in tool": [
+            Called(running, "bash", {"command": "touch begun; sleep 30", "description": "Run it"})
+        ],
+    }
+
+
+def test_a_call_that_the_model_was_still_writing_is_none(
+    archive: OpencodeArchive, database: Path, change: Change
+) -> None:
+    change('UPDATE part SET data = replace(data, \'"status":"running"\', \'"status":"pending"\')')
+    keys = [turn.key for turn in archive.turns(str(database), PARENT) if turn.prompt == "killed in tool"]
+    assert list(archive.calls(str(database), PARENT, *keys)) == []
 
 
 def test_a_fork_has_a_copy_of_its_parents_turns(archive: OpencodeArchive, database: Path) -> None:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 
-from holdfast.clock import Clock
+from holdfast.clock import Clock, Instant
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
@@ -37,7 +38,8 @@ _BATCH_CHARACTERS = 256 * 1024
 #: what waits for an unreachable store, which is tried once for each age of a batch; beyond it the oldest go
 _MOST_EVENTS_WAITING = 4096
 _MOST_CHARACTERS_WAITING = 8 * 1024 * 1024
-#: between two looks into the provider's own store: each may open files
+#: between two looks into the provider's own store, which may open files: first, and at most; each wait is twice the last
+_FIRST_LOOK_SECONDS = 0.05
 _LOOK_SECONDS = 1.0
 #: of one event; the whole answer is kept with the turn, and whole outputs by the provider
 MAX_EVENT = 32 * 1024
@@ -69,6 +71,7 @@ class Recorder:
         self._said_size = 0
         self._unpinned: ProviderSessionId | None = None
         self._looked_at: float | None = None
+        self._look_after = _FIRST_LOOK_SECONDS
         self.is_fenced = False  #: the lease is lost: nothing can be recorded any more
 
     def add(self, happening: Happening) -> None:
@@ -81,6 +84,7 @@ class Recorder:
                 self._put_text()
         elif isinstance(happening, Named):
             self._unpinned, self._looked_at = happening.session_id, None
+            self._look_after = _FIRST_LOOK_SECONDS
         else:
             self._put_text()
             self._put(*_event(happening))
@@ -95,13 +99,15 @@ class Recorder:
     def tick(self, *, more_to_come: bool = False) -> None:
         """Between lines: write what has waited long enough, and pin the session once it is on disk.
 
-        A call that has begun does not wait: if all of us were killed while it runs, nobody else might know of it.
+        A call that has begun does not wait, nor does its session: if all of us were killed while it runs, nobody
+        else might know of it.
         """
         is_old = self._since > 0 and time.monotonic() - self._since >= _BATCH_SECONDS
         has_begun = bool(self._unwritten_calls) and not more_to_come and not self._is_unreachable
         if is_old or has_begun:
             self._flush()
-        if self._looked_at is None or time.monotonic() - self._looked_at >= _LOOK_SECONDS:
+        is_due = self._looked_at is None or time.monotonic() - self._looked_at >= self._look_after
+        if is_due or has_begun:
             self._pin()
 
     def close(self, patience: float) -> None:
@@ -151,6 +157,7 @@ class Recorder:
         self._looked_at = time.monotonic()
         mark = self._saved(self._unpinned)
         if mark is None:
+            self._look_after = min(2 * self._look_after, _LOOK_SECONDS)
             return
         try:
             self._store.pin(self._lease, self._unpinned, mark)
@@ -180,6 +187,24 @@ class Recorder:
 
     def _is_too_much(self) -> bool:
         return len(self._batch) > _MOST_EVENTS_WAITING or self._size > _MOST_CHARACTERS_WAITING
+
+
+def late_events(found: Sequence[Called | Returned], after: int, at: Instant) -> list[Event]:
+    """What nobody has reported while it happened, numbered behind ``after``: of more than a batch, the newest."""
+    newest: deque[tuple[EventKind, dict[str, Json]]] = deque()
+    size = 0
+    for happening in reversed(found):
+        kind, data = _event(happening)
+        size += _size(data)
+        if len(newest) >= _BATCH_EVENTS or (newest and size > _BATCH_CHARACTERS):
+            break
+        newest.appendleft((kind, data))
+    return [Event(number, kind, data, at) for number, (kind, data) in enumerate(newest, after + 1)]
+
+
+def event_data(happening: Called | Returned) -> dict[str, Json]:
+    """As it is recorded, but for secrets."""
+    return _event(happening)[1]
 
 
 def _first_batch(waiting: list[Event]) -> list[Event]:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from holdfast.domain.decisions import DecisionKind
 from holdfast.domain.pointers import NOTHING_YET, TranscriptMark
 from holdfast.domain.records import record
-from holdfast.domain.turns import Attempt, EventKind, Lease, Orphan, Turn
+from holdfast.domain.turns import Attempt, Event, EventKind, Lease, Orphan, Turn
 from holdfast.engine.hooking import free_lost_delegations
 from holdfast.engine.running.agents import Agent, Agents
 from holdfast.engine.running.log_subject import lease_fields, lines_about
 from holdfast.engine.running.recognition import is_sent_by, recognise
+from holdfast.engine.running.saved_calls import unrecorded_calls
 from holdfast.engine.running.strays import end_strays, marker_of
 from holdfast.errors import Conflict, HoldfastError, NotFound, StoreCorrupt
 from holdfast.processes.owners import Place
@@ -76,6 +77,7 @@ class _Left:
     response: str | None
     transcript: TranscriptMark | None = None  #: of its own session, if that holds the request
     is_answered: bool = False  #: there, to the end
+    calls: Sequence[Event] = ()  #: that stand there, and nobody has reported
 
 
 def _recover(store: Store, agents: Agents, orphan: Orphan, *, owner_is_gone: bool) -> Turn | None:
@@ -98,7 +100,7 @@ def _recover(store: Store, agents: Agents, orphan: Orphan, *, owner_is_gone: boo
     try:
         turn = store.recover(
             orphan, owner_is_gone=owner_is_gone, response=left.response, transcript=left.transcript,
-            answered=left.is_answered,
+            answered=left.is_answered, events=left.calls,
         )  # fmt: skip
     except Conflict:
         return None  # someone else was faster
@@ -121,15 +123,16 @@ def _saved(store: Store, agents: Agents, lease: Lease) -> _Left | None:
     mark = None if path is None else agent.archive.mark(path, native)
     held = () if path is None else recognise(store, agent, path, native)
     own = next((known for known in held if is_sent_by(known, lease)), None)
-    if own is None or mark is None:
+    if path is None or own is None or mark is None:
         return None
     if own is not held[-1]:
         mark = NOTHING_YET  # what stands behind it was not looked at yet
+    calls = unrecorded_calls(store, agent, lease, path, native, own.turn.key)
     if own.turn.complete:
-        return _Left(_kept(own.turn.response), mark, is_answered=True)
+        return _Left(_kept(own.turn.response), mark, is_answered=True, calls=calls)
     # what a resumed session had seen before, its pointer knows
     is_new = attempt.decision.kind is not DecisionKind.RESUME
-    return _Left(_said(store, lease), mark) if is_new else None
+    return _Left(_said(store, lease), mark if is_new else None, calls=calls)
 
 
 def _agent_of(agents: Agents, attempt: Attempt) -> Agent | None:

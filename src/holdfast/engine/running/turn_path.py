@@ -38,6 +38,7 @@ from holdfast.engine.running.launching import Launcher, Place, Ran
 from holdfast.engine.running.log_subject import go_on_about
 from holdfast.engine.running.look import Asked, decide_here, last_directory
 from holdfast.engine.running.outside import adopt_locked, adopt_outside_turns, is_left_by_history
+from holdfast.engine.running.saved_calls import calls_left_by
 from holdfast.engine.running.setting import Audience, Setting
 from holdfast.engine.running.stops import Stops
 from holdfast.engine.running.turn_notices import turn_notice
@@ -49,6 +50,7 @@ from holdfast.errors import (
     InvalidInput,
     LeaseLost,
     NotFound,
+    StoreCorrupt,
     StoreError,
 )
 from holdfast.notifying.sending import notify
@@ -117,6 +119,8 @@ class TurnPath:
                 ran = self._attempt()
                 if ran.ending.refused and self._may_fall_back(ran):
                     ran = self._fall_back(ran)
+                if ran.ending.failure is not None:
+                    self._once_reachable(self._record_saved_calls)
                 result = self._once_reachable(lambda: self._commit(ran))
             except LeaseLost:
                 raise
@@ -349,6 +353,13 @@ class TurnPath:
         self._alive.replace(self._claim.lease)
         go_on_about(self._claim.lease)
         return self._attempt()
+
+    def _record_saved_calls(self) -> None:
+        """An agent that did not come to its end may have made calls that it did not report."""
+        with suppress(InvalidInput, NotFound, StoreCorrupt):  # the turn ends, whatever is known of its calls
+            late = calls_left_by(self._store, self._agent, self._claim.lease)
+            if late:
+                self._store.record_events(self._claim.lease, late)
 
     def _commit(self, ran: Ran) -> RunResult:
         lease, failure, report = self._claim.lease, ran.ending.failure, ran.report

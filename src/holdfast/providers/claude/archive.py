@@ -15,9 +15,10 @@ from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
 from holdfast.domain.usage import Usage
 from holdfast.processes.owners import ON_LINUX, process_start
-from holdfast.providers.claude.stream import total_usage
+from holdfast.providers.claude.stream import calls_in, total_usage
 from holdfast.providers.claude.transcript import SYNTHETIC
 from holdfast.providers.contract import ArchivedTurn
+from holdfast.providers.happenings import Called, Returned
 from holdfast.providers.loose_json import as_amount, as_count, as_list, as_object, as_text, joined_text
 from holdfast.providers.session_files import (
     is_prefix_intact,
@@ -39,6 +40,8 @@ _NOT_A_PROMPT: Final = (_OF_A_COMMAND, "<task-notification>", "[Request interrup
 
 
 class ClaudeArchive:
+    renames_calls = False
+
     def __init__(self, home: Path) -> None:
         self._projects = home / "projects"
         self._processes = home / "sessions"
@@ -64,19 +67,22 @@ class ClaudeArchive:
         The lines are a tree: whoever goes on beside another program, or rewinds, begins a branch. A line
         belongs to the turn of the one that it goes on from, wherever in the file it stands.
         """
-        tree, found = _Tree(), []
-        for place, line in placed_lines(Path(path)):
-            before = tree.add(line)
-            begun = _begin(line)
-            if begun is not None:
-                tree.turns[begun.key] = begun
-                found.append((place, begun))
-            elif (turn := tree.turn_of(before, line)) is not None:
+        tree, places = _Tree(), {}
+        for place, turn, line in _lines_of_turns(Path(path), tree):
+            if line is None:
+                places[turn.key] = place
+            else:
                 turn.add(line)
         live = tree.branch()
-        for place, turn in found:
+        for key, place in places.items():
+            turn = tree.turns[key]
             if turn.counts and (after is None or place >= after.size):
-                yield turn.archived(live=turn.key in live)
+                yield turn.archived(live=key in live)
+
+    def calls(self, path: str, session_id: ProviderSessionId, key: str) -> Iterator[Called | Returned]:
+        for _, turn, line in _lines_of_turns(Path(path), _Tree()):
+            if line is not None and turn.key == key and _is_of_the_agent(line):
+                yield from calls_in(as_object(line.get("message")))
 
     def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
         return mark_file(Path(path), _is_prompt)
@@ -154,6 +160,18 @@ class _Tree:
         return found
 
 
+def _lines_of_turns(path: Path, tree: _Tree) -> Iterator[tuple[int, _Turn, Mapping[str, Json] | None]]:
+    """Each with its place and its turn; None in the place of the line that the turn begins with."""
+    for place, line in placed_lines(path):
+        before = tree.add(line)
+        begun = _begin(line)
+        if begun is not None:
+            tree.turns[begun.key] = begun
+            yield place, begun, None
+        elif (turn := tree.turn_of(before, line)) is not None:
+            yield place, turn, line
+
+
 @dataclass(slots=True)
 class _Turn:
     key: str
@@ -174,9 +192,9 @@ class _Turn:
         return ArchivedTurn(self.key, self.prompt, text or None, self._is_finished, self._calls, live)
 
     def add(self, line: Mapping[str, Json]) -> None:
-        message = as_object(line.get("message"))
-        if line.get("isSidechain") is True or message.get("model") == SYNTHETIC:
+        if not _is_of_the_agent(line):
             return
+        message = as_object(line.get("message"))
         match line.get("type"):
             case "user" if _is_of_command(line):  # which a person gave after the turn
                 pass
@@ -225,6 +243,11 @@ def _is_of_command(line: Mapping[str, Json]) -> bool:
     """What the CLI adds for a command of its own: the summary of /compact, or what was printed."""
     text = joined_text(as_object(line.get("message")).get("content"))
     return line.get("isCompactSummary") is True or text.startswith(_OF_A_COMMAND)
+
+
+def _is_of_the_agent(line: Mapping[str, Json]) -> bool:
+    """Not of a subagent, nor of the CLI itself."""
+    return line.get("isSidechain") is not True and as_object(line.get("message")).get("model") != SYNTHETIC
 
 
 def _ids(message: Mapping[str, Json], kind: str, name: str) -> Iterator[str]:

@@ -64,9 +64,10 @@ class ClaudeStream:
             case "assistant":
                 yield from self._assistant(line)
             case "user":
-                for result in _results(as_object(line.get("message"))):
-                    yield result
-                    yield from self._compared(result)
+                for result in calls_in(as_object(line.get("message"))):
+                    if isinstance(result, Returned):
+                        yield result
+                        yield from self._compared(result)
             case "rate_limit_event":
                 self._limit(as_object(line.get("rate_limit_info")))
             case "result":
@@ -137,8 +138,7 @@ class ClaudeStream:
                 case "text" if not is_subagent:
                     yield self._say(as_text(message.get("id")), as_text(block.get("text")))
                 case "tool_use":
-                    call_id, tool = as_text(block.get("id")), as_text(block.get("name"))
-                    yield Called(call_id, tool, as_object(block.get("input")))
+                    yield _called(block)
 
     def _say(self, message_id: str, text: str) -> Said:
         is_next = self._message not in (None, message_id)
@@ -217,11 +217,19 @@ def total_usage(models: Mapping[str, Json], cost: float) -> Usage:
     return usage
 
 
-def _results(message: Mapping[str, Json]) -> Iterator[Returned]:
+def calls_in(message: Mapping[str, Json]) -> Iterator[Called | Returned]:
+    """The tool calls and the results of tool calls in a message."""
     for block in map(as_object, as_list(message.get("content"))):
-        if block.get("type") == "tool_result":
-            call_id, output = as_text(block.get("tool_use_id")), joined_text(block.get("content"))
-            yield Returned(call_id, output, block.get("is_error") is True)
+        match block.get("type"):
+            case "tool_use":
+                yield _called(block)
+            case "tool_result":
+                call_id, output = as_text(block.get("tool_use_id")), joined_text(block.get("content"))
+                yield Returned(call_id, output, block.get("is_error") is True)
+
+
+def _called(block: Mapping[str, Json]) -> Called:
+    return Called(as_text(block.get("id")), as_text(block.get("name")), as_object(block.get("input")))
 
 
 def _ignores_system_prompt(order: Order) -> bool:

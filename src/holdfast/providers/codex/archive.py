@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,17 +14,35 @@ from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
 from holdfast.domain.usage import Usage
 from holdfast.processes.table import program_that_writes
-from holdfast.providers.codex.stream import total_usage
+from holdfast.providers.codex.stream import called, returned, total_usage
 from holdfast.providers.contract import ArchivedTurn
+from holdfast.providers.happenings import Called, Returned
 from holdfast.providers.loose_json import as_count, as_object, as_text, joined_text
 from holdfast.providers.session_files import is_prefix_intact, mark_file, parse_line, read_lines
 
 _ACTIVE: Final = "sessions/*/*/*"
 _ARCHIVED: Final = "archived_sessions"
 _COMPRESSED: Final = ".zst"
+#: an item as a rollout calls it -> as the stream does
+_ITEMS: Final = {
+    "CommandExecution": "command_execution",
+    "FileChange": "file_change",
+    "McpToolCall": "mcp_tool_call",
+    "WebSearch": "web_search",
+    "CollabAgentToolCall": "collab_tool_call",
+}
+_CALLS: Final = ("function_call", "custom_tool_call")
+_OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
+_COMMAND: Final = "exec_command"
+#: what the stream does not report: neither is a call of its own
+_UNREPORTED: Final = ("update_plan", "write_stdin")
+#: how the output of a command begins that has not ended; its item is completed when it has
+_RUNS_ON: Final = "Process running with session ID"
 
 
 class CodexArchive:
+    renames_calls = True
+
     def __init__(self, home: Path) -> None:
         self._home = home
 
@@ -52,6 +71,16 @@ class CodexArchive:
                 turn.add(event)
         if turn is not None and turn.prompts:
             yield turn.archived
+
+    def calls(self, path: str, session_id: ProviderSessionId, key: str) -> Iterator[Called | Returned]:
+        turn, calls = "", _Calls()
+        for line in self._history(Path(path)):
+            event = _event(line)
+            if event.get("type") == "task_started":
+                turn = as_text(event.get("turn_id"))
+            elif turn == key:
+                calls.add(line)
+        yield from calls.in_order()
 
     def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
         return mark_file(Path(path), _is_prompt)
@@ -142,6 +171,65 @@ class _Turn:
                 self._answers.append(text)
 
 
+@dataclass(slots=True)
+class _Calls:
+    """Each is saved as the model has written it, then with its output, and as an item when it has ended."""
+
+    _called: dict[str, Called] = field(default_factory=dict)
+    _returned: dict[str, Returned] = field(default_factory=dict)
+
+    def add(self, line: Mapping[str, Json]) -> None:
+        event, response = _event(line), _response(line)
+        if event.get("type") == "item_completed":
+            self._item(_as_streamed(as_object(event.get("item"))))
+        elif response.get("type") in _CALLS and response.get("name") not in _UNREPORTED:
+            call = _written(response)
+            self._called.setdefault(call.call_id, call)
+        elif response.get("type") in _OUTPUTS:
+            output = response.get("output")
+            text = joined_text(output) or joined_text(as_object(output).get("content"))
+            if _RUNS_ON not in text:
+                call_id = as_text(response.get("call_id"))
+                self._returned.setdefault(call_id, Returned(call_id, text, is_error=False))
+
+    def in_order(self) -> Iterator[Called | Returned]:
+        for call_id, call in self._called.items():
+            yield call
+            if call_id in self._returned:
+                yield self._returned[call_id]
+
+    def _item(self, item: Mapping[str, Json]) -> None:
+        for call in called(item):
+            before = self._called.get(call.call_id)
+            if before is None or before.tool != call.tool:  # a command may turn out to be a change of files
+                self._called[call.call_id] = call
+        self._returned |= {result.call_id: result for result in returned(item)}
+
+
+def _written(call: Mapping[str, Json]) -> Called:
+    """A call that may not have ended, as far as the model's own words tell."""
+    call_id, name = as_text(call.get("call_id")), as_text(call.get("name"))
+    if call.get("type") == "custom_tool_call":
+        return Called(call_id, name, {"input": as_text(call.get("input"))})
+    arguments = parse_line(as_text(call.get("arguments")).encode("utf-8", "replace")) or {}
+    if name == _COMMAND:
+        return Called(call_id, _ITEMS["CommandExecution"], {"command": as_text(arguments.get("cmd"))})
+    return Called(call_id, name, arguments)
+
+
+def _as_streamed(item: Mapping[str, Json]) -> Mapping[str, Json]:
+    """The same item in the words of the stream."""
+    streamed = {**item, "type": _ITEMS.get(as_text(item.get("type")), "")}
+    match item:
+        case {"command": list(words)}:
+            streamed["command"] = shlex.join(map(as_text, words))
+        case {"changes": dict(changes)}:
+            streamed["changes"] = [
+                {"path": path, "kind": as_object(change).get("type")} for path, change in changes.items()
+            ]
+    return streamed
+
+
 def _is_prompt(line: bytes) -> bool:
     """Only a line that may be one is parsed: a quote within a text has a backslash."""
     if b'"UserMessage"' not in line:
@@ -152,6 +240,10 @@ def _is_prompt(line: bytes) -> bool:
 
 def _event(line: Mapping[str, Json]) -> Mapping[str, Json]:
     return as_object(line.get("payload")) if line.get("type") == "event_msg" else {}
+
+
+def _response(line: Mapping[str, Json]) -> Mapping[str, Json]:
+    return as_object(line.get("payload")) if line.get("type") == "response_item" else {}
 
 
 def _base(line: Mapping[str, Json]) -> Mapping[str, Json]:

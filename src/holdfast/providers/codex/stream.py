@@ -60,14 +60,23 @@ class CodexStream:
                 yield Noted(as_text(item.get("message")))
             case _:
                 yield from self._call(item)
-                yield from _return(item)
+                yield from returned(item)
 
     def _call(self, item: Mapping[str, Json]) -> Iterator[Happening]:
         """Some items appear only when they are over."""
-        kind, call_id = as_text(item.get("type")), as_text(item.get("id"))
-        if kind in _TOOLS and call_id not in self._called:
-            self._called.add(call_id)
-            yield Called(call_id, kind, {name: item[name] for name in _TOOLS[kind] if name in item})
+        for call in called(item):
+            if call.call_id not in self._called:
+                self._called.add(call.call_id)
+                yield call
+
+
+def called(item: Mapping[str, Json]) -> Iterator[Called]:
+    """What an item has called, if it runs something."""
+    kind = as_text(item.get("type"))
+    if kind in _TOOLS:
+        yield Called(
+            as_text(item.get("id")), kind, {name: item[name] for name in _TOOLS[kind] if name in item}
+        )
 
 
 def _failure(message: str) -> Ended:
@@ -85,7 +94,8 @@ def _is_answer_of_a_service(message: str) -> bool:
     return isinstance(answer, dict) and ("error" in answer or "detail" in answer)
 
 
-def _return(item: Mapping[str, Json]) -> Iterator[Happening]:
+def returned(item: Mapping[str, Json]) -> Iterator[Returned]:
+    """What such an item has given out, once it is completed."""
     if as_text(item.get("type")) in _TOOLS:
         is_error = item.get("status") in _FAILED or item.get("error") is not None
         yield Returned(as_text(item.get("id")), _output(item), is_error)

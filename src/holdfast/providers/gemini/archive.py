@@ -19,6 +19,7 @@ from holdfast.domain.redaction import Json
 from holdfast.domain.usage import Usage
 from holdfast.processes.table import command_lines, program_that_writes
 from holdfast.providers.contract import ArchivedTurn
+from holdfast.providers.happenings import Called, Returned
 from holdfast.providers.loose_json import as_list, as_object, as_text, joined_text
 from holdfast.providers.probing import home_folder
 from holdfast.providers.session_files import read_lines
@@ -38,6 +39,8 @@ def gemini_home(environ: Mapping[str, str]) -> Path:
 
 
 class GeminiArchive:
+    renames_calls = False
+
     def __init__(self, home: Path) -> None:
         self._home = home
         self._projects = home / "tmp"
@@ -62,10 +65,16 @@ class GeminiArchive:
     def turns(
         self, path: str, session_id: ProviderSessionId, after: TranscriptMark | None = None
     ) -> Iterator[ArchivedTurn]:
-        yield from islice(_turns(Path(path)), 0 if after is None else after.size, None)
+        turns = (turn.archived for turn in _turns(Path(path)))
+        yield from islice(turns, 0 if after is None else after.size, None)
+
+    def calls(self, path: str, session_id: ProviderSessionId, key: str) -> Iterator[Called | Returned]:
+        for turn in _turns(Path(path)):
+            if turn.key == key:
+                yield from turn.called
 
     def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
-        return mark_turns(path, _turns(Path(path)))
+        return mark_turns(path, (turn.archived for turn in _turns(Path(path))))
 
     def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
         return None
@@ -79,7 +88,7 @@ class GeminiArchive:
         return program_that_writes(path)
 
     def is_intact(self, recorded: TranscriptMark, session_id: ProviderSessionId) -> bool | NotObservable:
-        return are_turns_intact(recorded, _turns(Path(recorded.path)))
+        return are_turns_intact(recorded, (turn.archived for turn in _turns(Path(recorded.path))))
 
 
 @dataclass(slots=True)
@@ -88,32 +97,40 @@ class _Turn:
     prompt: str
     _said: str = ""
     _is_answered: bool = False
-    _calls: dict[str, bool] = field(default_factory=dict)
+    _calls: dict[str, Mapping[str, Json]] = field(default_factory=dict)
 
     @property
     def archived(self) -> ArchivedTurn:
-        return ArchivedTurn(self.key, self.prompt, self._said or None, self._is_answered, self._calls)
+        calls = {call_id: bool(call.get("result")) for call_id, call in self._calls.items()}
+        return ArchivedTurn(self.key, self.prompt, self._said or None, self._is_answered, calls)
+
+    @property
+    def called(self) -> Iterator[Called | Returned]:
+        for call_id, call in self._calls.items():
+            yield Called(call_id, as_text(call.get("name")), as_object(call.get("args")))
+            if call.get("result"):
+                yield Returned(call_id, as_text(call.get("resultDisplay")), call.get("status") != "success")
 
     def add(self, message: Mapping[str, Json]) -> None:
         """A message that calls tools is not the answer; it is saved with them when they have ended."""
         called = list(map(as_object, as_list(message.get("toolCalls"))))
-        self._calls |= {as_text(call.get("id")): bool(call.get("result")) for call in called}
+        self._calls |= {as_text(call.get("id")): call for call in called}
         self._said = joined_text(message.get("content"))
         self._is_answered = self._said != "" and not called
 
 
-def _turns(path: Path) -> Iterator[ArchivedTurn]:
+def _turns(path: Path) -> Iterator[_Turn]:
     turn: _Turn | None = None
     for key, message in _replay(path).items():
         prompt = _prompt(message)
         if prompt:
             if turn is not None:
-                yield turn.archived
+                yield turn
             turn = _Turn(key, prompt)
         elif turn is not None and message.get("type") == "gemini":
             turn.add(message)
     if turn is not None:
-        yield turn.archived
+        yield turn
 
 
 def _replay(path: Path) -> dict[str, Mapping[str, Json]]:

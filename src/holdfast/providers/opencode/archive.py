@@ -10,7 +10,7 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import groupby, islice
 from pathlib import Path
 from typing import Final
@@ -24,17 +24,20 @@ from holdfast.domain.redaction import Json
 from holdfast.domain.usage import Usage
 from holdfast.processes.table import command_lines
 from holdfast.providers.contract import ArchivedTurn
+from holdfast.providers.happenings import Called, Returned
 from holdfast.providers.loose_json import as_object, as_text
-from holdfast.providers.opencode.stream import ANSWERED
+from holdfast.providers.opencode.stream import ANSWERED, PENDING, tool_use
 from holdfast.providers.probing import home_folder
 from holdfast.providers.turn_marks import are_turns_intact, mark_turns
 
 _BUSY_SECONDS = 2.0
 _SESSION: Final = "SELECT revert, directory FROM session WHERE id = ?"
-#: text stands in parts of its own; the condition only saves reading what tools returned
+#: text stands in parts of its own, and so do tool calls, which are read only if they are wanted
 _MESSAGES: Final = """
     SELECT m.id, m.data, p.data FROM message m
-    LEFT JOIN part p ON p.message_id = m.id AND instr(p.data, '"type":"text"') > 0
+    LEFT JOIN part p ON p.message_id = m.id AND (
+        instr(p.data, '"type":"text"') > 0
+        OR (? AND instr(p.data, '"type":"tool"') > 0))
     WHERE m.session_id = ? ORDER BY m.time_created, m.id, p.id
 """
 #: a damaged database, or an id that is no text
@@ -50,6 +53,8 @@ def opencode_home(environ: Mapping[str, str]) -> Path:
 
 
 class OpencodeArchive:
+    renames_calls = False
+
     def __init__(self, home: Path) -> None:
         self._database = home / "opencode.db"
 
@@ -67,13 +72,21 @@ class OpencodeArchive:
         self, path: str, session_id: ProviderSessionId, after: TranscriptMark | None = None
     ) -> Iterator[ArchivedTurn]:
         try:
-            yield from islice(_turns(_messages(path, session_id)), 0 if after is None else after.size, None)
+            yield from islice(_archived(path, session_id), 0 if after is None else after.size, None)
+        except _UNREADABLE:
+            return
+
+    def calls(self, path: str, session_id: ProviderSessionId, key: str) -> Iterator[Called | Returned]:
+        try:
+            for turn in _turns(_messages(path, session_id, with_calls=True)):
+                if turn.key == key:
+                    yield from turn.calls
         except _UNREADABLE:
             return
 
     def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
         try:
-            return mark_turns(path, _turns(_messages(path, session_id)))
+            return mark_turns(path, _archived(path, session_id))
         except _UNREADABLE:
             return None
 
@@ -91,7 +104,7 @@ class OpencodeArchive:
 
     def is_intact(self, recorded: TranscriptMark, session_id: ProviderSessionId) -> bool | NotObservable:
         try:
-            return are_turns_intact(recorded, _turns(_messages(recorded.path, session_id)))
+            return are_turns_intact(recorded, _archived(recorded.path, session_id))
         except _UNREADABLE:
             return False
 
@@ -101,6 +114,7 @@ class _Message:
     id: str
     data: Mapping[str, Json]
     text: str  #: without what opencode added itself
+    calls: tuple[Mapping[str, Json], ...] = ()  #: its parts that are tool calls
 
     @property
     def role(self) -> str:
@@ -126,6 +140,7 @@ class _Turn:
     key: str
     prompt: str
     is_answered: bool = False
+    calls: list[Called | Returned] = field(default_factory=list)
     _said: str = ""
 
     @property
@@ -134,24 +149,31 @@ class _Turn:
 
     def add(self, message: _Message) -> None:
         """What was said before a tool ran is no answer, nor is a summary of the context."""
+        for part in message.calls:
+            if as_object(part.get("state")).get("status") != PENDING:
+                self.calls += tool_use(part)
         if message.data.get("summary") is not True:
             self._said, self.is_answered = message.text, message.is_answer
 
 
-def _turns(messages: Iterable[_Message]) -> Iterator[ArchivedTurn]:
+def _archived(path: str, session_id: ProviderSessionId) -> Iterator[ArchivedTurn]:
+    return (turn.archived for turn in _turns(_messages(path, session_id)))
+
+
+def _turns(messages: Iterable[_Message]) -> Iterator[_Turn]:
     """Two writers at once may have mixed their messages: an answer names the prompt that it is for."""
     waiting: dict[str, _Turn] = {}
     continued: dict[str, str] = {}  #: opencode's own prompt, after it compacted the context -> the turn
     for message in messages:
         if message.is_prompt:
             while waiting and (first := next(iter(waiting.values()))).is_answered:
-                yield waiting.pop(first.key).archived
+                yield waiting.pop(first.key)
             waiting[message.id] = _Turn(message.id, message.text)
         elif message.role == "user" and waiting:
             continued[message.id] = next(reversed(waiting))
         elif (turn := waiting.get(continued.get(message.answers, message.answers))) is not None:
             turn.add(message)
-    yield from (turn.archived for turn in waiting.values())
+    yield from waiting.values()
 
 
 def _open(path: str) -> sqlite3.Connection:
@@ -163,18 +185,20 @@ def _open(path: str) -> sqlite3.Connection:
     return database
 
 
-def _messages(path: str, session_id: ProviderSessionId) -> Iterator[_Message]:
+def _messages(path: str, session_id: ProviderSessionId, *, with_calls: bool = False) -> Iterator[_Message]:
     """In order, up to where the session was undone: the next prompt deletes the rest."""
     with closing(_open(path)) as database:
         session = database.execute(_SESSION, (session_id,)).fetchone()
         if session is None:
             raise sqlite3.DataError(f"no session {session_id}")
         undone = as_text(_parse(session[0]).get("messageID"))
-        rows = database.execute(_MESSAGES, (session_id,))
+        rows = database.execute(_MESSAGES, (with_calls, session_id))
         for (message_id, data), group in groupby(rows, key=lambda row: row[:2]):
             if message_id == undone:
                 return
-            yield _Message(message_id, _parse(data), _text(_parse(part) for _, _, part in group))
+            parts = [_parse(part) for _, _, part in group]
+            calls = tuple(part for part in parts if part.get("type") == "tool")
+            yield _Message(message_id, _parse(data), _text(parts), calls)
 
 
 def _text(parts: Iterable[Mapping[str, Json]]) -> str:

@@ -17,6 +17,8 @@ from holdfast.providers.said_text import SaidText
 GOES_ON: Final = ("tool-calls", "unknown", "")
 #: how it ends when the turn is answered
 ANSWERED: Final = ("stop", "length")
+PENDING: Final = "pending"  #: a call that the model has not written to its end
+RUNNING: Final = "running"
 _DONE: Final = (None, 0)  #: exit codes of a command that did not fail
 
 
@@ -40,7 +42,7 @@ class OpencodeStream:
             case "text" if part.get("synthetic") is not True:  # else its own words to the model
                 yield self._say(as_text(part.get("messageID")), as_text(part.get("text")))
             case "tool_use":
-                yield from _tool(part)
+                yield from tool_use(part)
             case "step_finish":
                 yield from self._finish(part)
             case "error":
@@ -69,10 +71,12 @@ class OpencodeStream:
             yield Ended(ok=False, error=f"the model's answer ended with {reason}", code=reason)
 
 
-def _tool(part: Mapping[str, Json]) -> Iterator[Happening]:
-    """It is printed once, when the tool has ended."""
+def tool_use(part: Mapping[str, Json]) -> Iterator[Called | Returned]:
+    """It is printed once, when the tool has ended. The session has it before."""
     call_id, state = as_text(part.get("callID")), as_object(part.get("state"))
     yield Called(call_id, as_text(part.get("tool")), as_object(state.get("input")))
+    if state.get("status") == RUNNING:
+        return
     is_done = state.get("status") == "completed" and as_object(state.get("metadata")).get("exit") in _DONE
     yield Returned(call_id, as_text(state.get("output")) or as_text(state.get("error")), is_error=not is_done)
 

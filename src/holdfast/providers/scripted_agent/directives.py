@@ -112,8 +112,7 @@ def _tool(rest: str, turn: Turn) -> None:
 def _carry_out(call: ToolCall, turn: Turn) -> None:
     refused = turn.refusal(call)
     output, is_error = _use(call.name, call.input, turn.profile) if refused is None else (refused, True)
-    turn.emit({"type": "tool_result", "id": call.id, "output": output, "is_error": is_error})
-    turn.output = output
+    turn.report(call, output, is_error=is_error)
 
 
 def _output(_: str, turn: Turn) -> None:
@@ -240,6 +239,7 @@ DIRECTIVES = {
         Directive(
             "TOOL name json", 'shell {"command": ...} and write {"path": ..., "text": ...} are real', _tool
         ),
+        Directive("LATE_CALLS", "saves each tool call, and reports it when it has ended", _from_the_start),
         Directive("OUTPUT", "answers with what the last tool gave out", _output),
         Directive("SLEEP seconds", "waits", _sleep),
         Directive("HANG", "waits for ever", _hang),

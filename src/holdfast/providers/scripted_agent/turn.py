@@ -81,6 +81,7 @@ class Turn:
         self.output = ""  #: of the last tool
         self.window: tuple[int, int] | None = None
         self.has_end = True
+        self.calls_are_late = False  #: saved at once, reported when they have ended
         self._prompt = prompt
         self._key = str(uuid.uuid4())
         self._remembered = session.size
@@ -90,6 +91,7 @@ class Turn:
     def run(self, steps: Sequence[Step]) -> None:
         names = {step.name for step in steps}
         save = "NO_SAVE" not in names
+        self.calls_are_late = "LATE_CALLS" in names
         self._name(str(uuid.uuid4()) if "OTHER_ID" in names else self.session.id)
         # before anything is done: a turn that dies half-way is remembered as asked
         self.session.add({"type": "user", "id": self._key, "text": self._prompt}, save=save)
@@ -107,9 +109,18 @@ class Turn:
         return None if self.profile.gate is None else refusal(self.profile.gate, self.session, call)
 
     def announce(self, call: ToolCall) -> None:
-        if self.profile.gate is not None:
+        if self.profile.gate is not None or self.calls_are_late:
             announce(self.session, call)
-        self.emit({"type": "tool_call", **call._asdict()})
+        if not self.calls_are_late:
+            self.emit({"type": "tool_call", **call._asdict()})
+
+    def report(self, call: ToolCall, output: str, *, is_error: bool) -> None:
+        result = {"id": call.id, "output": output, "is_error": is_error}
+        if self.calls_are_late:
+            self.session.add({"type": "result", "text": "", **result}, save=True)
+            self.emit({"type": "tool_call", **call._asdict()})
+        self.emit({"type": "tool_result", **result})
+        self.output = output
 
     def _finish(self, steps: Sequence[Step], *, save: bool) -> None:
         try:

@@ -5,6 +5,7 @@ Each is one transaction that leaves the record, the pointer, the counters and th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -26,6 +27,7 @@ from holdfast.domain.turns import (
     AttemptCause,
     AttemptStatus,
     Claim,
+    Event,
     Lease,
     Orphan,
     Turn,
@@ -40,6 +42,7 @@ from holdfast.store.sql import (
     attempts,
     claims,
     codec,
+    event_rows,
     heads,
     history,
     leases,
@@ -383,7 +386,7 @@ def put_back(s: Scope, lease: Lease, not_before: Instant | None, because: Failur
     return turns.get(s, lease.conversation_id, lease.seq)
 
 
-def recover(
+def recover(  # noqa: PLR0913 - what is known about the end, by keyword
     s: Scope,
     orphan: Orphan,
     *,
@@ -391,6 +394,7 @@ def recover(
     response: str | None,
     transcript: TranscriptMark | None,
     answered: bool,
+    events: Sequence[Event],
 ) -> Turn:
     """End an attempt that nobody runs any more; its turn runs again unless it was answered, or a person started it."""
     lease = orphan.lease
@@ -398,6 +402,8 @@ def recover(
     is_held = expires_at is not None and not replace(lease, expires_at=expires_at).is_over(s.now)
     if fence != lease.fence or expires_at is None or (is_held and not owner_is_gone):
         raise Conflict(f"turn {lease.seq} of {lease.session_id} is no orphan any more", seq=lease.seq)
+    if events:
+        event_rows.add(s, lease, events)
     turn = turns.get(s, lease.conversation_id, lease.seq)
     if answered and not turn.cancel_requested and turn.dropped is None:
         return _answered(s, lease, response, transcript)
