@@ -6,6 +6,7 @@ import pytest
 
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
+from holdfast.domain.redaction import Json
 from holdfast.domain.turns import Event, EventKind, Lease
 from holdfast.domain.usage import Usage, UsageReport
 from holdfast.engine.running import recorder as recording
@@ -14,6 +15,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
+from holdfast.store.wire import check_json
 from holdfast.testing import mishaps, steps
 from holdfast.testing.clock import NOON, ManualClock
 
@@ -251,3 +253,18 @@ def test_of_more_late_events_than_a_server_takes_the_newest_are_kept() -> None:
     assert late[-1].data["call_id"] == "19"
     assert all(len(str(event.data)) < 2 * MAX_EVENT for event in late)
     assert len(late_events([Called(str(number), "shell", {}) for number in range(1000)], 0, NOON)) == 256
+
+
+@pytest.mark.parametrize("odd", ["a\x00b", "a\ud800b"])
+def test_what_an_agent_says_is_recorded_as_a_server_takes_it(desk: Desk, odd: str) -> None:
+    nested: Json = {"deep": [odd, {odd: float("inf")}]}
+    desk.add(Said(odd), Called(odd, odd, {odd: odd, "nested": nested, "plain": {"x": [1]}}))
+    desk.add(Returned(odd, odd, is_error=False), Noted(odd), Ended(ok=False, error=odd, code=odd))
+
+    events = list(desk.recorder._batch)
+
+    assert len(events) == 5
+    for event in events:
+        check_json(dict(event.data), event.kind)
+    assert events[1].data["call_id"] == events[2].data["call_id"]
+    assert events[1].data["arguments"]["plain"] == {"x": [1]}  # type: ignore[index, call-overload]

@@ -12,9 +12,10 @@ from holdfast.clock import Clock, Instant
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
+from holdfast.domain.text import clean_text
 from holdfast.domain.turns import Event, EventKind, Lease
 from holdfast.domain.usage import UsageReport
-from holdfast.errors import OUTAGES, Conflict, LeaseLost
+from holdfast.errors import OUTAGES, Conflict, InvalidInput, LeaseLost
 from holdfast.providers.happenings import (
     Called,
     Deferred,
@@ -28,6 +29,7 @@ from holdfast.providers.happenings import (
     Ungated,
 )
 from holdfast.store.contract import Store
+from holdfast.store.wire import check_json
 
 log = logging.getLogger("holdfast")
 
@@ -172,7 +174,7 @@ class Recorder:
 
     def _put_text(self) -> None:
         if self._said:
-            text, self._said, self._said_size = "".join(self._said), [], 0
+            text, self._said, self._said_size = clean_text("".join(self._said)), [], 0
             for start in range(0, len(text), MAX_EVENT):
                 self._put(EventKind.TEXT, {"text": text[start : start + MAX_EVENT]})
 
@@ -225,19 +227,28 @@ def _event(
 ) -> tuple[EventKind, dict[str, Json]]:
     match happening:
         case Called(call_id, tool, arguments):
-            shown = {name: _bounded(value) for name, value in arguments.items()}
-            called: dict[str, Json] = {"call_id": call_id, "tool": tool, "arguments": shown}
-            return EventKind.TOOL_CALL, called | _cut_mark(shown != dict(arguments))
+            shown = {_short(name): _bounded(value) for name, value in arguments.items()}
+            called: dict[str, Json] = {
+                "call_id": _short(call_id),
+                "tool": _short(tool),
+                "arguments": shown,
+            }
+            return EventKind.TOOL_CALL, called | _cut_mark(*shown.values())
         case Returned(call_id, output, is_error):
             kept = _short(output)
-            returned: dict[str, Json] = {"call_id": call_id, "output": kept, "is_error": is_error}
-            return EventKind.TOOL_RESULT, returned | _cut_mark(kept != output)
+            returned: dict[str, Json] = {
+                "call_id": _short(call_id),
+                "output": kept,
+                "is_error": is_error,
+            }
+            return EventKind.TOOL_RESULT, returned | _cut_mark(kept)
         case Spent(usage):
             return EventKind.USAGE, _usage(usage)
         case Noted(text):
             return EventKind.NOTICE, {"text": _short(text)}
         case Deferred(call_id, tool, _):
-            return EventKind.NOTICE, {"text": f"{tool} waits for approval", "call_id": call_id}
+            text = _short(f"{tool} waits for approval")
+            return EventKind.NOTICE, {"text": text, "call_id": _short(call_id)}
         case Ungated(why):
             return EventKind.NOTICE, {"text": _short(why)}
         case Ended(ok, _, error, status, code):
@@ -245,7 +256,7 @@ def _event(
                 "text": "the agent ended its turn" if ok else _short(error) or "the agent reported a failure",
                 "ok": ok,
                 "status": status,
-                "code": code,
+                "code": _short(code),
             }
 
 
@@ -262,17 +273,23 @@ def _usage(report: UsageReport) -> dict[str, Json]:
     }
 
 
-def _cut_mark(is_cut: bool) -> dict[str, Json]:
+def _cut_mark(*kept: Json) -> dict[str, Json]:
+    """With its sign of the cut, a text that was cut is longer than one that was not can be."""
+    is_cut = any(isinstance(value, str) and len(value) > MAX_EVENT for value in kept)
     return {"is_cut": True} if is_cut else {}
 
 
 def _bounded(value: Json) -> Json:
-    """What is too large inside is told as its text."""
+    """What is too large inside, or what a server would refuse, is told as its text."""
     if isinstance(value, str):
         return _short(value)
     text = json.dumps(value, ensure_ascii=False)
-    return value if len(text) <= MAX_EVENT else _short(text)
+    try:
+        return check_json(value, "arguments") if len(text) <= MAX_EVENT else _short(text)
+    except InvalidInput:
+        return _short(text)
 
 
 def _short(text: str) -> str:
+    text = clean_text(text)
     return text if len(text) <= MAX_EVENT else text[:MAX_EVENT] + _CUT
