@@ -376,6 +376,8 @@ def _explicit_id(case: Case) -> Verdict:
     if isinstance(session, ProviderSession) and session.owner is not None:
         told = belongs_to(session.owner, is_closed=session.owner_is_closed)
         return _failed(case, Reason.EXPLICIT_ID, told, Outcome.REFUSE)
+    if isinstance(session, ProviderSession) and session.is_elsewhere:
+        return _failed(case, Reason.EXPLICIT_ID, "it belongs to another workspace", Outcome.REFUSE)
     if case.facts.named_exists is True:
         return _failed(
             case,

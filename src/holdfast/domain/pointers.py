@@ -105,6 +105,7 @@ class ProviderSession:
     held_by: str | None = None  #: the session whose live lease is writing to it
     owner: str | None = None  #: another session that has run in it; only looked for where an id was asked for
     owner_is_closed: bool = False
+    is_elsewhere: bool = False  #: it belongs to another workspace; looked for together with ``owner``
 
 
 @record

@@ -319,8 +319,10 @@ class Store(Protocol):
 
         LeaseLost, also if the lease had expired and its provider session has another writer since.
         Conflict for a decision stronger than the claim's, for an id other than the one that was asked
-        for, for a fork with the id of its source, for anything but a resume to act on an answer, and for
-        rights that are wider than those that the turn asked for, or else those that were recorded.
+        for, for a fork with the id of its source, for an id that another session or another workspace has
+        used, for anything but a resume to act on an answer, for another directory than the turn asked for, or
+        else than was recorded on this runtime, and for rights that are wider than those that the turn asked
+        for, or else those that were recorded.
         """
         ...
 
@@ -335,7 +337,8 @@ class Store(Protocol):
 
         A resumed one has seen the turn only if its transcript has another turn.
 
-        Conflict if the attempt runs another one, or is a fork of this one. After the lease is lost only an empty slot of the
+        Conflict if the attempt runs another one, is a fork of this one, or if another session or another workspace
+        has used this one. After the lease is lost only an empty slot of the
         session's newest attempt is filled, and no pointer moves; LeaseLost otherwise.
         """
         ...
@@ -372,7 +375,9 @@ class Store(Protocol):
         A provider session that its provider did not save is retired. Another id after a failed resume
         is a rejection: the session that was asked for answers for it, and no pointer moves. A resumed
         session has seen the turn if it answered, or if its transcript has another turn; else what it had seen.
-        The id of its source is none of a fork's own; a source in which a fork was answered is retired.
+        The id of its source is none of a fork's own; a source in which a fork was answered is retired. An id that
+        another session or another workspace has used is not recorded; what was answered there counts, and the next
+        turn starts fresh.
 
         ``waiting`` takes an approval: the attempt is deferred, which does not count as a try, nobody holds
         the turn, the pointer moves as if it had answered, and the session is in phase ``approval``; one that
@@ -530,7 +535,8 @@ class Store(Protocol):
     def pointers(self, session_id: str) -> tuple[Pointer, ...]: ...
 
     def set_pointer(self, pointer: Pointer, counted: Usage | None = None, *, unowned: bool = False) -> None:
-        """Written whole. Refused if the id is retired, InvalidInput if it is empty.
+        """Written whole. Refused if the id is retired, InvalidInput if it is empty, Conflict if another workspace
+        has used it.
 
         With ``unowned``, Refused also if the provider session belongs to another session: see ``owner_of``.
         The runtime, if any, must be registered. ``counted`` are the cumulative figures at which the provider

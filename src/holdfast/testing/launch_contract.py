@@ -168,6 +168,67 @@ class LaunchContract:
         with refused(store, Conflict):
             store.launch(claimed.lease, Launch(claimed.decision, provider_session_id=a_provider_session_id()))
 
+    def test_a_turn_runs_in_the_directory_that_was_asked_for(self, store: Store) -> None:
+        session = begin(store)
+        enqueue(store, session, "here", request=TurnRequest(work_dir="/srv/infra"))
+        claimed = claim(store, session)
+
+        with refused(store, Conflict):
+            store.launch(claimed.lease, Launch(claimed.decision, work_dir="/etc"))
+        store.launch(claimed.lease, Launch(claimed.decision, work_dir="/srv/infra"))
+        with refused(store, Conflict):
+            store.launch(claimed.lease, Launch(claimed.decision, work_dir="/etc"))
+
+    def test_a_turn_that_asks_for_none_runs_where_its_session_ran_on_this_runtime(self, store: Store) -> None:
+        session = begin(store)
+        run(store, session)
+        enqueue(store, session, "go on", request=TurnRequest(force_fresh=True))
+        claimed = claim(store, session)
+
+        with refused(store, Conflict):
+            store.launch(claimed.lease, Launch(claimed.decision, work_dir="/etc"))
+        store.launch(claimed.lease, Launch(claimed.decision, work_dir="/srv/infra"))
+
+    def test_a_directory_that_nobody_asked_for_or_recorded_here_is_the_workers_choice(
+        self, store: Store
+    ) -> None:
+        first, moved = begin(store), begin(store)
+        enqueue(store, first, "anywhere", request=TurnRequest())
+        run(store, moved)
+        enqueue(store, moved, "on another machine", request=TurnRequest())
+        for claimed in (claim(store, first), claim(store, moved, a_runtime(machine="another"))):
+            store.launch(claimed.lease, Launch(claimed.decision, work_dir="/srv/mine"))
+
+            attempt = store.newest_attempt(claimed.turn.session_id)
+            assert attempt is not None
+            assert attempt.work_dir == "/srv/mine"
+
+    def test_no_turn_gets_into_a_provider_session_of_another_session(self, store: Store) -> None:
+        other, session = begin(store), begin(store)
+        run(store, other)
+        native = pointer_of(store, other).provider_session_id
+        enqueue(store, session, "into it")
+        claimed = claim(store, session)
+
+        with refused(store, Conflict):
+            store.launch(claimed.lease, Launch(claimed.decision, provider_session_id=native))
+        store.launch(claimed.lease, Launch(claimed.decision, provider_session_id=NAMED))
+        answered = store.finish_turn(claimed.lease, done("all the same", provider_session_id=native))
+
+        assert answered.response == "all the same"
+        assert store.pointer(session.id, "claude") is None
+        assert [attempt.session_id for attempt in store.attempts_in("claude", native)] == [other.id]
+
+    def test_no_turn_is_pinned_to_a_provider_session_of_another_session(self, store: Store) -> None:
+        other, session = begin(store), begin(store)
+        run(store, other)
+        enqueue(store, session, "into it")
+        claimed = claim(store, session)
+        store.launch(claimed.lease, Launch(claimed.decision))
+
+        with refused(store, Conflict):
+            store.pin(claimed.lease, pointer_of(store, other).provider_session_id)
+
 
 class ExplainContract:
     """``explain``."""

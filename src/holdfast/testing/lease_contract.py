@@ -313,7 +313,7 @@ class LeaseContract:
 
     def test_a_launched_turn_runs_and_its_attempt_knows_the_process(self, store: Store) -> None:
         session = begin(store)
-        turn = enqueue(store, session, "go")
+        turn = enqueue(store, session, "go", request=TurnRequest())
         lease = claim(store, session).lease
         minted = a_provider_session_id()
 

@@ -19,7 +19,7 @@ from holdfast.domain.sessions import Session, SessionFilter, SessionPage, Sessio
 from holdfast.domain.sightings import Sighting
 from holdfast.domain.statistics import Statistics
 from holdfast.domain.tokens import NewToken
-from holdfast.domain.turns import Launch, Lease, Orphan, TurnRequest
+from holdfast.domain.turns import Launch, Lease, Orphan, Refusal, TurnRequest
 from holdfast.domain.usage import NO_USAGE, UsageGroup
 from holdfast.errors import Conflict, LeaseLost, NotFound
 from holdfast.store.contract import Store
@@ -40,7 +40,8 @@ from holdfast.testing.builders import (
     done,
 )
 from holdfast.testing.clock import ManualClock
-from holdfast.testing.steps import begin, claim, enqueue, run, snapshot
+from holdfast.testing.mishaps import decide, resumed_id
+from holdfast.testing.steps import begin, claim, enqueue, refused, run, snapshot
 from holdfast.testing.token_contract import a_token
 
 MakeStore = Callable[..., Store]
@@ -247,7 +248,7 @@ class WorkspaceContract:
             each.enqueue_turn(session.id, a_turn(key="once"))
             claimed = each.claim_turn(a_claim(key="my-claim"))
             assert claimed is not None
-            each.finish_turn(claimed.lease, done(provider_session_id=ProviderSessionId("the-same")))
+            each.finish_turn(claimed.lease, done(provider_session_id=None))
         assert snapshot(store, random_ids=False) == snapshot(ours, random_ids=False)
         ours.remove_session(new.id)
         assert store.find_session("infra") == new.id
@@ -255,12 +256,63 @@ class WorkspaceContract:
     def test_a_provider_session_is_held_and_retired_in_its_workspace_alone(
         self, store: Store, make_store: MakeStore, theirs: Theirs
     ) -> None:
-        ours = make_store(workspace="ours")
-        store.retire(theirs.id, "claude", theirs.provider_session_id, "gone")
+        ours, unused = make_store(workspace="ours"), a_provider_session_id()
+        store.retire(theirs.id, "claude", unused, "gone")
         ours.register_runtime(a_runtime())
-        pointer = a_pointer(begin(ours).id, provider_session_id=theirs.provider_session_id)
+        pointer = a_pointer(begin(ours).id, provider_session_id=unused)
         ours.set_pointer(pointer)
         assert ours.pointer(pointer.session_id, "claude") == pointer
+
+    def test_nobody_gets_into_a_provider_session_of_another_workspace(
+        self, make_store: MakeStore, theirs: Theirs
+    ) -> None:
+        ours, native = make_store(workspace="ours"), theirs.provider_session_id
+        session = begin(ours)
+        enqueue(ours, session, "into it")
+        lease = claim(ours, session).lease
+        fresh = Launch(Fresh(Reason.NO_POINTER, ()))
+
+        with refused(ours, Conflict) as refusal:
+            ours.launch(lease, replace(fresh, provider_session_id=native))
+        assert theirs.id not in str(refusal.value)
+        ours.launch(lease, fresh)
+        with refused(ours, Conflict):
+            ours.pin(lease, native)
+        with refused(ours, Conflict):
+            ours.set_pointer(a_pointer(session.id, provider_session_id=native))
+        with refused(ours, Conflict):
+            ours.set_pointer(a_pointer(session.id, provider_session_id=native, fork_seq=1))
+        answered = ours.finish_turn(lease, done("all the same", provider_session_id=native))
+
+        assert answered.response == "all the same"
+        assert ours.pointer(session.id, "claude") is None
+        assert not ours.attempts_in("claude", native)
+        enqueue(ours, session, "and again")
+        assert isinstance(claim(ours, session).decision, Fresh)
+
+    def test_a_session_of_another_workspace_is_not_asked_for_by_its_id(
+        self, make_store: MakeStore, theirs: Theirs
+    ) -> None:
+        ours = make_store(workspace="ours")
+        asked = a_turn(request=TurnRequest(provider_session_id=theirs.provider_session_id))
+
+        refusal = ours.start_turn(begin(ours).id, asked, a_claim())
+
+        assert isinstance(refusal, Refusal)
+        assert refusal.decision.reason is Reason.EXPLICIT_ID
+        assert theirs.id not in str(refusal)
+
+    def test_what_another_workspace_has_removed_may_be_used(
+        self, store: Store, make_store: MakeStore
+    ) -> None:
+        gone, ours, native = begin(store), make_store(workspace="ours"), a_provider_session_id()
+        run(store, gone, provider_session_id=native)
+        store.remove_session(gone.id)
+        session = begin(ours)
+
+        run(ours, session, provider_session_id=native)
+
+        assert resumed_id(decide(ours, session)) == native
 
     def test_what_was_watched_is_seen_in_its_workspace_alone(
         self, store: Store, make_store: MakeStore, theirs: Theirs

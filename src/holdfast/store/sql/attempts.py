@@ -9,7 +9,7 @@ from holdfast.domain.conversations import Conversation, SeenTurns
 from holdfast.domain.decisions import Decision, DecisionKind, Fork, Fresh, Reason, Resume, decision_kind
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import AttemptId, ProviderSessionId, make_attempt_id
-from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, TranscriptMark
+from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, TranscriptMark, choose_pointer
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.text import clean_text
 from holdfast.domain.turns import (
@@ -264,10 +264,14 @@ def launch(s: Scope, lease: Lease, launched: Launch) -> None:
         raise missing(lease)
     attempt, decision = read_attempt(s, row[1:]), launched.decision
     _refuse_stronger(attempt, decision)
-    _refuse_wider(attempt, codec.decode_request(row[0]), launched.rights)
+    request = codec.decode_request(row[0])
+    _refuse_wider(attempt, request, launched.rights)
+    _refuse_elsewhere(s, attempt, request, launched.work_dir)
     if attempt.cause is AttemptCause.APPROVAL:
         _act_on_answer(s, attempt, decision)
     chosen = _chosen_id(launched)
+    if chosen is not None and chosen != attempt.provider_session_id:
+        provider_sessions.refuse_owned(s, attempt.provider, chosen, lease.session_id)
     resumed = decision.provider_session_id if isinstance(decision, Resume) else None
     forked_from = decision.provider_session_id if isinstance(decision, Fork) else None
     s.run(
@@ -337,6 +341,19 @@ def _refuse_wider(attempt: Attempt, request: TurnRequest, rights: Rights | None)
         raise Conflict(f"turn {attempt.seq} was not put in with the rights that it is launched with")
 
 
+def _refuse_elsewhere(s: Scope, attempt: Attempt, request: TurnRequest, work_dir: str | None) -> None:
+    """A turn runs in the directory that was asked for, or else recorded, on the runtime that recorded it."""
+    if work_dir is None or attempt.work_dir in (None, work_dir):
+        return
+    if request.work_dir is None and attempt.runtime_id is not None:
+        stored = pointers.get(s, attempt.session_id, attempt.provider)
+        newest = newest_pointer(s, attempt.session_id, attempt.provider, attempt.fence)
+        known = choose_pointer(stored, newest, attempt.runtime_id)
+        if known is None or known.runtime_id != attempt.runtime_id:
+            return
+    raise Conflict(f"turn {attempt.seq} runs in {attempt.work_dir}, not in {work_dir}", work_dir=work_dir)
+
+
 def _chosen_id(launched: Launch) -> ProviderSessionId | None:
     """The id that the new provider session gets from us; one that was asked for is never replaced."""
     decision, given = launched.decision, launched.provider_session_id
@@ -377,6 +394,8 @@ def pin(
         latest = newest(s, lease.session_id)
         if known or latest is None or latest.fence != lease.fence:
             raise LeaseLost(lease.session_id, lease.seq, lease.fence)
+    if not known:
+        provider_sessions.refuse_owned(s, attempt.provider, provider_session_id, lease.session_id)
     s.run(
         PIN, id=lease.conversation_id, seq=lease.seq, number=lease.attempt,
         provider_session_id=provider_session_id, transcript=codec.encode_transcript(transcript),

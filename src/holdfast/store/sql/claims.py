@@ -314,9 +314,12 @@ def judge(s: Scope, at: Position, runtime: Runtime | None, pointer: Pointer | No
     target = wanted or (pointer.provider_session_id if pointer else None)
     state = provider_sessions.state(s, turn.provider, target, besides=session.id) if target else None
     if state is not None and wanted is not None:
-        owner = provider_sessions.owner_of(s, turn.provider, wanted, session.id)
-        closed = owner is not None and sessions.is_closed(s, owner)
-        state = replace(state, owner=owner, owner_is_closed=closed)
+        owner = provider_sessions.find_owner(s, turn.provider, wanted, session.id)
+        if owner is not None and owner.is_elsewhere:
+            state = replace(state, is_elsewhere=True)
+        elif owner is not None:
+            closed = sessions.is_closed(s, owner.session_id)
+            state = replace(state, owner=owner.session_id, owner_is_closed=closed)
     facts = Facts(
         native_resume=s.policy.resume.native_resume_for(session.agent, turn.provider),
         capabilities=runtime.capabilities if runtime else NOT_OBSERVABLE,

@@ -119,7 +119,8 @@ def finish(s: Scope, lease: Lease, end: TurnEnd, *, by_its_worker: bool = True) 
         leases.keep_late(s, lease, "finish", _evidence(end))
         return Late(lease)
     turn = turns.read_turn(s, row[_ATTEMPT_WIDTH:-1])
-    end = _unless_cancelled(turn, _outside_its_source(s, attempt, _about_the_resumed(attempt, end)))
+    end = _outside_its_source(s, attempt, _about_the_resumed(attempt, end))
+    end = _unless_cancelled(turn, _in_no_others(s, attempt, end))
     own = attempt.provider_session_id if end.status is TurnStatus.DONE else attempts.begun_id(attempt, turn)
     attempt = replace(
         attempt,
@@ -184,6 +185,18 @@ def _outside_its_source(s: Scope, attempt: Attempt, end: TurnEnd) -> TurnEnd:
         return end
     pointers.retire(s, attempt.session_id, attempt.provider, source, "forked_in_place")
     return replace(end, resumable=False)
+
+
+def _in_no_others(s: Scope, attempt: Attempt, end: TurnEnd) -> TurnEnd:
+    """A provider session of another session is not this one's, whatever was answered there: nothing points to it."""
+    reported = end.provider_session_id
+    if not reported or reported == attempt.provider_session_id:
+        return end
+    if provider_sessions.find_owner(s, attempt.provider, reported, attempt.session_id) is None:
+        return end
+    usage = UsageReport(provider_settling.used_of(end.usage, NO_USAGE))
+    resumable = end.resumable and not provider_settling.has_spoken(end)
+    return replace(end, provider_session_id=None, transcript=None, usage=usage, resumable=resumable)
 
 
 def _evidence(end: TurnEnd) -> dict[str, Json]:

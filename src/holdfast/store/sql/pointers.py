@@ -115,6 +115,11 @@ def adopt(s: Scope, pointer: Pointer, counted: Usage | None = None, *, unowned: 
     sessions.require_open(s, pointer.session_id)
     if pointer.runtime_id is not None:
         runtimes.get(s, pointer.runtime_id)
+    stored = s.one(GET, session_id=pointer.session_id, provider=pointer.provider)
+    if stored is None or _IDENTITY.column(stored, "provider_session_id") != pointer.provider_session_id:
+        provider_sessions.refuse_owned(
+            s, pointer.provider, pointer.provider_session_id, pointer.session_id, elsewhere_only=True
+        )
     # known first, which locks it: it cannot be retired, or become another one's, behind our back
     provider_sessions.know(s, pointer.provider, pointer.provider_session_id, pointer.session_id)
     provider_sessions.refuse_retired(s, pointer.provider, pointer.provider_session_id)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from holdfast.domain.ids import SessionId
 from holdfast.domain.pointers import ProviderSession, ProviderSessionTotals
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.turns import LONGEST_LEASE, Attempt, Lease
 from holdfast.domain.usage import NO_USAGE, Usage
-from holdfast.errors import Refused
+from holdfast.errors import Conflict, Refused
 from holdfast.store.driver import Row
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.shapes import Shape, read_instant
@@ -21,16 +23,6 @@ WHERE p.workspace = :ws AND p.provider = :provider AND p.id = :id"""
 LOCK = """
 SELECT holder_session_id, holder_fence, retired_at FROM provider_sessions
 WHERE workspace = :ws AND provider = :provider AND id = :id FOR UPDATE"""
-# whoever has saved something there, or goes on there; a fork only reads its source
-OWNERS = """
-SELECT session_id FROM (
-    SELECT session_id, started_at AS at FROM attempts INDEXED BY attempts_by_provider_session
-    WHERE workspace = :ws AND provider_session_id = :id AND provider = :provider
-        AND (status IN ('done', 'deferred') OR transcript IS NOT NULL)
-    UNION ALL
-    SELECT session_id, updated_at FROM pointers INDEXED BY pointers_to_provider_sessions
-    WHERE workspace = :ws AND provider_session_id = :id AND provider = :provider AND fork_seq IS NULL
-) AS owners ORDER BY at DESC LIMIT 1000"""
 LIVES = f"""
 SELECT 1 FROM sessions
 WHERE workspace = :ws AND id = :session_id AND fence = :fence AND lease_expires_at > :now
@@ -82,6 +74,15 @@ FROM pointers a JOIN provider_sessions p
     ON p.workspace = a.workspace AND p.provider = a.provider AND p.id = a.provider_session_id
 WHERE a.workspace = :ws AND a.session_id = :session_id AND a.fork_seq IS NULL
 ORDER BY first_seen_at, id"""
+# of this workspace, attempts of the same kind as ``Attempt.is_saved``; the pointer of a fork names its source's
+OWNERS = """
+SELECT workspace, session_id, started_at AS since FROM attempts INDEXED BY attempts_by_provider_session
+WHERE provider_session_id = :id AND provider = :provider
+    AND (workspace <> :ws OR status IN ('done', 'deferred') OR transcript IS NOT NULL)
+UNION ALL
+SELECT workspace, session_id, updated_at FROM pointers INDEXED BY pointers_to_provider_sessions
+WHERE provider_session_id = :id AND provider = :provider AND fork_seq IS NULL
+ORDER BY since DESC LIMIT 1000"""
 
 _STATE = Shape("provider_sessions", "errors, failed_resumes, retired_reason, id", "retired_reason id")
 _ACCOUNT = Shape(
@@ -98,6 +99,13 @@ _TOTALS = Shape(
 )
 
 
+class Owner(NamedTuple):
+    """A session that has used a provider session; one of another workspace is never named."""
+
+    session_id: str
+    is_elsewhere: bool
+
+
 def state(s: Scope, provider: str, provider_session_id: str, besides: str | None = None) -> ProviderSession:
     """``besides``: a holder that is not another one."""
     row = s.one(STATE, provider=provider, id=provider_session_id, now=s.now)
@@ -111,7 +119,8 @@ def owner_of(
     s: Scope, provider: str, provider_session_id: str, besides: str | None = None
 ) -> SessionId | None:
     """See ``Store.owner_of``."""
-    owners = [SessionId(str(owner)) for (owner,) in s.all(OWNERS, provider=provider, id=provider_session_id)]
+    rows = s.all(OWNERS, provider=provider, id=provider_session_id)
+    owners = [SessionId(str(owner)) for workspace, owner, _ in rows if workspace == s.ws]
     return None if besides in owners else next(iter(owners), None)
 
 
@@ -119,6 +128,29 @@ def refuse_retired(s: Scope, provider: str, provider_session_id: str) -> None:
     retired = state(s, provider, provider_session_id).retired
     if retired is not None:
         raise Refused("retired", f"{provider_session_id} was retired: {retired}")
+
+
+def find_owner(s: Scope, provider: str, provider_session_id: str, besides: str) -> Owner | None:
+    """The session that has used it last, of whatever workspace, unless ``besides`` has used it, too."""
+    rows = s.all(OWNERS, provider=provider, id=provider_session_id)
+    if (s.ws, besides) in {(workspace, session_id) for workspace, session_id, _ in rows}:
+        return None
+    found = [Owner(session_id, workspace != s.ws) for workspace, session_id, _ in rows]
+    return next((owner for owner in found if owner.is_elsewhere), next(iter(found), None))
+
+
+def refuse_owned(
+    s: Scope, provider: str, provider_session_id: str, besides: str, *, elsewhere_only: bool = False
+) -> None:
+    """Conflict if another session has used it; with ``elsewhere_only``, only a session of another workspace counts."""
+    owner = find_owner(s, provider, provider_session_id, besides)
+    if owner is None or (elsewhere_only and not owner.is_elsewhere):
+        return
+    whose = "another workspace" if owner.is_elsewhere else f"session {owner.session_id}"
+    raise Conflict(
+        f"{provider} session {provider_session_id} belongs to {whose}",
+        provider_session_id=provider_session_id,
+    )
 
 
 def take(
