@@ -467,6 +467,10 @@ def test_a_worker_launches_with_the_rights_that_were_asked_for(make_fleet: Calla
 # --- agents -----------------------------------------------------------------------------------------------------
 
 
+#: not that of the sessions of others
+PROJECT = "/srv/agents"
+
+
 class Agent:
     """Of a session that has delegated to another one, while a worker runs it."""
 
@@ -478,8 +482,9 @@ class Agent:
         assert claim is not None
         self.lease = claim.lease
         minted = ProviderSessionId(f"native-{self.own.id}")
-        self.full.launch(self.lease, Launch(Fresh(Reason.NO_POINTER, ()), provider_session_id=minted))
-        self.delegation = a_delegation(id=f"toolu-{self.own.id}", provider_session_id=minted)
+        fresh = Fresh(Reason.NO_POINTER, ())
+        self.full.launch(self.lease, Launch(fresh, provider_session_id=minted, work_dir=f"{PROJECT}/src"))
+        self.delegation = a_delegation(id=f"toolu-{self.own.id}", provider_session_id=minted, project=PROJECT)
         below = self.full.delegate(self.delegation).session
         assert below is not None
         self.below = below.id
@@ -506,8 +511,8 @@ def agent(served: Served, book: SqlStore) -> Agent:
 def test_an_agent_does_nothing_to_the_sessions_of_others(agent: Agent, verb: str) -> None:
     before = dump(agent.full)
     with agent.store() as store:
-        if verb in ("now", "free_sessions", "open_delegations"):
-            CALLS[verb](store, agent.fleet.theirs)
+        if verb in ("now", "free_sessions"):
+            assert not CALLS[verb](store, agent.fleet.theirs) or verb == "now"
         elif verb == "ask_delegation":
             with pytest.raises(Forbidden):
                 store.ask_delegation(
@@ -541,11 +546,73 @@ def test_an_agent_reports_on_its_own_session_and_on_what_it_delegated(agent: Age
         own = agent.delegation.provider_session_id
         assert own is not None
         store.observe_session(Sighting(provider="claude", id=own, at=store.now()))
-        another = a_delegation(id="toolu-more", agent="tester", provider_session_id=own)
-        assert store.delegate(another).session is not None
+        another = {"agent": "tester", "provider_session_id": own, "project": PROJECT}
+        made = store.delegate(a_delegation(id="toolu-more", **another)).session
+        assert made is not None
+        again = store.delegate(a_delegation(id="toolu-more", told=made.id, **another)).session
+        assert again is not None
+        assert store.open_delegations("tester", PROJECT)[0].session_id == again.id == made.id
         theirs = agent.full.create_session(a_session(kind=SessionKind.CONVERSATION))
         with pytest.raises(Forbidden):
-            store.delegate(a_delegation(id="toolu-x", provider_session_id=own, told=theirs.id))
+            store.delegate(a_delegation(told=theirs.id, **another))
+
+
+def a_paused(agent: Agent, project: str, **changes: Any) -> str:
+    """A session that another agent has worked in, and that may go on."""
+    other = a_delegation(provider_session_id="another", project=project, **changes)
+    made = agent.full.delegate(other).session
+    assert made is not None
+    agent.full.update_session(made.id, SessionUpdate(phase=Phase.INVESTIGATING, metadata={"found": "it"}))
+    agent.full.lose_delegations("another")
+    return made.id
+
+
+def test_an_agent_takes_up_what_is_free_in_its_own_project_alone(agent: Agent) -> None:
+    own = agent.delegation.provider_session_id
+    here, elsewhere = a_paused(agent, PROJECT), a_paused(agent, "/srv/secret")
+    with agent.store() as store:
+        assert [free.session.id for free in store.free_sessions()] == [here]
+        assert store.ask_delegation(Question(id="q", agent="terraform-architect", project=PROJECT)).resumed
+        for call in (
+            lambda: store.ask_delegation(
+                Question(id="r", agent="terraform-architect", project="/srv/secret")
+            ),
+            lambda: store.open_delegations("terraform-architect", "/srv/secret"),
+            store.open_delegations,
+            lambda: store.welcome("claude", str(own), "/srv/secret"),
+            lambda: store.delegate(a_delegation(provider_session_id=own, project="/srv/secret")),
+            lambda: store.delegate(a_delegation(provider_session_id=own, project=PROJECT, told=elsewhere)),
+            lambda: store.get_session(elsewhere),
+            lambda: store.get_session(here),
+        ):
+            with pytest.raises(Forbidden):
+                call()
+        taken = store.delegate(a_delegation(provider_session_id=own, project=PROJECT, told=here)).session
+        assert taken is not None
+        assert store.get_session(here).id == taken.id
+
+
+def test_an_agent_gets_nothing_of_a_session_that_another_one_works_in(agent: Agent) -> None:
+    own = agent.delegation.provider_session_id
+    other = a_delegation(id="toolu-other", agent="tester", provider_session_id="another", project=PROJECT)
+    held = agent.full.delegate(other).session
+    assert held is not None
+    done = DelegationOutcome.COMPLETED
+    with agent.store() as store:
+        late = a_delegation(provider_session_id=own, project=PROJECT, told=held.id)
+        assert store.delegate(late).session is not None, "recorded as lost"
+        for call in (
+            lambda: store.get_session(held.id),
+            lambda: store.update_session(held.id, SessionUpdate(metadata={"found": "nothing"})),
+            lambda: store.end_delegation(DelegationEnd(session_id=held.id, outcome=done)),
+        ):
+            with pytest.raises(Forbidden):
+                call()
+        assert store.end_delegation(DelegationEnd(id=other.id, provider_session_id=own, outcome=done)) is None
+        store.end_delegation(DelegationEnd(id=other.id, session_id=agent.below, outcome=done))
+    session = agent.full.get_session(held.id)
+    assert (session.phase, dict(session.metadata)) == (Phase.INITIALIZING, {})
+    assert [open_.id for open_ in agent.full.open_delegations("tester", PROJECT)] == [other.id]
 
 
 def test_an_agents_hooks_are_answered_over_http_about_its_own_session(agent: Agent) -> None:

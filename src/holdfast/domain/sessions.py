@@ -86,6 +86,7 @@ class Session:
     summary: str | None
     parent_session_id: SessionId | None
     usage: Usage = NO_USAGE
+    project: str | None = None  #: of a delegated one: the directory of the work
 
     @property
     def is_delegated(self) -> bool:

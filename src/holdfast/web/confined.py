@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, cast
+from pathlib import PurePath
+from typing import Any, Final, cast
 
-from holdfast.domain.delegations import DelegationEnd, NewDelegation, Question
+from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, NewDelegation, Question
 from holdfast.domain.sightings import Sighting
 from holdfast.domain.tokens import Role
 from holdfast.engine.holdfast import Holdfast
@@ -13,6 +14,8 @@ from holdfast.errors import Forbidden, NotFound
 from holdfast.store.contract import Store
 from holdfast.store.verbs import verbs
 from holdfast.web.access import Caller, may
+
+_NOT_TAKEN: Final = (DelegationOutcome.LOST, DelegationOutcome.ASKED)
 
 
 def confined(caller: Caller, holdfast: Holdfast) -> Holdfast:
@@ -39,14 +42,7 @@ class Confined:
         def checked(*args: Any, **kwargs: Any) -> Any:
             given = verb.signature.bind(None, *args, **kwargs).arguments
             self._check(name, given)
-            answer = call(*args, **kwargs)
-            if name == "find_session":
-                self._require(answer)
-            elif name == "get_approval":
-                self._require(answer.session_id)
-            elif name == "find_approval":
-                self._require(self._store.get_approval(answer).session_id)
-            return answer
+            return self._check_answer(name, call(*args, **kwargs))
 
         return checked
 
@@ -72,15 +68,36 @@ class Confined:
                 raise _elsewhere()
         if "provider_session_id" in given:
             self._require_own(given["provider_session_id"])
+        if "project" in given or name == "open_delegations":
+            self._require_project(given.get("project"))
         for value in given.values():
             self._check_record(value)
+
+    def _check_answer(self, name: str, answer: Any) -> Any:
+        match name:
+            case "find_session":
+                self._require(answer)
+            case "get_approval":
+                self._require(answer.session_id)
+            case "find_approval":
+                self._require(self._store.get_approval(answer).session_id)
+            case "free_sessions":
+                return tuple(free for free in answer if free.project in self._own_projects())
+            case "delegate" | "ask_delegation" if answer.session is not None:
+                self._require_delegable(answer.session.id)  # of an id that somebody else has used before
+        return answer
 
     def _check_record(self, value: object) -> None:
         match value:
             case NewDelegation():
                 self._require_own(value.provider_session_id)
+                self._require_project(value.project)
                 self._require_delegable(value.told)
-            case DelegationEnd(session_id=str() as session_id) | Question(session_id=str() as session_id):
+            case Question():
+                self._require_project(value.project)
+                if value.session_id is not None:
+                    self._require(value.session_id)
+            case DelegationEnd(session_id=str() as session_id):
                 self._require(session_id)
             case DelegationEnd():
                 self._require_own(value.provider_session_id)
@@ -92,8 +109,10 @@ class Confined:
     def _require(self, session_id: str | None) -> None:
         if session_id == self._session_id:
             return
-        by = {held.provider_session_id for held in self._store.delegations(session_id or "")}
-        if not by & self._own_ids():
+        known = self._store.delegations(session_id or "")
+        # the newest one that took the session: whoever only asked for it, or lost it, does not have it
+        newest = next((one for one in known if one.outcome not in _NOT_TAKEN), None)
+        if newest is None or newest.provider_session_id not in self._own_ids():
             raise _elsewhere()
 
     def _require_own(self, provider_session_id: str | None) -> None:
@@ -101,12 +120,31 @@ class Confined:
             raise _elsewhere()
 
     def _require_delegable(self, session_id: str | None) -> None:
-        """One that a delegation might have taken, or begins."""
+        """One that a delegation of this project might have taken, or begins."""
+        if session_id is None:
+            return
         try:
-            if session_id is not None and not self._store.get_session(session_id).is_delegated:
-                raise _elsewhere()
+            session = self._store.get_session(session_id)
         except NotFound:
             return
+        if not session.is_delegated or session.project not in self._own_projects():
+            self._require(session_id)
+
+    def _require_project(self, project: str | None) -> None:
+        if project not in self._own_projects():
+            raise _elsewhere()
+
+    def _own_projects(self) -> set[str]:
+        """Its session's project; and the directory that it runs in, or one around it: where its hooks find a repository."""
+        session, attempt = (
+            self._store.get_session(self._session_id),
+            self._store.newest_attempt(self._session_id),
+        )
+        known = set() if session.project is None else {session.project}
+        if attempt is not None and attempt.work_dir is not None:
+            runs_in = PurePath(attempt.work_dir)
+            known |= {str(runs_in), *map(str, runs_in.parents)}
+        return known
 
     def _own_ids(self) -> set[str | None]:
         """Of the provider: by these its hooks say who they are."""

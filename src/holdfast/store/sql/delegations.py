@@ -370,10 +370,16 @@ def _newest_approval(s: Scope, session_id: str) -> DelegatedApproval | None:
 
 def _find(s: Scope, given: DelegationEnd) -> Row | None:
     if given.id is not None:
-        return s.one(GET, id=given.id)
+        row = s.one(GET, id=given.id)
+        return row if row is not None and _fits(row, given) else None
     if given.session_id is not None:
         return s.one(OPEN_OF_SESSION, session_id=given.session_id)
     return _find_only(s, given)
+
+
+def _fits(row: Row, given: DelegationEnd) -> bool:
+    """What is said besides the id is true of it."""
+    return given.session_id in (None, row[1]) and given.provider_session_id in (None, row[6])
 
 
 def _find_only(s: Scope, given: DelegationEnd) -> Row | None:

@@ -89,5 +89,5 @@ def _changed(s: Scope, current: Session, change: SessionUpdate, metadata: Metada
         current.provider, phase, ready, metadata, errors, error,
         current.created_at, s.now, s.now if phase.is_final else None,
         current.summary if change.summary is None else redact_text(change.summary),
-        current.parent_session_id, current.usage,
+        current.parent_session_id, current.usage, current.project,
     )  # fmt: skip

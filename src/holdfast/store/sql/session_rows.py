@@ -21,10 +21,12 @@ from holdfast.store.sql.shapes import (
 
 COLUMNS = """id, conversation_id, agent, kind, purpose, name, provider, phase, resume_ready, metadata,
     error_count, last_error, last_error_at, created_at, updated_at, finalized_at, summary,
-    parent_session_id, input_tokens, cached_input_tokens, output_tokens, cost_usd"""
+    parent_session_id, input_tokens, cached_input_tokens, output_tokens, cost_usd, project"""
 
 SHAPE = Shape(
-    "sessions", COLUMNS, "name provider last_error last_error_at finalized_at summary parent_session_id"
+    "sessions",
+    COLUMNS,
+    "name provider last_error last_error_at finalized_at summary parent_session_id project",
 )
 _KINDS = {kind.value: kind for kind in SessionKind}
 _PHASES = {phase.value: phase for phase in Phase}
@@ -37,7 +39,7 @@ def read_session(row: Row, where: str) -> Session:
     (
         session_id, conversation_id, agent, kind, purpose, name, provider, phase, resume_ready, metadata,
         error_count, last_error, last_error_at, created_at, updated_at, finalized_at, summary, parent_id,
-        input_tokens, cached_input_tokens, output_tokens, cost_usd,
+        input_tokens, cached_input_tokens, output_tokens, cost_usd, project,
     ) = row  # fmt: skip
     try:
         SHAPE.check(row)
@@ -49,6 +51,7 @@ def read_session(row: Row, where: str) -> Session:
             session_id, conversation_id, agent, _KINDS[kind], purpose, name, provider, _PHASES[phase],
             read_flag(resume_ready), read_metadata(metadata), error_count, error, read_instant(created_at),
             read_instant(updated_at), read_optional_instant(finalized_at), summary, parent_id, usage,
+            project,
         )  # fmt: skip
     except MISREAD as exc:
         raise UnreadableSession(where, str(session_id), problem_of(exc)) from exc

@@ -128,7 +128,7 @@ def insert(
         return _already_there(s, new, conversation_id)
     return Session(
         new.id, conversation_id, new.agent, new.kind, purpose, new.name, new.provider, phase,
-        ready, read_metadata(metadata), 0, None, s.now, s.now, None, None, parent,
+        ready, read_metadata(metadata), 0, None, s.now, s.now, None, None, parent, project=new.project,
     )  # fmt: skip
 
 
