@@ -43,7 +43,7 @@ from holdfast.store.verbs import verbs
 from holdfast.testing.builders import a_delegation, a_runtime, a_session, an_answer, an_approval
 from holdfast.testing.clock import ManualClock
 from holdfast.testing.workspace_contract import VERBS, Theirs, begin_theirs, nothing
-from holdfast.web.access import ANYONE
+from holdfast.web.access import ANYONE, CHECKED
 from holdfast.web.app import create_app
 from holdfast.web.callers import Callers
 from holdfast.web.rates import Rates
@@ -153,7 +153,7 @@ CALLS: dict[str, Callable[[Store, Theirs], object]] = {
 }
 OPEN_TO_ALL = {"healthz"}
 #: what these roles may do with these verbs depends on what they are called with; see below
-BY_ITS_ARGUMENTS = {(Role.WORKER, "record_turn"), (Role.WORKER, "set_pointer")}
+BY_ITS_ARGUMENTS = {(Role.WORKER, verb) for verb in CHECKED}
 
 
 class Route(NamedTuple):
@@ -448,6 +448,41 @@ def test_a_worker_moves_a_pointer_onward_in_the_session_that_it_names_and_nowher
         assert fleet.full.pointers(fleet.theirs.id) == (pointer,)
         store.set_pointer(onward)
     assert fleet.full.pointers(fleet.theirs.id) == (onward,)
+
+
+@pytest.mark.parametrize("over", ["store", "resource"])
+def test_a_worker_closes_no_session_and_changes_only_what_is_being_worked_on(
+    make_fleet: Callable[[], Fleet], over: str
+) -> None:
+    fleet = make_fleet()
+    theirs, token = fleet.theirs, bearer(fleet.token(Role.WORKER, fleet.room))
+    with as_worker(fleet) as store:
+
+        def update(session_id: str, change: dict[str, Any]) -> int:
+            call = ("PATCH", f"/v1/sessions/{session_id}", change)
+            if over == "store":
+                call = ("POST", "/v1/store/update_session", {"session_id": session_id, "change": change})
+            method, path, body = call
+            return ask(fleet.served.url, method, path, token, body=json.dumps(body))[0]
+
+        before = dump(fleet.full)
+        for session_id in (theirs.id, theirs.held.id, theirs.free.id):
+            for phase in ("completed", "failed", "abandoned"):
+                assert update(session_id, {"phase": phase}) == 403
+        for change in ({"phase": "planning"}, {"metadata": {"found": "nothing"}}, {"error": "no"}):
+            assert update(theirs.free.id, change) == 403
+        with pytest.raises(Forbidden, match="no worker is at work on"):
+            store.request_approval(theirs.free.id, an_approval())
+        stopped = {"agent_id": theirs.free.id, "exit_code": 0}
+        with pytest.raises(Forbidden, match="no worker is at work on"):
+            store.end_delegation(
+                DelegationEnd(session_id=theirs.free.id, outcome=DelegationOutcome.COMPLETED)
+            )
+        ask(fleet.served.url, "POST", "/v1/hooks/subagent-stop", token, body=json.dumps(stopped))
+        assert dump(fleet.full) == before
+
+        for session_id in (theirs.id, theirs.held.id):
+            assert update(session_id, {"phase": "planning"}) == 200
 
 
 def test_a_worker_launches_with_the_rights_that_were_asked_for(make_fleet: Callable[[], Fleet]) -> None:

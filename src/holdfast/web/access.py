@@ -14,7 +14,9 @@ from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from holdfast.domain.approvals import Answer
+from holdfast.domain.delegations import DelegationEnd
 from holdfast.domain.pointers import Pointer
+from holdfast.domain.sessions import SessionUpdate
 from holdfast.domain.tokens import Role
 from holdfast.domain.turns import NewTurn
 from holdfast.errors import Forbidden
@@ -195,29 +197,52 @@ def check_caller(request: Request, verb: str) -> None:
         raise Forbidden(f"a token of the role {caller.role} does not do {verb[:40]}", role=caller.role.value)
 
 
-def check_call(caller: Caller, store: Store, verb: str, arguments: Mapping[str, Any]) -> None:
-    """What a verb is called with may amount to another verb: then the caller must be one who may do that."""
-    if caller.role is not Role.WORKER:
+#: what a worker may do, but not with any arguments
+CHECKED: Final = frozenset(
+    {"end_delegation", "record_turn", "request_approval", "set_pointer", "update_session"}
+)
+
+
+def check_work(store: Store, verb: str, arguments: Mapping[str, Any]) -> None:
+    """What a worker calls a verb with may amount to another verb, which workers do not have."""
+    match verb:
+        case "record_turn":
+            asked: NewTurn = arguments["new"]
+            # how a turn was run is for those who put turns in; what was said belongs to a turn that is being run
+            if asked != NewTurn(asked.prompt, asked.provider, key=asked.key):
+                raise _not_a_workers("say how a turn is to be run")
+            _require_at_work(store, arguments["session_id"])
+        case "set_pointer":
+            _check_moved(store, arguments["pointer"])
+        case "update_session":
+            change: SessionUpdate = arguments["change"]
+            if change.phase is not None and change.phase.is_final:
+                raise _not_a_workers("close a session")
+            _require_at_work(store, arguments["session_id"], delegated=True)
+        case "request_approval":
+            _require_at_work(store, arguments["session_id"], delegated=True)
+        case "end_delegation":
+            end: DelegationEnd = arguments["end"]
+            # by its own id even a session is closed that was never delegated
+            if end.id is None and end.session_id is not None:
+                _require_at_work(store, end.session_id, delegated=True)
+
+
+def _check_moved(store: Store, moved: Pointer) -> None:
+    known = store.pointer(moved.session_id, moved.provider)
+    onward = known and replace(
+        known, seen=moved.seen, transcript=moved.transcript, updated_at=moved.updated_at
+    )
+    if moved != onward:
+        raise _not_a_workers("point to another session, directory or right")
+    _require_at_work(store, moved.session_id)
+
+
+def _require_at_work(store: Store, session_id: str, *, delegated: bool = False) -> None:
+    """``delegated``: or someone has delegated to it, and not heard of its end."""
+    if store.holder(session_id) is not None:
         return
-    if verb == "record_turn":
-        asked: NewTurn = arguments["new"]
-        # how a turn was run is for those who put turns in; what was said belongs to a turn that is being run
-        if asked != NewTurn(asked.prompt, asked.provider, key=asked.key):
-            raise _not_a_workers("say how a turn is to be run")
-        _require_at_work(store, arguments["session_id"])
-    if verb == "set_pointer":
-        moved: Pointer = arguments["pointer"]
-        known = store.pointer(moved.session_id, moved.provider)
-        onward = known and replace(
-            known, seen=moved.seen, transcript=moved.transcript, updated_at=moved.updated_at
-        )
-        if moved != onward:
-            raise _not_a_workers("point to another session, directory or right")
-        _require_at_work(store, moved.session_id)
-
-
-def _require_at_work(store: Store, session_id: str) -> None:
-    if store.holder(session_id) is None:
+    if not delegated or all(held.ended_at is not None for held in store.delegations(session_id)):
         raise _not_a_workers(f"change {session_id}, which no worker is at work on")
 
 

@@ -1,4 +1,4 @@
-"""Owns what the token of an agent that is running opens: its own session, and the delegations below it."""
+"""Owns the sessions that a token is limited to: an agent's own and what it delegated; for a worker, those at work."""
 
 from __future__ import annotations
 
@@ -13,16 +13,37 @@ from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import Forbidden, NotFound
 from holdfast.store.contract import Store
 from holdfast.store.verbs import verbs
-from holdfast.web.access import Caller, may
+from holdfast.web.access import CHECKED, Caller, check_work, may
 
 _NOT_TAKEN: Final = (DelegationOutcome.LOST, DelegationOutcome.ASKED)
 
 
 def confined(caller: Caller, holdfast: Holdfast) -> Holdfast:
-    """As it is to anyone but an agent."""
+    """As it is to anyone but an agent or a worker."""
+    if caller.role is Role.WORKER:
+        return Holdfast(cast(Store, Working(holdfast.store)), holdfast.policy)
     if caller.role is not Role.AGENT or caller.session_id is None:
         return holdfast
     return Holdfast(cast(Store, Confined(holdfast.store, caller.session_id)), holdfast.policy)
+
+
+class Working:
+    """A store of which the verbs in ``CHECKED`` are looked at before they are called."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        call: Callable[..., Any] = getattr(self._store, name)
+        if name not in CHECKED:
+            return call
+
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            given = verbs()[name].signature.bind(None, *args, **kwargs).arguments
+            check_work(self._store, name, given)
+            return call(*args, **kwargs)
+
+        return checked
 
 
 class Confined:

@@ -20,8 +20,8 @@ from holdfast.store.http_store import KEY_HEADER
 from holdfast.store.sql import parts
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.verbs import HAPPENS_AGAIN, Verb, verbs
-from holdfast.web.access import caller_of, check_call, check_caller
-from holdfast.web.confined import Confined, confined
+from holdfast.web.access import caller_of, check_caller
+from holdfast.web.confined import Confined, Working, confined
 from holdfast.web.keys import once
 from holdfast.web.limits import check_arguments
 from holdfast.web.problems import ANSWERS
@@ -124,13 +124,12 @@ def _answer(verb: Verb, store: Store, body: bytes, request: Request) -> str | _L
     arguments = verb.decode_call(_read(verb, body))
     check_arguments(store, verb.name, arguments)
     caller = caller_of(request)
-    check_call(caller, store, verb.name, arguments)
     arguments = {
         name: caller.sign(value) if isinstance(value, Answer) else value for name, value in arguments.items()
     }
     request.state.about = about(arguments, None)
     try:
-        if verb.name in parts.VERBS and isinstance(store, SqlStore | Confined):
+        if verb.name in parts.VERBS and isinstance(store, SqlStore | Confined | Working):
             pieces = _pieces(verb, store.in_parts(verb.name, arguments))
             first, second = next(pieces), next(pieces, None)
             return "".join(first) if second is None else _Long(deque((first, second)), pieces)
