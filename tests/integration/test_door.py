@@ -244,7 +244,7 @@ class Visits:
                 assert message["status"] == 200 or b"retry-after" in sent
                 self.answered.append((str(caller), message["status"]))
 
-        method = "POST" if body else "GET"
+        method = "POST" if body or path.startswith("/v1/store/") else "GET"
         await self.door({"type": "http", "method": method, "path": path, "headers": headers}, receive, send)
 
 
@@ -340,7 +340,21 @@ def test_bodies_of_one_caller_are_kept_up_to_a_limit_together(monkeypatch: pytes
     assert (answered.count(("1", 200)), answered.count(("1", 429)), answered.count(("2", 200))) == (5, 3, 1)
 
 
-@pytest.mark.parametrize("path", ["/v1/store/history", "/v1/sessions/x/history", "/v1/sessions/x/turns"])
+@pytest.mark.parametrize(
+    "path",
+    [
+        "/v1/store/history",
+        "/v1/store/list_sessions",
+        "/v1/store/free_sessions",
+        "/v1/store/observed_sessions",
+        "/v1/store/trail",
+        "/v1/approvals",
+        "/v1/sessions",
+        "/v1/sessions/x/history",
+        "/v1/sessions/x/turns",
+        "/v1/sessions/x/turns/1",
+    ],
+)
 def test_large_answers_are_made_and_sent_a_few_at_a_time(path: str) -> None:
     async def crowd() -> Visits:
         visits = Visits()

@@ -147,7 +147,7 @@ class Store(Protocol):
 
     def list_sessions(self, wanted: SessionFilter, limit: int, cursor: str | None = None) -> SessionPage:
         """Newest first, at most ``limit`` rows a page, and each one's state. A row that cannot be understood
-        is named, not raised. A page may hold fewer rows and still not be the last one.
+        is named, not raised. A page may hold fewer rows, of much metadata for example, and still not be the last one.
         """
         ...
 

@@ -52,6 +52,17 @@ class ListContract:
         page = store.list_sessions(ALL, 10)
         assert (page.sessions, page.unreadable, page.next_cursor) == ((), {}, None)
 
+    def test_a_page_of_long_records_ends_early(self, store: Store, clock: ManualClock) -> None:
+        ids = []
+        for _ in range(24):
+            ids.append(str(begin(store, metadata={"found": "x" * 250_000}).id))
+            clock.advance(1)
+
+        first = store.list_sessions(ALL, 1000)
+
+        assert 10 < len(first.sessions) < 20
+        assert listed(store) == ids[::-1]
+
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
     def test_pages_hold_every_session_once_and_the_newest_first(
         self, store: Store, clock: ManualClock, limit: int

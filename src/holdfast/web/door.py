@@ -111,7 +111,9 @@ class Door:
         self._requests.update(counted)
         body = _Body(receive, who, self._bodies, self._bytes, is_here=not _has_body(Headers(scope=scope)))
         try:
-            async with self._large.one(who, workspace) if is_large(scope["path"]) else nullcontext():
+            async with (
+                self._large.one(who, workspace) if is_large(scope["method"], scope["path"]) else nullcontext()
+            ):
                 await self._app(scope, body.receive, send)
         except TooMany as error:
             answer = answer_to(error)

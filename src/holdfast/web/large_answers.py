@@ -14,9 +14,13 @@ from typing import Final
 
 from holdfast.errors import TooMany
 
-_VERBS: Final = "attempts|events|history|late_reports|newest_events|newest_turns|turns"
-#: where whole texts are asked for, as many as there are; the stream of events sends a page at a time
-_LARGE: Final = re.compile(rf".*/v1/(?:store/(?:{_VERBS})|sessions/[^/]+/(?:history|turns))/?\Z")
+_VERBS: Final = (
+    "approvals|attempts|attempts_in|children|delegations|events|free_sessions|history|late_reports|list_sessions"
+    "|newest_events|newest_turns|observed_sessions|open_delegations|orphans|phase_history|trail|turns"
+)
+#: where whole records are asked for, as many as there are; the stream of events sends a page at a time
+_LARGE_CALL: Final = re.compile(rf".*/v1/store/(?:{_VERBS})/?\Z")
+_LARGE_PAGE: Final = re.compile(r".*/v1/(?:approvals|sessions(?:/[^/]+/(?:history|turns(?:/[^/]+)?))?)/?\Z")
 #: for all callers, for those of one workspace, and for one of them
 MOST: Final = 12
 MOST_OF_WORKSPACE: Final = 8
@@ -26,8 +30,9 @@ MOST_WAITING: Final = 40
 WAIT_SECONDS: Final = 20.0
 
 
-def is_large(path: str) -> bool:
-    return _LARGE.match(path) is not None
+def is_large(method: str, path: str) -> bool:
+    """What is put in with POST at the place of a list is answered with one record."""
+    return (_LARGE_PAGE if method == "GET" else _LARGE_CALL).match(path) is not None
 
 
 class LargeAnswers:

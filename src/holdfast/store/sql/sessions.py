@@ -94,7 +94,10 @@ _FAR = 2**63 - 1
 _WHOLE = re.compile(r"-?[0-9]{1,19}\Z")
 #: rows that one page reads at once, and looks at, if few of them fit
 _STEP = 200
+_FIRST_STEP = 51
 _MOST_LOOKED_AT = 10_000
+#: of metadata, purposes and summaries on one page; the page ends with the session that goes beyond it
+PAGE_CHARACTERS = 4 * 1024 * 1024
 #: sorts after every character an id may hold
 AFTER_ALL = "\U0010fffd"
 
@@ -232,15 +235,17 @@ def list_page(s: Scope, wanted: SessionFilter, limit: int, cursor: str | None) -
     found: list[Session] = []
     states: dict[str, SessionState] = {}
     unreadable: dict[str, str] = {}
-    place = None
+    place, size = None, 0
     for looked_at, row in enumerate(_rows(s, wanted, limit, cursor)):
-        if len(found) + len(unreadable) == limit or looked_at == _MOST_LOOKED_AT:
+        is_full = len(found) + len(unreadable) == limit or size > PAGE_CHARACTERS
+        if is_full or looked_at == _MOST_LOOKED_AT:
             return SessionPage(tuple(found), states, unreadable, place)
         place = _cursor_at(row)
         try:
             session = read_session(row[:-2], s.where)
             if _fits(s, session, wanted):
                 found.append(session)
+                size += len(SHAPE.column(row, "metadata")) + len(session.purpose) + len(session.summary or "")
                 states[session.id] = _read_state(*row[-2:])
         except UnreadableSession as exc:
             unreadable[str(SHAPE.column(row, "id"))] = exc.problem
@@ -248,8 +253,8 @@ def list_page(s: Scope, wanted: SessionFilter, limit: int, cursor: str | None) -
 
 
 def _rows(s: Scope, wanted: SessionFilter, limit: int, cursor: str | None) -> Iterator[Row]:
-    """All that SQL can tell to fit, read as far as they are looked at; at first one more than the page holds."""
-    step = limit + 1
+    """All that SQL can tell to fit, read as far as they are looked at; at first one more than a small page holds."""
+    step = min(limit + 1, _FIRST_STEP)
     while True:
         conditions, params = _conditions(wanted)
         if cursor is not None:
@@ -265,7 +270,7 @@ def _rows(s: Scope, wanted: SessionFilter, limit: int, cursor: str | None) -> It
         if len(rows) < step:
             return
         cursor = _cursor_at(rows[-1])
-        step = max(step, _STEP)
+        step = _STEP
 
 
 def _fits(s: Scope, session: Session, wanted: SessionFilter) -> bool:
