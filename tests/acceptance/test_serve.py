@@ -51,7 +51,19 @@ def test_workspaces_are_apart(url: str) -> None:
     assert session not in holdfast("list", env={"HOLDFAST_URL": url}).out
 
 
-@pytest.mark.parametrize("host", ["holdfast.example", "10.0.0.7:8787", "", "127.0.0.1.example"])
+@pytest.mark.parametrize(
+    "host",
+    [
+        "holdfast.example",
+        "10.0.0.7:8787",
+        "",
+        "127.0.0.1.example",
+        "evil@127.0.0.1",
+        "127.0.0.1#.evil",
+        "127.0.0.1/.evil",
+        "127.0.0.1?.evil",
+    ],
+)
 def test_it_answers_to_its_own_address_only(url: str, host: str) -> None:
     response, problem = ask(url, "GET", "/healthz", headers={"Host": host})
 

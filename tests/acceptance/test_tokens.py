@@ -176,7 +176,9 @@ def test_a_server_does_not_begin_with_an_origin_that_no_browser_sends(store: str
     assert "has more than a scheme, a host and a port" in told
 
 
-@pytest.mark.parametrize("header", ["X-Forwarded-For", "Forwarded", "Via", "X-Real-IP"])
+@pytest.mark.parametrize(
+    "header", ["X-Forwarded-For", "X-Forwarded-Proto", "Forwarded", "Via", "X-Real-IP", "CF-Connecting-IP"]
+)
 def test_a_proxy_before_a_server_without_tokens_lets_nobody_in(store: str, header: str) -> None:
     with server("--url", store) as (url, _):
         response, problem = ask(url, "GET", "/readyz", headers={header: "for=10.0.0.7"})

@@ -46,7 +46,10 @@ _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 #: what a browser says of a request that a page of this server makes, or a person
 _OWN_PAGES: Final = frozenset({"same-origin", "none"})
 _LOCAL_NAMES: Final = frozenset({"localhost"})
-_PROXIES_SAY: Final = frozenset({b"forwarded", b"via", b"x-forwarded-for", b"x-forwarded-host", b"x-real-ip"})
+_PROXIES_SAY: Final = frozenset(
+    {b"cdn-loop", b"cf-connecting-ip", b"forwarded", b"true-client-ip", b"via", b"x-client-ip", b"x-real-ip"}
+)
+_PROXIES_BEGIN: Final = b"x-forwarded-"
 
 
 class _TooLarge(Exception):
@@ -168,13 +171,13 @@ def is_loopback(host: str) -> bool:
 
 def _not_from_here(headers: Headers) -> Response | None:
     hosts = headers.getlist("host")
-    if len(hosts) != 1 or not _is_here(f"//{hosts[0]}"):
+    if len(hosts) != 1 or not _is_here(hosts[0]):
         return problem(
             HTTPStatus.MISDIRECTED_REQUEST,
             "wrong_host",
             "this server answers to its loopback address only",
         )
-    if any(name in _PROXIES_SAY for name, _ in headers.raw):
+    if any(name in _PROXIES_SAY or name.startswith(_PROXIES_BEGIN) for name, _ in headers.raw):
         words = "behind a proxy this server asks for tokens: holdfast token create --role admin"
         return problem(HTTPStatus.FORBIDDEN, "proxied", words)
     if all(origin == f"http://{hosts[0]}".lower() for origin in headers.getlist("origin")):
@@ -215,10 +218,11 @@ def _not_json(method: str, headers: Headers) -> Response | None:
 
 
 @lru_cache(maxsize=256)
-def _is_here(url: str) -> bool:
-    """Remembered: most requests name the same place."""
+def _is_here(host: str) -> bool:
+    """Remembered: most requests name the same place. A host is no URL: nothing stands before or behind it."""
     try:
-        return is_loopback(urlsplit(url).hostname or "")
+        parts = urlsplit(f"//{host}")
+        return parts.netloc == host and "@" not in host and is_loopback(parts.hostname or "")
     except ValueError:
         return False
 
