@@ -17,6 +17,7 @@ from holdfast.store.sql import heads
 ABOUT_ALL = {
     "delegations.COUNT",
     "delegations.FREE_ANYWHERE",
+    "delegations.OPEN",
     "observed.NEWEST",
     "runtimes.RUNTIMES",
     "statistics.APPROVALS",
