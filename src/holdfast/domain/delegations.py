@@ -112,7 +112,8 @@ class Delegated(PlainRecord):
 
 
 class DelegationEnd(PlainRecord):
-    """A subagent stopped. Found by ``id``, if its session and ``provider_session_id`` are those given; else by its session, else as the only open one of ``agent`` that
+    """A subagent stopped. Which delegation that ends is found by ``id``, if its session and
+    ``provider_session_id`` are those given; else by its session; else as the only open one of ``agent`` that
     ``provider_session_id`` has delegated.
     """
 

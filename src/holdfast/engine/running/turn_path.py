@@ -65,24 +65,24 @@ from holdfast.providers.report import MAX_RESPONSE
 T = TypeVar("T")
 
 _LOOK_EVERY = 0.1
-#: whether the turn forked, and whether a fresh start helped -> what becomes of the session that it stood in for
+#: (did the turn fork, did a fresh start help) -> what becomes of the session that the fresh one stood in for
 _RESUME_FAILED = {
-    (
-        False,
-        True,
-    ): "the earlier session was answered with an error, a fresh one was not: the earlier one is not used again",
-    (
-        False,
-        False,
-    ): "the earlier session was answered with an error, and a fresh one came to no answer either: the earlier one is kept",
-    (
-        True,
-        True,
-    ): "the fork was answered with an error, a fresh session was not: this branch goes on there, its source is kept",
-    (
-        True,
-        False,
-    ): "the fork was answered with an error, and a fresh session came to no answer either: the next turn forks again",
+    (False, True): (
+        "the earlier session was answered with an error, a fresh one was not: "
+        "the earlier one is not used again"
+    ),
+    (False, False): (
+        "the earlier session was answered with an error, and a fresh one came to no answer either: "
+        "the earlier one is kept"
+    ),
+    (True, True): (
+        "the fork was answered with an error, a fresh session was not: "
+        "this branch goes on there, its source is kept"
+    ),
+    (True, False): (
+        "the fork was answered with an error, and a fresh session came to no answer either: "
+        "the next turn forks again"
+    ),
 }
 _SKIPPED = (
     f"the agent gave out a line of more than {MAX_LINE // 2**20} MiB, which was not read: "
