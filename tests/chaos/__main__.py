@@ -14,7 +14,7 @@ from tests.chaos import databases
 from tests.chaos.campaign import Campaign, Figures, Plan, added_up
 from tests.chaos.crew import Scripted
 from tests.chaos.databases import Database
-from tests.chaos.publish import publish, too_short
+from tests.chaos.publish import add_part, publish, read_parts, too_short
 
 #: more than 2,000 faults on either database, 50 of each kind at the least
 LONG = Plan(sessions=6, turns=4, rounds=13, seconds=7200.0, times=6)
@@ -60,6 +60,9 @@ def main() -> int:
         "--side-by-side", type=int, default=SIDE_BY_SIDE, help="campaigns at once, which add up"
     )
     parser.add_argument("--seconds", type=float, default=LONG.seconds, help="at the most")
+    parser.add_argument(
+        "--parts", type=Path, help="keep the figures in this file, and count those that stand there, too"
+    )
     parser.add_argument("--write", action="store_true", help="publish it, if nothing is broken")
     args = parser.parse_args()
     _end_in_order()
@@ -67,9 +70,10 @@ def main() -> int:
     found = []
     for engine in args.engines or ENGINES:
         root = Path(tempfile.mkdtemp(prefix=f"holdfast-chaos-{engine}-"))
-        figures = campaigns(engine, plan, root, args.side_by_side)
-        found.append(figures)
+        before = read_parts(args.parts, engine) if args.parts else []
+        figures = campaigns(engine, replace(plan, chance=plan.chance + len(before)), root, args.side_by_side)
         print(figures.line(), flush=True)
+        found.append(add_part(args.parts, figures) if args.parts else figures)
         if figures.broken:
             print(f"chaos: broken; what is left is in {root}", file=sys.stderr)
     if any(figures.broken for figures in found):

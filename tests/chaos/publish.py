@@ -4,8 +4,9 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
-from tests.chaos.campaign import Figures
+from tests.chaos.campaign import Figures, added_up
 from tests.chaos.fleet import LEASE_SECONDS
 from tests.chaos.verdict import Broken
 
@@ -39,10 +40,24 @@ def too_short(found: Sequence[Figures]) -> str | None:
 
 
 def read() -> list[Figures]:
-    return [
-        Figures(**result | {"broken": Broken(**result["broken"])})
-        for result in json.loads(RESULT.read_text())
-    ]
+    return list(map(_figures, json.loads(RESULT.read_text())))
+
+
+def read_parts(file: Path, engine: str) -> list[Figures]:
+    """The parts of a long campaign that were kept so far: one line each."""
+    lines = file.read_text().splitlines() if file.exists() else []
+    return [figures for figures in map(_figures, map(json.loads, lines)) if figures.engine == engine]
+
+
+def add_part(file: Path, figures: Figures) -> Figures:
+    """Keeps one part, and returns the sum of all."""
+    with file.open("a") as opened:
+        opened.write(figures.line() + "\n")
+    return added_up(read_parts(file, figures.engine))
+
+
+def _figures(result: dict[str, Any]) -> Figures:
+    return Figures(**result | {"broken": Broken(**result["broken"]), "crashes": tuple(result["crashes"])})
 
 
 def quote(found: Sequence[Figures]) -> str:
@@ -70,7 +85,7 @@ def _line(figures: Figures) -> str:
     broken = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in asdict(figures.broken).items())
     return (
         f"**{figures.engine}**: {figures.turns:,} turns of {figures.sessions:,} sessions in {figures.campaigns} "
-        f"campaigns side by side; {sum(hit.values()):,} faults that hit ({faults}), {figures.missed:,} that did not "
+        f"campaigns; {sum(hit.values()):,} faults that hit ({faults}), {figures.missed:,} that did not "
         f"and were tried again; {figures.faults['clock_wrong']} workers with a wrong clock; "
         f"{figures.interrupted:,} attempts taken over, {figures.late:,} late reports kept apart: **{broken}**"
         f"{_starved(figures)}"

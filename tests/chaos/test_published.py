@@ -1,6 +1,7 @@
 """What the README says of the last campaigns is what came out of them."""
 
 from dataclasses import fields, replace
+from pathlib import Path
 
 import pytest
 
@@ -13,8 +14,10 @@ from tests.chaos.publish import (
     FEWEST_FAULTS,
     FEWEST_OF_A_KIND,
     README,
+    add_part,
     quote,
     read,
+    read_parts,
     too_short,
 )
 from tests.chaos.verdict import Broken
@@ -58,6 +61,15 @@ def test_the_published_campaign_on_sqlite_was_a_long_one() -> None:
 )
 def test_a_short_campaign_is_not_published(hit: dict[str, int], why: str | None) -> None:
     assert too_short([replace(LONG, faults=LONG.faults | hit)]) == why
+
+
+def test_a_long_campaign_may_be_run_in_parts(tmp_path: Path) -> None:
+    parts = tmp_path / "parts.jsonl"
+    add_part(parts, replace(LONG, engine="postgres", turns=1000))
+
+    assert add_part(parts, LONG) == LONG
+    assert add_part(parts, LONG).turns == 2 * LONG.turns
+    assert len(read_parts(parts, "sqlite")) == 2
 
 
 def test_campaigns_side_by_side_add_up() -> None:

@@ -74,7 +74,7 @@ FROM pointers a JOIN provider_sessions p
     ON p.workspace = a.workspace AND p.provider = a.provider AND p.id = a.provider_session_id
 WHERE a.workspace = :ws AND a.session_id = :session_id AND a.fork_seq IS NULL
 ORDER BY first_seen_at, id"""
-# of this workspace, attempts of the same kind as ``Attempt.is_saved``; the pointer of a fork names its source's
+# of this workspace, only attempts that have saved something; the pointer of a fork names its source's
 OWNERS = """
 SELECT workspace, session_id, started_at AS since FROM attempts INDEXED BY attempts_by_provider_session
 WHERE provider_session_id = :id AND provider = :provider
