@@ -8,7 +8,7 @@ import pytest
 from holdfast.domain.decisions import Reason
 from holdfast.domain.sessions import SessionKind
 from tests.agents.driver import Driver, Ended
-from tests.agents.lab.model_servers.replies import Fail, Say
+from tests.agents.lab.model_servers.replies import Say
 from tests.agents.traits import TRAITS
 
 #: does what the guard is there for to the session of a first turn, and asks for the next one
@@ -74,20 +74,20 @@ def _model_changed(driver: Driver, first: Ended) -> Ended:
 
 
 def _retired(driver: Driver, first: Ended) -> Ended:
-    driver.lab.server.otherwise(Fail(413))
-    for _ in range(2):
-        assert driver.resume(first.session, "refused by the model").exit_code == 1
-        if driver.show(first.session)["provider_sessions"][0]["retired"]:
-            break
-    driver.lab.server.otherwise(Say("ok"))
+    _fail_oddly(driver, first, times=2)
     return driver.resume(first.session, NEXT)
 
 
 def _errors(driver: Driver, first: Ended) -> Ended:
-    driver.put_first("case \"$*\" in *resume*) echo 'something odd' >&2; exit 3;; esac")
-    assert driver.resume(first.session, "what now?").failure == "unknown"
-    driver.put_first()
+    _fail_oddly(driver, first, times=1)
     return driver.resume(first.session, NEXT, HOLDFAST_RESUME__MAX_PROVIDER_SESSION_ERRORS="1")
+
+
+def _fail_oddly(driver: Driver, first: Ended, times: int) -> None:
+    driver.put_first("case \"$*\" in *resume*) echo 'something odd' >&2; exit 3;; esac")
+    for _ in range(times):
+        assert driver.resume(first.session, "what now?").failure == "unknown"
+    driver.put_first()
 
 
 def _context_full(driver: Driver, first: Ended) -> Ended:

@@ -16,7 +16,7 @@ from holdfast.domain.decisions import Resume
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
-from holdfast.domain.pointers import TranscriptMark
+from holdfast.domain.pointers import Pointer, TranscriptMark
 from holdfast.domain.retention import Old
 from holdfast.domain.sessions import NewSession, SessionUpdate
 from holdfast.domain.tokens import ENTROPY, NewToken, Role, make_token
@@ -40,7 +40,7 @@ from holdfast.testing.clock import NOON, ManualClock
 
 LEASE_SECONDS = 60.0
 MAIN, CHILD, TWIN, OLD = (SessionId(f"agent-{name}") for name in ("main", "child", "twin", "old"))
-HAND_MADE = ProviderSessionId("made-by-hand")
+HAND_MADE = "made-by-hand"
 USED = UsageReport(Usage(input_tokens=10, output_tokens=1))
 
 
@@ -110,14 +110,21 @@ def claim(key: str) -> Step:
     return worker(f"claim {key}", act)
 
 
-def launch(key: str, new_id: str | None = None) -> Step:
-    chosen = None if new_id is None else ProviderSessionId(new_id)
+def provider_session(walk: Walk, name: str) -> ProviderSessionId:
+    """Walks may share a database, and workspaces share no provider session."""
+    return ProviderSessionId(f"{walk.store.workspace}-{name}")
 
+
+def made_by_hand(walk: Walk, session_id: SessionId, provider: str = "claude") -> Pointer:
+    return a_pointer(session_id, provider=provider, provider_session_id=provider_session(walk, HAND_MADE))
+
+
+def launch(key: str, new_id: str | None = None) -> Step:
     def act(walk: Walk) -> None:
         claimed = walk.claims[key]
-        walk.store.launch(
-            claimed.lease, Launch(claimed.decision, provider_session_id=chosen, work_dir="/srv")
-        )
+        chosen = None if new_id is None else provider_session(walk, new_id)
+        launched = Launch(claimed.decision, provider_session_id=chosen, work_dir="/srv/infra")
+        walk.store.launch(claimed.lease, launched)
 
     return worker(f"launch {key}", act)
 
@@ -128,10 +135,9 @@ def events(key: str, *numbers: int) -> Step:
 
 
 def finish(key: str, provider_session_id: str | None, **changes: Any) -> Step:
-    used = None if provider_session_id is None else ProviderSessionId(provider_session_id)
-
     def act(walk: Walk) -> None:
         claimed = walk.claims[key]
+        used = None if provider_session_id is None else provider_session(walk, provider_session_id)
         end = TurnEnd(TurnStatus.DONE, answer(claimed.turn.prompt), provider_session_id=used, usage=USED)
         walk.store.finish_turn(claimed.lease, replace(end, **changes))
 
@@ -172,7 +178,7 @@ TURN = [
     launch("one", "ps-1"),
     events("one", 1, 2),
     events("one", 3, 4),
-    worker("pin", lambda walk: walk.store.pin(walk.claims["one"].lease, ProviderSessionId("ps-1"))),
+    worker("pin", lambda walk: walk.store.pin(walk.claims["one"].lease, provider_session(walk, "ps-1"))),
     finish("one", "ps-1"),
     claim("two"),
     finish("two", None),
@@ -195,7 +201,7 @@ def _fall_back(walk: Walk) -> None:
 REFUSED_RESUME = [
     BEGIN,
     client("register", lambda walk: walk.store.register_runtime(a_runtime())),
-    client("point", lambda walk: walk.store.set_pointer(a_pointer(MAIN, provider_session_id=HAND_MADE))),
+    client("point", lambda walk: walk.store.set_pointer(made_by_hand(walk, MAIN))),
     enqueue("one"),
     claim("one"),
     launch("one"),
@@ -257,9 +263,6 @@ HISTORY = [
 # --- a fork goes its own way --------------------------------------------------------------------------------
 
 
-BY_HAND = a_pointer(CHILD, provider="codex", provider_session_id=HAND_MADE)
-
-
 def _start(walk: Walk) -> None:
     new = NewTurn("on my own", "claude", max_attempts=9)
     request = ClaimRequest(a_runtime(), "worker", "child", LEASE_SECONDS)
@@ -275,9 +278,15 @@ FORKS = [
     client("fork", lambda walk: walk.store.fork(MAIN, CHILD, at=1, name="the-child")),
     client("start", _start),
     finish("child", "ps-1"),
-    client("point", lambda walk: walk.store.set_pointer(BY_HAND)),
-    client("clear pointer", lambda walk: walk.store.clear_pointer(CHILD, "codex", HAND_MADE)),
-    client("retire", lambda walk: walk.store.retire(CHILD, "codex", HAND_MADE, "poisoned")),
+    client("point", lambda walk: walk.store.set_pointer(made_by_hand(walk, CHILD, "codex"))),
+    client(
+        "clear pointer",
+        lambda walk: walk.store.clear_pointer(CHILD, "codex", provider_session(walk, HAND_MADE)),
+    ),
+    client(
+        "retire",
+        lambda walk: walk.store.retire(CHILD, "codex", provider_session(walk, HAND_MADE), "poisoned"),
+    ),
     client("fork the fork", lambda walk: walk.store.fork(CHILD, TWIN)),
     client("begin again", lambda walk: walk.store.new_generation(CHILD)),
     enqueue("three", TWIN),
@@ -312,7 +321,12 @@ APPROVALS = [
     enqueue("ask first"),
     claim("asks"),
     launch("asks", "ps-1"),
-    worker("defer", lambda walk: walk.store.finish_turn(walk.claims["asks"].lease, deferred("ps-1"))),
+    worker(
+        "defer",
+        lambda walk: walk.store.finish_turn(
+            walk.claims["asks"].lease, deferred(provider_session(walk, "ps-1"))
+        ),
+    ),
     allow(APPLY.id),
     claim("acts"),
     launch("acts"),

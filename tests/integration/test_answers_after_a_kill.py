@@ -66,6 +66,8 @@ def test_an_answer_to_a_later_turn_counts(shop: Workshop, fresh: tuple[str, ...]
     (turn,) = hf.recover()
 
     assert (turn.status, turn.response, turn.failure) == (*DONE, None)
+    last = hf.store.events(turn.conversation_id, turn.seq)[-1][1]
+    assert last.data == {"text": "the shed is mauve"}, "as the log shows it"
     after = hf.resume(hf.find("work"), "SAY next")
     assert isinstance(after.decision, Resume)
     asked = shop.prompts(after.provider_session_id)

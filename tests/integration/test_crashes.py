@@ -131,9 +131,9 @@ def serve(walk: Walk) -> None:
 
 def run(store: Store, claimed: Claim) -> None:
     decision, lease = claimed.decision, claimed.lease
-    new_id = ProviderSessionId(f"ps-{lease.conversation_id}-{lease.fence}")
+    new_id = ProviderSessionId(f"{store.workspace}-ps-{lease.conversation_id}-{lease.fence}")
     chosen = None if isinstance(decision, Resume) else new_id
-    store.launch(lease, Launch(decision, provider_session_id=chosen, work_dir="/srv"))
+    store.launch(lease, Launch(decision, provider_session_id=chosen, work_dir="/srv/infra"))
     store.record_events(lease, [Event(n, EventKind.TEXT, {"text": f"event {n}"}, NOON) for n in range(1, 5)])
     used = decision.provider_session_id if isinstance(decision, Resume) else new_id
     if claimed.turn.prompt == "ask first" and not store.approvals(open_only=False):

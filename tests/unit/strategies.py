@@ -60,6 +60,7 @@ PROVIDER_SESSION: Table = {
     "held_by": or_missing(words),
     "owner": or_missing(words),
     "owner_is_closed": booleans,
+    "is_elsewhere": booleans,
 }
 TRANSCRIPT: Table = {
     "requests": numbers,

@@ -6,7 +6,7 @@ import json
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from holdfast.clock import Clock, Instant
 from holdfast.domain.ids import ProviderSessionId
@@ -174,9 +174,9 @@ class Recorder:
 
     def _put_text(self) -> None:
         if self._said:
-            text, self._said, self._said_size = clean_text("".join(self._said)), [], 0
-            for start in range(0, len(text), MAX_EVENT):
-                self._put(EventKind.TEXT, {"text": text[start : start + MAX_EVENT]})
+            text, self._said, self._said_size = "".join(self._said), [], 0
+            for part in _parts(text):
+                self._put(EventKind.TEXT, {"text": part})
 
     def _put(self, kind: EventKind, data: dict[str, Json]) -> None:
         self._number += 1
@@ -191,17 +191,30 @@ class Recorder:
         return len(self._batch) > _MOST_EVENTS_WAITING or self._size > _MOST_CHARACTERS_WAITING
 
 
-def late_events(found: Sequence[Called | Returned], after: int, at: Instant) -> list[Event]:
+def late_events(found: Sequence[Said | Called | Returned], after: int, at: Instant) -> list[Event]:
     """What nobody has reported while it happened, numbered behind ``after``: of more than a batch, the newest."""
     newest: deque[tuple[EventKind, dict[str, Json]]] = deque()
     size = 0
-    for happening in reversed(found):
-        kind, data = _event(happening)
+    all_of_it = [event for happening in found for event in _events(happening)]
+    for kind, data in reversed(all_of_it):
         size += _size(data)
         if len(newest) >= _BATCH_EVENTS or (newest and size > _BATCH_CHARACTERS):
             break
         newest.appendleft((kind, data))
     return [Event(number, kind, data, at) for number, (kind, data) in enumerate(newest, after + 1)]
+
+
+def _events(happening: Said | Called | Returned) -> Iterator[tuple[EventKind, dict[str, Json]]]:
+    if isinstance(happening, Said):
+        for part in _parts(happening.text):
+            yield EventKind.TEXT, {"text": part}
+    else:
+        yield _event(happening)
+
+
+def _parts(text: str) -> Iterator[str]:
+    text = clean_text(text)
+    return (text[start : start + MAX_EVENT] for start in range(0, len(text), MAX_EVENT))
 
 
 def event_data(happening: Called | Returned) -> dict[str, Json]:

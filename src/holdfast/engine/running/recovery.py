@@ -14,11 +14,13 @@ from holdfast.engine.hooking import free_lost_delegations
 from holdfast.engine.running.agents import Agent, Agents
 from holdfast.engine.running.log_subject import lease_fields, lines_about
 from holdfast.engine.running.recognition import is_sent_by, recognise
+from holdfast.engine.running.recorder import late_events
 from holdfast.engine.running.saved_calls import unrecorded_calls
 from holdfast.engine.running.strays import end_strays, marker_of
 from holdfast.errors import Conflict, HoldfastError, NotFound, StoreCorrupt
 from holdfast.processes.owners import Place
 from holdfast.processes.survivors import end_survivors
+from holdfast.providers.happenings import Said
 from holdfast.providers.report import Report
 from holdfast.store.contract import Store
 
@@ -77,7 +79,7 @@ class _Left:
     response: str | None
     transcript: TranscriptMark | None = None  #: of its own session, if that holds the request
     is_answered: bool = False  #: there, to the end
-    calls: Sequence[Event] = ()  #: that stand there, and nobody has reported
+    events: Sequence[Event] = ()  #: calls and the answer that stand there, and nobody has recorded
 
 
 def _recover(store: Store, agents: Agents, orphan: Orphan, *, owner_is_gone: bool) -> Turn | None:
@@ -100,7 +102,7 @@ def _recover(store: Store, agents: Agents, orphan: Orphan, *, owner_is_gone: boo
     try:
         turn = store.recover(
             orphan, owner_is_gone=owner_is_gone, response=left.response, transcript=left.transcript,
-            answered=left.is_answered, events=left.calls,
+            answered=left.is_answered, events=left.events,
         )  # fmt: skip
     except Conflict:
         return None  # someone else was faster
@@ -129,10 +131,11 @@ def _saved(store: Store, agents: Agents, lease: Lease) -> _Left | None:
         mark = NOTHING_YET  # what stands behind it was not looked at yet
     calls = unrecorded_calls(store, agent, lease, path, native, own.turn.key)
     if own.turn.complete:
-        return _Left(_kept(own.turn.response), mark, is_answered=True, calls=calls)
+        answer = _kept(own.turn.response)
+        return _Left(answer, mark, is_answered=True, events=[*calls, *_told(store, lease, answer, calls)])
     # what a resumed session had seen before, its pointer knows
     is_new = attempt.decision.kind is not DecisionKind.RESUME
-    return _Left(_said(store, lease), mark if is_new else None, calls=calls)
+    return _Left(_said(store, lease), mark if is_new else None, events=calls)
 
 
 def _agent_of(agents: Agents, attempt: Attempt) -> Agent | None:
@@ -151,12 +154,24 @@ def _kept(answer: str | None) -> str | None:
     return report.response
 
 
+def _told(store: Store, lease: Lease, answer: str | None, before: Sequence[Event]) -> list[Event]:
+    """The answer as events, unless these are on record; they come behind those ``before``."""
+    recorded = _recorded(store, lease)
+    if answer is None or answer in _text(recorded):
+        return []
+    last = max((event.number for event in (*recorded, *before)), default=0)
+    return late_events([Said(answer)], last, store.now())
+
+
 def _said(store: Store, lease: Lease) -> str | None:
     """What the agent had said by the time its events were last written."""
+    return _text(_recorded(store, lease)) or None
+
+
+def _recorded(store: Store, lease: Lease) -> list[Event]:
     events = store.newest_events(lease.conversation_id, lease.seq, _MOST)
-    texts = [
-        str(event.data.get("text", ""))
-        for attempt, event in events
-        if attempt == lease.attempt and event.kind is EventKind.TEXT
-    ]
-    return "".join(texts) or None
+    return [event for attempt, event in events if attempt == lease.attempt]
+
+
+def _text(events: Sequence[Event]) -> str:
+    return "".join(str(event.data.get("text", "")) for event in events if event.kind is EventKind.TEXT)
