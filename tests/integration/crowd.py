@@ -291,4 +291,5 @@ def do_anything(ready: Start, url: str, me: int, sessions: list[str], steps: int
     return counted
 
 
-WEIGHTS = {"enqueue": 12, "run_turn": 8, "fork": 3, "join": 1, "clean_up": 1, "new": 1}
+#: what needs a turn that is still open is tried more often: mostly there is none
+WEIGHTS = {"enqueue": 12, "run_turn": 8, "cancel": 8, "fork": 3, "join": 1, "clean_up": 1, "new": 1}

@@ -17,6 +17,8 @@ _BLOCK = 64 * 1024
 #: reads faster than twenty times a second
 _LITTLE = 4 * 1024
 _MOMENT = 0.05
+#: a file tells nobody that it has grown: a call that begins is to be on record before much of it is done
+_LOOK_SECONDS = 0.01
 
 
 class Output:
@@ -58,8 +60,8 @@ class Output:
         return self._stderr.decode(errors="replace")
 
     def read(self, timeout: float) -> None:
-        """Take what is there, or comes within this time and shortly after."""
-        if 0 < self._take(timeout) < _LITTLE:
+        """Take what is there, or comes within this time and, from a pipe, shortly after."""
+        if 0 < self._take(timeout) < _LITTLE and not self._is_file:
             time.sleep(_MOMENT)
             self._take(0)
 
@@ -82,10 +84,9 @@ class Output:
         return taken
 
     def _patience(self, timeout: float, taken: int) -> float:
-        """Nobody is told that a file has grown: it is looked at every moment."""
         if not self._is_file:
             return timeout
-        return 0 if taken else min(timeout, _MOMENT)
+        return 0 if taken else min(timeout, _LOOK_SECONDS)
 
     def _take_file(self) -> int:
         block = os.read(self._stdout.fileno(), _BLOCK)
