@@ -170,7 +170,7 @@ def _outcome(path: str | None, message: str | None) -> DelegationOutcome:
 
 
 def _is_answer(entry: dict[str, Any]) -> bool:
-    """Is it a text of the model's, as far as it wanted to go?"""
+    """Whether it is a text of the model that ended in order, not cut off or refused."""
     message = entry.get("message")
     if entry.get("type") != "assistant" or not isinstance(message, dict):
         return False

@@ -28,7 +28,7 @@ def confined(caller: Caller, holdfast: Holdfast) -> Holdfast:
 
 
 class Working:
-    """A store of which the verbs in ``CHECKED`` are looked at before they are called."""
+    """A store that checks the arguments of the verbs in ``CHECKED`` before it calls them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -184,7 +184,7 @@ def _closed(totals: Totals) -> Metric:
 
 
 def _durations(totals: Totals, kind: TotalKind, name: str, words: str) -> Metric:
-    """As ``holdfast stats`` takes its median and p95 from."""
+    """The same durations from which ``holdfast stats`` takes its median and p95."""
     rows = [total for total in totals.rows if total.what is kind]
     buckets = [
         (str(round(BOUNDS[shown], 3)), sum(row.number for row in rows if int(row.detail) <= shown))

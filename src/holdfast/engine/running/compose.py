@@ -152,7 +152,7 @@ class Composer:
         turn = claim.turn
         own = newest_first(self._store, turn.session_id, turn.seq)
         earlier = islice(chain(own, self._of_source(claim, decision)), _MOST_UNFINISHED)
-        # what a person did meanwhile in the agent's own program, without an attempt of ours, ended none of it
+        # a turn without attempts was made by hand: it is done, but it did not end a turn of ours that was interrupted
         before = takewhile(lambda known: known.status is not TurnStatus.DONE or not known.attempts, earlier)
         unfinished = [known for known in before if known.attempts and known.dropped is None][::-1]
         if turn.attempts > 1:

@@ -64,7 +64,7 @@ def recognise(
 
 
 def is_sent_by(recognised: Recognised, lease: Lease) -> bool:
-    """Whether the very attempt of this lease has sent it."""
+    """Whether the attempt that holds this lease sent the request, not an earlier attempt of the same turn."""
     attempt = recognised.attempt
     return attempt is not None and (attempt.session_id, attempt.fence) == (lease.session_id, lease.fence)
 

@@ -173,7 +173,7 @@ class _Turn:
 
 @dataclass(slots=True)
 class _Calls:
-    """Each is saved as the model has written it, then with its output, and as an item when it has ended."""
+    """Codex writes a call up to three times: as the model asked for it, with its output, and as a completed item."""
 
     _called: dict[str, Called] = field(default_factory=dict)
     _returned: dict[str, Returned] = field(default_factory=dict)

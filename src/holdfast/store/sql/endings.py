@@ -188,7 +188,7 @@ def _outside_its_source(s: Scope, attempt: Attempt, end: TurnEnd) -> TurnEnd:
 
 
 def _in_no_others(s: Scope, attempt: Attempt, end: TurnEnd) -> TurnEnd:
-    """A provider session of another session is not this one's, whatever was answered there: nothing points to it."""
+    """Drops the reported id if that provider session belongs to another session; the answer is kept."""
     reported = end.provider_session_id
     if not reported or reported == attempt.provider_session_id:
         return end

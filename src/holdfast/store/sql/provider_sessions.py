@@ -100,7 +100,7 @@ _TOTALS = Shape(
 
 
 class Owner(NamedTuple):
-    """A session that has used a provider session; one of another workspace is never named."""
+    """A session that has used a provider session. Callers do not show the id of one in another workspace."""
 
     session_id: str
     is_elsewhere: bool
