@@ -28,8 +28,9 @@ from holdfast.errors import (
     StoreUnavailable,
     UnreadableSession,
 )
-from holdfast.store.contract import Store
-from holdfast.store.verbs import HAPPENS_AGAIN, verbs
+from holdfast.store.contract import FACTS, Store
+from holdfast.store.hook_verbs import HookVerbs
+from holdfast.store.verbs import verbs
 from holdfast.store.wire import check_json, coder
 from holdfast.store.wire_errors import decode_error, encode_error
 from holdfast.testing.builders import a_pointer, a_runtime, a_session, an_event, failed
@@ -69,8 +70,14 @@ def test_a_record_arrives_as_it_was_sent(hint: Any, value: object) -> None:
 def test_every_verb_of_the_contract_travels() -> None:
     public = {name for name, member in vars(Store).items() if callable(member) and not name.startswith("_")}
 
-    assert set(verbs()) == public - {"close", "watch_queue", "within"}
-    assert set(verbs()) >= HAPPENS_AGAIN
+    assert set(FACTS) == public - {"close", "within"}
+    assert set(verbs()) == set(FACTS) - {"watch_queue"}
+
+
+def test_hooks_have_a_light_way_to_the_verbs_that_they_call() -> None:
+    assert {name for name, facts in FACTS.items() if facts.hooks} == {
+        name for name in vars(HookVerbs) if not name.startswith("_")
+    }
 
 
 @pytest.mark.parametrize(

@@ -10,9 +10,10 @@ does not exist.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, TypeVar
 
 from holdfast.clock import Instant
 from holdfast.domain.approvals import Answer, Approval, NewApproval
@@ -47,7 +48,7 @@ from holdfast.domain.sessions import (
 from holdfast.domain.sightings import ObservedSession, Sighting
 from holdfast.domain.statistics import Statistics, Totals
 from holdfast.domain.telling.welcome import Welcome
-from holdfast.domain.tokens import NewToken, Token
+from holdfast.domain.tokens import NewToken, Role, Token
 from holdfast.domain.turns import (
     Attempt,
     Claim,
@@ -65,6 +66,35 @@ from holdfast.domain.turns import (
     TurnRequest,
 )
 from holdfast.domain.usage import NOTHING_REPORTED, Usage, UsageGroup, UsageReport, UsageTotal
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What is true of a verb besides what it does; it stands on the verb, and nowhere else."""
+
+    roles: frozenset[Role]  #: that a token must have to call it on a server; admins may call every verb
+    repeatable: bool  #: a second call with the same arguments changes nothing more
+    hooks: bool  #: hooks call it: it must work with few imports
+    local: bool  #: of one process: it has no call of its own over HTTP
+
+
+#: every verb by its name, in the order of the contract
+FACTS: Final[dict[str, Facts]] = {}
+
+
+def verb(*roles: Role, repeatable: bool = True, hooks: bool = False, local: bool = False) -> Callable[[F], F]:
+    """Declare the facts of a verb. What readers may call, operators and workers may call, too."""
+    allowed = {*roles, Role.ADMIN}
+    if Role.READER in allowed:
+        allowed |= {Role.OPERATOR, Role.WORKER}
+
+    def declare(function: F) -> F:
+        FACTS[function.__name__] = Facts(frozenset(allowed), repeatable, hooks, local)
+        return function
+
+    return declare
 
 
 class QueueWatch(AbstractContextManager["QueueWatch"], Protocol):
@@ -90,10 +120,14 @@ class QueueWatch(AbstractContextManager["QueueWatch"], Protocol):
 
 
 class Store(Protocol):
-    """Safe to use from several threads and, for what lies behind it, from several processes."""
+    """Safe to use from several threads and, for what lies behind it, from several processes.
+
+    Each verb declares its facts: see ``verb``.
+    """
 
     # --- sessions ---
 
+    @verb(Role.OPERATOR)
     def create_session(self, new: NewSession) -> Session:
         """Begin a session, and its conversation unless one is named.
 
@@ -102,22 +136,27 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.READER, Role.AGENT)
     def get_session(self, session_id: str) -> Session:
         """UnreadableSession for a row that cannot be understood; such a row affects no other verb."""
         ...
 
+    @verb(Role.READER, Role.AGENT)
     def find_session(self, given: str) -> SessionId:
         """By id, by name, or by the unique beginning of an id, in that order. AmbiguousId for several."""
         ...
 
+    @verb(Role.READER, Role.AGENT)
     def session_state(self, session_id: str) -> SessionState:
         """Its status, by what is true at this moment, and where its provider would pick up."""
         ...
 
+    @verb(Role.READER, Role.AGENT)
     def phase_history(self, session_id: str) -> tuple[PhaseChange, ...]:
         """Oldest first; empty for an unknown session."""
         ...
 
+    @verb(Role.READER)
     def trail(self, session_id: str, *, after: int = 0, limit: int = 1000) -> tuple[SessionChange, ...]:
         """Who changed what about a session, oldest first, those with a number behind ``after``.
 
@@ -125,6 +164,7 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.OPERATOR, Role.WORKER, Role.AGENT, repeatable=False)
     def update_session(self, session_id: str, change: SessionUpdate) -> Session:
         """Change what is given, and nothing else; the session counts as active now.
 
@@ -136,6 +176,7 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.OPERATOR, repeatable=False)
     def finalize_session(self, session_id: str, outcome: Phase, summary: str | None) -> Session:
         """Close for good: turns that wait are cancelled, one that runs is asked to stop, and what was
         asked without an answer is void, and so is an answer that a turn has not acted on.
@@ -145,20 +186,24 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.READER)
     def list_sessions(self, wanted: SessionFilter, limit: int, cursor: str | None = None) -> SessionPage:
         """Newest first, at most ``limit`` rows a page, and each one's state. A row that cannot be understood
         is named, not raised. A page may hold fewer rows, of much metadata for example, and still not be the last one.
         """
         ...
 
+    @verb(Role.READER)
     def children(self, session_id: str) -> tuple[Session, ...]:
         """The sessions that were forked from this one, oldest first."""
         ...
 
+    @verb(Role.OPERATOR, repeatable=False)
     def rename_session(self, session_id: str, name: str | None) -> Session:
         """Names are unique: Conflict if another session has it."""
         ...
 
+    @verb(Role.OPERATOR, repeatable=False)
     def remove_session(self, session_id: str) -> None:
         """Delete it and its conversation. Busy while it is leased; Conflict while forks or others need it.
 
@@ -166,6 +211,7 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.OPERATOR)
     def clean_up(self, old: Old, *, dry_run: bool = False) -> CleanupReport:
         """Abandon what has been idle since before a cutoff, delete what has been final since before it.
 
@@ -182,8 +228,10 @@ class Store(Protocol):
 
     # --- conversations ---
 
+    @verb(Role.READER, Role.AGENT)
     def get_conversation(self, conversation_id: str) -> Conversation: ...
 
+    @verb(Role.READER, Role.AGENT)
     def history(
         self,
         conversation_id: str,
@@ -201,6 +249,7 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.OPERATOR, repeatable=False)
     def edit_turn(
         self, session_id: str, seq: int, *, prompt: str | None = None, response: str | None = None
     ) -> HistoryTurn:
@@ -210,6 +259,7 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.OPERATOR, repeatable=False)
     def truncate(self, session_id: str, keep: int) -> Conversation:
         """Take every turn after ``keep`` out of the history; waiting ones are cancelled, their approvals void.
 
@@ -217,14 +267,17 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.OPERATOR, repeatable=False)
     def retry_turn(self, session_id: str, seq: int, *, prompt: str | None = None) -> Turn:
         """Truncate before ``seq`` and enqueue its prompt again, as a new turn with ``retry_of``."""
         ...
 
+    @verb(Role.OPERATOR, repeatable=False)
     def new_generation(self, session_id: str) -> Conversation:
         """Begin again with an empty history; no pointer from before is resumable."""
         ...
 
+    @verb(Role.OPERATOR)
     def fork(
         self, session_id: str, child_id: SessionId, *, at: int | None = None, name: str | None = None
     ) -> Session:
@@ -238,10 +291,12 @@ class Store(Protocol):
 
     # --- the queue ---
 
+    @verb(Role.OPERATOR, repeatable=False)
     def enqueue_turn(self, session_id: str, new: NewTurn) -> Turn:
         """Idempotent by ``new.key``. SessionClosed if the session is final."""
         ...
 
+    @verb(Role.OPERATOR, Role.WORKER, repeatable=False)
     def record_turn(self, session_id: str, new: NewTurn, response: str | None, usage: Usage) -> Turn:
         """A turn that has already happened. Idempotent by ``new.key``; counts as a success.
 
@@ -249,12 +304,15 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.READER, Role.AGENT)
     def get_turn(self, conversation_id: str, seq: int) -> Turn: ...
 
+    @verb(Role.READER, Role.AGENT)
     def turns(self, session_id: str, *, after: int = 0, limit: int = 1000) -> tuple[Turn, ...]:
         """This session's own turns in order, dropped ones included."""
         ...
 
+    @verb(Role.READER, Role.AGENT)
     def newest_turns(
         self, session_id: str, limit: int, *, before: int | None = None, dropped: bool = True
     ) -> tuple[Turn, ...]:
@@ -264,10 +322,12 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.READER, Role.AGENT)
     def head_turn(self, session_id: str) -> Turn | None:
         """The session's oldest open turn: the one that runs, waits, or comes next."""
         ...
 
+    @verb(Role.WORKER)
     def claim_turn(self, request: ClaimRequest) -> Claim | None:
         """Take the best head turn that this runtime can run, decide how, and open the attempt.
 
@@ -285,6 +345,7 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.WORKER, local=True)
     def watch_queue(self) -> QueueWatch:
         """Be told when a turn can be claimed. No transaction: it reads nothing, and a claim decides.
 
@@ -293,6 +354,7 @@ class Store(Protocol):
         """
         ...
 
+    @verb()
     def start_turn(self, session_id: str, new: NewTurn, request: ClaimRequest) -> Claim | Refusal:
         """Enqueue a turn and claim it at once. Busy if the session has open turns: nothing is changed.
 
@@ -303,6 +365,7 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.WORKER)
     def heartbeat(self, lease: Lease, seconds: float, renewal: str | None = None) -> Heartbeat:
         """Renew from now on; an expired lease too, if nobody took it or its provider session. Else LeaseLost.
 
@@ -312,6 +375,7 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.WORKER)
     def launch(self, lease: Lease, launched: Launch) -> None:
         """Record what is about to start: the turn runs, and the answer that it acts on is used up.
 
@@ -326,10 +390,12 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.WORKER)
     def record_events(self, lease: Lease, events: Sequence[Event]) -> None:
         """Atomic. Idempotent by ``event.number``. LeaseLost: nothing is written then."""
         ...
 
+    @verb(Role.WORKER)
     def pin(
         self, lease: Lease, provider_session_id: ProviderSessionId, transcript: TranscriptMark | None = None
     ) -> None:
@@ -343,6 +409,7 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.WORKER)
     def fall_back(
         self, lease: Lease, failure: Failure, key: str, usage: UsageReport = NOTHING_REPORTED
     ) -> Claim:
@@ -357,6 +424,7 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.WORKER, repeatable=False)
     def put_back(
         self, lease: Lease, not_before: Instant | None = None, because: Failure | None = None
     ) -> Turn:
@@ -367,6 +435,7 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.WORKER)
     def finish_turn(self, lease: Lease, end: TurnEnd) -> Turn:
         """Turn end, response, usage, pointer, retirement, counters, retry and queue, as one.
 
@@ -388,6 +457,7 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.OPERATOR, repeatable=False)
     def cancel_turn(self, session_id: str, seq: int) -> Turn:
         """At once for a waiting turn, whose approval is void then; a running one is asked to stop.
 
@@ -395,14 +465,17 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.READER)
     def orphans(self, limit: int = 100, *, even_live: bool = False) -> tuple[Orphan, ...]:
         """Open attempts whose lease has expired, the oldest first; ``even_live``: those that have not, too."""
         ...
 
+    @verb(Role.READER)
     def holder(self, session_id: str) -> Orphan | None:
         """The open attempt of a session that is leased now, whether or not the lease has expired."""
         ...
 
+    @verb(Role.WORKER, repeatable=False)
     def recover(
         self,
         orphan: Orphan,
@@ -431,6 +504,7 @@ class Store(Protocol):
 
     # --- approvals ---
 
+    @verb(Role.OPERATOR, Role.WORKER, Role.AGENT)
     def request_approval(self, session_id: str, new: NewApproval) -> Approval:
         """An agent asks, and its session is in phase ``approval``. Idempotent by ``new.id``.
 
@@ -438,14 +512,17 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.READER, Role.AGENT)
     def get_approval(self, approval_id: str) -> Approval: ...
 
+    @verb(Role.READER, Role.AGENT)
     def find_approval(self, given: str) -> ApprovalId:
         """By id, by the unique beginning of one, or by a session: the only one of it that can be answered now,
         else its newest. AmbiguousId.
         """
         ...
 
+    @verb(Role.READER, Role.AGENT)
     def approvals(
         self,
         *,
@@ -460,6 +537,7 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.OPERATOR)
     def answer_approval(self, approval_id: str, answer: Answer) -> Approval:
         """Once: the same verdict again gives the same row, whoever repeats it.
 
@@ -471,20 +549,24 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.READER, Role.AGENT)
     def approval_window(self, session_id: str) -> ApprovalWindow | None:
         """How the newest approval of a session bears on ``may_continue``; None: not at all."""
         ...
 
     # --- the record ---
 
+    @verb(Role.READER, Role.AGENT)
     def attempts(self, conversation_id: str, seq: int) -> tuple[Attempt, ...]: ...
 
+    @verb(Role.READER)
     def attempts_in(
         self, provider: str, provider_session_id: ProviderSessionId, limit: int = 1000
     ) -> tuple[Attempt, ...]:
         """Those of any session that were launched in this provider session, the newest first."""
         ...
 
+    @verb(Role.READER)
     def owner_of(
         self, provider: str, provider_session_id: ProviderSessionId, besides: str | None = None
     ) -> SessionId | None:
@@ -495,24 +577,29 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.READER, Role.AGENT)
     def newest_attempt(self, session_id: str) -> Attempt | None:
         """The attempt that decides how a session is judged: the last one, not the last good one."""
         ...
 
+    @verb(Role.READER, Role.AGENT)
     def events(
         self, conversation_id: str, seq: int, *, after: tuple[int, int] = (0, 0), limit: int = 1000
     ) -> tuple[tuple[int, Event], ...]:
         """Pairs of attempt number and event, in order, after a given pair."""
         ...
 
+    @verb(Role.READER, Role.AGENT)
     def newest_events(self, conversation_id: str, seq: int, limit: int) -> tuple[tuple[int, Event], ...]:
         """The last ``limit`` of them, in order."""
         ...
 
+    @verb(Role.READER)
     def late_reports(self, conversation_id: str) -> tuple[LateReport, ...]: ...
 
     # --- pointers, runtimes ---
 
+    @verb(Role.READER, Role.AGENT)
     def explain(
         self,
         session_id: str,
@@ -528,12 +615,15 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.READER, Role.AGENT)
     def pointer(self, session_id: str, provider: str) -> Pointer | None:
         """A missing runtime is filled in from the attempt that produced this very provider session."""
         ...
 
+    @verb(Role.READER, Role.AGENT)
     def pointers(self, session_id: str) -> tuple[Pointer, ...]: ...
 
+    @verb(Role.OPERATOR, Role.WORKER)
     def set_pointer(self, pointer: Pointer, counted: Usage | None = None, *, unowned: bool = False) -> None:
         """Written whole. Refused if the id is retired, InvalidInput if it is empty, Conflict if another workspace
         has used it.
@@ -544,20 +634,24 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.OPERATOR, repeatable=False)
     def clear_pointer(self, session_id: str, provider: str, expected: ProviderSessionId) -> bool:
         """Only if it still names ``expected``. The newest attempt may go on speaking for it; ``retire`` is for good."""
         ...
 
+    @verb(Role.OPERATOR)
     def retire(
         self, session_id: str, provider: str, provider_session_id: ProviderSessionId, why: str
     ) -> None:
         """Never use this provider session again. Idempotent; the first reason stays."""
         ...
 
+    @verb(Role.READER)
     def provider_sessions(self, session_id: str) -> tuple[ProviderSessionTotals, ...]:
         """Every provider session that this session used or points to, with what it cost, oldest first."""
         ...
 
+    @verb(Role.READER)
     def usage(
         self,
         group: UsageGroup,
@@ -569,14 +663,17 @@ class Store(Protocol):
         """What all attempts that began in that time have used together, by ``group``, in its order."""
         ...
 
+    @verb(Role.WORKER)
     def register_runtime(self, runtime: Runtime) -> RuntimeId:
         """It was seen now; when that is recorded, it is exact to five seconds."""
         ...
 
+    @verb(Role.READER)
     def runtimes(self) -> tuple[KnownRuntime, ...]: ...
 
     # --- delegations ---
 
+    @verb(Role.OPERATOR, Role.WORKER, Role.AGENT, hooks=True)
     def delegate(self, new: NewDelegation) -> Delegated:
         """A session for a subagent: the newest of this agent in this project that may go on and that nobody
         else works in, else a new one. Idempotent by ``new.id``; of two at once, no two get the same session.
@@ -585,10 +682,12 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.OPERATOR, Role.WORKER, Role.AGENT, hooks=True)
     def ask_delegation(self, question: Question) -> Delegated:
         """What would go on? Takes and changes nothing, but is itself on record. Idempotent by ``question.id``."""
         ...
 
+    @verb(Role.OPERATOR, Role.WORKER, Role.AGENT, hooks=True)
     def end_delegation(self, end: DelegationEnd) -> EndedDelegation | None:
         """The subagent stopped: its session is closed with the outcome, or left to wait if it is in phase approval
         or has an approval that can be answered.
@@ -599,28 +698,34 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.READER, Role.AGENT, hooks=True)
     def open_delegations(
         self, agent: str | None = None, project: str | None = None
     ) -> tuple[Delegation, ...]:
         """Those that hold an open session of this agent in this project, oldest first. Without an agent: all."""
         ...
 
+    @verb(Role.OPERATOR, Role.WORKER, Role.AGENT, hooks=True)
     def lose_delegations(self, provider_session_id: str) -> int:
         """All open ones of an orchestrator that is gone are lost; how many."""
         ...
 
+    @verb(Role.READER, Role.AGENT)
     def delegations(self, session_id: str) -> tuple[Delegation, ...]:
         """Of one session, newest first; also those that only asked."""
         ...
 
+    @verb(Role.READER, Role.AGENT)
     def free_sessions(self, limit: int = 200) -> tuple[FreeSession, ...]:
         """Delegated sessions with a project that may go on and that nobody works in, newest first."""
         ...
 
+    @verb(Role.READER)
     def delegation_counts(self) -> DelegationCounts: ...
 
     # --- sessions that were only watched ---
 
+    @verb(Role.OPERATOR, Role.WORKER, Role.AGENT, hooks=True)
     def observe_session(self, seen: Sighting) -> ObservedSession:
         """Write down what was seen of a provider's session, begun by whomever.
 
@@ -629,12 +734,15 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.READER, Role.AGENT, hooks=True)
     def observed_session(self, provider: str, provider_session_id: str) -> ObservedSession | None: ...
 
+    @verb(Role.READER)
     def observed_sessions(self, limit: int = 100) -> tuple[ObservedSession, ...]:
         """The one that was seen last comes first."""
         ...
 
+    @verb(Role.READER, Role.AGENT, hooks=True)
     def welcome(
         self, provider: str, provider_session_id: str, project: str, besides: str | None = None
     ) -> Welcome:
@@ -646,10 +754,12 @@ class Store(Protocol):
 
     # --- tokens: who may use a server on this store, in this workspace ---
 
+    @verb()
     def create_token(self, new: NewToken) -> Token:
         """Idempotent by ``new.id``. Conflict if that is another token's."""
         ...
 
+    @verb(Role.WORKER)
     def agent_token(self, lease: Lease) -> str | None:
         """A new token for the agent of this attempt, which replaces one that was made for its session before.
 
@@ -658,26 +768,32 @@ class Store(Protocol):
         """
         ...
 
+    @verb()
     def tokens(self) -> tuple[Token, ...]:
         """Oldest first, revoked ones too."""
         ...
 
+    @verb()
     def revoke_token(self, token_id: str) -> Token:
         """For good. Idempotent; the first time stays."""
         ...
 
     # --- the store itself ---
 
+    @verb(Role.READER, Role.AGENT)
     def now(self) -> Instant:
         """The store's own time."""
         ...
 
+    @verb(Role.READER)
     def bytes_used(self) -> int: ...
 
+    @verb(Role.READER)
     def statistics(self) -> Statistics:
         """Everything there is in this workspace, counted; what cannot be understood is left out."""
         ...
 
+    @verb(Role.READER)
     def totals(
         self, *, since: Instant | None = None, until: Instant | None = None, agent: str | None = None
     ) -> Totals:

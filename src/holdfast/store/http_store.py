@@ -16,7 +16,7 @@ from holdfast.errors import ConfigError, InvalidInput, StoreUnavailable, Unauthe
 from holdfast.store.contract import QueueWatch, Store
 from holdfast.store.http_watch import HttpWatch
 from holdfast.store.unreachable import why_unreachable
-from holdfast.store.verbs import HAPPENS_AGAIN, Verb, verbs
+from holdfast.store.verbs import Verb, verbs
 from holdfast.store.wire_errors import decode_error
 
 #: a call that would happen again is made again under the same key when its reply is lost: the server does it once
@@ -87,7 +87,7 @@ class HttpStore:
             body = json.dumps(verb.encode_call(args, kwargs)).encode()
         except (TypeError, ValueError, RecursionError) as exc:
             raise InvalidInput(verb.name, f"cannot be sent: {exc}") from exc
-        headers = {KEY_HEADER: os.urandom(16).hex()} if verb.name in HAPPENS_AGAIN else {}
+        headers = {} if verb.facts.repeatable else {KEY_HEADER: os.urandom(16).hex()}
         status, answer = self._answered(verb.name, body, headers)
         return verb.answer.decode(self._told(verb.name, status, answer), verb.name)
 

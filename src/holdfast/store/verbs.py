@@ -6,37 +6,13 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Final
+from typing import Any
 
 from holdfast.domain.redaction import Json
 from holdfast.domain.text import clean_text
 from holdfast.errors import InvalidInput
-from holdfast.store.contract import Store
+from holdfast.store.contract import FACTS, Facts, Store
 from holdfast.store.wire import Coder, coder, declared
-
-#: of one process, not of what lies behind it
-_LOCAL: Final = frozenset({"close", "watch_queue", "where", "within"})
-
-
-#: what happens again when it is called again; the others are idempotent by themselves
-HAPPENS_AGAIN: Final = frozenset(
-    {
-        "cancel_turn",
-        "clear_pointer",
-        "edit_turn",
-        "enqueue_turn",
-        "finalize_session",
-        "new_generation",
-        "put_back",
-        "record_turn",
-        "recover",
-        "remove_session",
-        "rename_session",
-        "retry_turn",
-        "truncate",
-        "update_session",
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +23,7 @@ class Verb:
     arguments: Mapping[str, Coder]
     answer: Coder
     words: str  #: what the contract says about it
+    facts: Facts
 
     def needs(self, argument: str) -> bool:
         parameter = self.signature.parameters[argument]
@@ -73,15 +50,15 @@ class Verb:
 
 @cache
 def verbs() -> Mapping[str, Verb]:
-    return {
-        name: _verb(name, function)
-        for name, function in vars(Store).items()
-        if inspect.isfunction(function) and not name.startswith("_") and name not in _LOCAL
-    }
+    """Those that can be called over HTTP."""
+    return {name: _verb(name, facts) for name, facts in FACTS.items() if not facts.local}
 
 
-def _verb(name: str, function: Any) -> Verb:
+def _verb(name: str, facts: Facts) -> Verb:
+    function = vars(Store)[name]
     hints = declared(function)
     coders = {key: coder(hint) for key, hint in hints.items()}
     answer = coders.pop("return")
-    return Verb(name, inspect.signature(function), hints, coders, answer, inspect.getdoc(function) or "")
+    return Verb(
+        name, inspect.signature(function), hints, coders, answer, inspect.getdoc(function) or "", facts
+    )

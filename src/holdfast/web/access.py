@@ -1,4 +1,4 @@
-"""Owns what each role may do: one table, by verb; a verb that is not in it is for admins alone.
+"""Owns what callers may do: each verb's roles are in the contract; what the contract does not know is for admins alone.
 
 Routes are named after the verb that they carry out, so that no route has rules of its own.
 """
@@ -20,143 +20,10 @@ from holdfast.domain.sessions import SessionUpdate
 from holdfast.domain.tokens import Role
 from holdfast.domain.turns import NewTurn
 from holdfast.errors import Forbidden
-from holdfast.store.contract import Store
+from holdfast.store.contract import FACTS, Store
 
-READS: Final = frozenset(
-    {
-        "approval_window",
-        "approvals",
-        "attempts",
-        "attempts_in",
-        "bytes_used",
-        "children",
-        "delegation_counts",
-        "delegations",
-        "events",
-        "explain",
-        "find_approval",
-        "find_session",
-        "free_sessions",
-        "get_approval",
-        "get_conversation",
-        "get_session",
-        "get_turn",
-        "head_turn",
-        "history",
-        "holder",
-        "late_reports",
-        "list_sessions",
-        "newest_attempt",
-        "newest_events",
-        "newest_turns",
-        "now",
-        "observed_session",
-        "observed_sessions",
-        "open_delegations",
-        "orphans",
-        "owner_of",
-        "phase_history",
-        "pointer",
-        "pointers",
-        "provider_sessions",
-        "readyz",
-        "runtimes",
-        "session_state",
-        "statistics",
-        "totals",
-        "trail",
-        "turns",
-        "usage",
-        "welcome",
-    }
-)
-#: what hooks write down, wherever they run
-_HOOKS: Final = frozenset(
-    {"ask_delegation", "delegate", "end_delegation", "hook", "hooks", "lose_delegations", "observe_session"}
-)
-OPERATES: Final = _HOOKS | frozenset(
-    {
-        "answer_approval",
-        "cancel_turn",
-        "clean_up",
-        "clear_pointer",
-        "create_session",
-        "edit_turn",
-        "enqueue_turn",
-        "finalize_session",
-        "fork",
-        "new_generation",
-        "record_turn",
-        "remove_session",
-        "rename_session",
-        "request_approval",
-        "retire",
-        "retry_turn",
-        "set_pointer",
-        "truncate",
-        "update_session",
-    }
-)
-WORKS: Final = _HOOKS | frozenset(
-    {
-        "agent_token",
-        "claim_turn",
-        "fall_back",
-        "finish_turn",
-        "heartbeat",
-        "launch",
-        "pin",
-        "put_back",
-        "record_events",
-        "record_turn",  # what a person did in the agent's own program, found before its next turn
-        "recover",
-        "register_runtime",
-        "request_approval",
-        "set_pointer",  # past what a person did there
-        "update_session",
-        "watch_queue",
-    }
-)
-#: of its own session and those below it; see ``confined``
-AGENTS: Final = _HOOKS | frozenset(
-    {
-        "approval_window",
-        "approvals",
-        "attempts",
-        "delegations",
-        "events",
-        "explain",
-        "find_approval",
-        "find_session",
-        "free_sessions",
-        "get_approval",
-        "get_conversation",
-        "get_session",
-        "get_turn",
-        "head_turn",
-        "history",
-        "newest_attempt",
-        "newest_events",
-        "newest_turns",
-        "now",
-        "observed_session",
-        "open_delegations",
-        "phase_history",
-        "pointer",
-        "pointers",
-        "request_approval",
-        "session_state",
-        "turns",
-        "update_session",
-        "welcome",
-    }
-)
-_OF_ROLE: Final = {
-    Role.READER: READS,
-    Role.OPERATOR: READS | OPERATES,
-    Role.WORKER: READS | WORKS,
-    Role.AGENT: AGENTS,
-}
+#: routes that carry out no verb of the store, and the verb whose roles are theirs
+_LIKE: Final = {"hook": "delegate", "hooks": "delegate", "readyz": "statistics"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +53,8 @@ _TOKENS: Final = frozenset({"create_token", "revoke_token", "tokens"})
 
 
 def may(role: Role, verb: str) -> bool:
-    return role is Role.ADMIN or verb in _OF_ROLE[role]
+    facts = FACTS.get(_LIKE.get(verb, verb))
+    return role is Role.ADMIN or (facts is not None and role in facts.roles)
 
 
 def check_caller(request: Request, verb: str) -> None:

@@ -19,7 +19,7 @@ from holdfast.store.contract import Store
 from holdfast.store.http_store import KEY_HEADER
 from holdfast.store.sql import parts
 from holdfast.store.sql_store import SqlStore
-from holdfast.store.verbs import HAPPENS_AGAIN, Verb, verbs
+from holdfast.store.verbs import Verb, verbs
 from holdfast.web.access import caller_of, check_caller
 from holdfast.web.confined import Confined, Working, confined
 from holdfast.web.keys import once
@@ -49,7 +49,7 @@ async def call(request: Request) -> Response:
     if found is None:
         raise NotFound("verb", verb[:40])
     holdfast = signed(request, served(request))
-    if verb in HAPPENS_AGAIN:
+    if not found.facts.repeatable:
         holdfast = await once(request, holdfast)
     return await _called(found, confined(caller_of(request), holdfast).store, request)
 
@@ -60,7 +60,7 @@ def described(schemas: Schemas) -> dict[str, Any]:
 
 
 def _operation(verb: Verb, schemas: Schemas) -> dict[str, Any]:
-    headers = [WORKSPACE_HEADER, *([KEY_HEADER] if verb.name in HAPPENS_AGAIN else [])]
+    headers = [WORKSPACE_HEADER, *([] if verb.facts.repeatable else [KEY_HEADER])]
     return {
         "tags": ["store"],
         "operationId": f"store.{verb.name}",
