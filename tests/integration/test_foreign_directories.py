@@ -198,7 +198,7 @@ def test_every_interpreter_that_the_source_starts_is_isolated() -> None:
     assert sorted(found) == [
         "engine/running/gates.py",
         "hooks/carrier.py",
-        "notifying/sending.py",
+        "notifying/__init__.py",
         "processes/process.py",
     ]
 

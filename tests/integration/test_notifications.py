@@ -22,7 +22,7 @@ from holdfast.domain.notices import Notice, Occasion, notice_document
 from holdfast.domain.policy import NotifyPolicy, Policy
 from holdfast.domain.turns import TurnStatus
 from holdfast.engine.running.turn_notices import turn_notice
-from holdfast.notifying.sending import notify
+from holdfast.notifying import notify
 from tests.integration.workshop import Workshop, eventually
 
 FAILS = "FAIL 401 who are you"
@@ -264,4 +264,4 @@ def test_a_notice_that_cannot_be_handed_over_is_a_warning(
 
     notify(NotifyPolicy(command="true"), a_notice())
 
-    assert "nobody was told of turn_failed" in caplog.text
+    assert "the notice about turn_failed was not sent" in caplog.text

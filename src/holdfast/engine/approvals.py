@@ -12,8 +12,7 @@ from holdfast.domain.redaction import Json
 from holdfast.domain.text import check_name, check_text
 from holdfast.engine.sessions import Sessions
 from holdfast.errors import InvalidInput
-from holdfast.notifying.occasions import approval_notice
-from holdfast.notifying.sending import notify
+from holdfast.notifying import approval_notice, notify
 from holdfast.processes.owners import this_user
 
 _MOST_SECONDS = 100 * 365 * 24 * 3600

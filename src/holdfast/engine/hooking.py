@@ -14,8 +14,7 @@ from holdfast.hooks import pre_delegate
 from holdfast.hooks.calls import HookCall
 from holdfast.hooks.log import HookLog
 from holdfast.hooks.main import EVENTS
-from holdfast.notifying.occasions import done_notice
-from holdfast.notifying.sending import notify
+from holdfast.notifying import done_notice, notify
 from holdfast.processes.machine import machine_id
 from holdfast.store.contract import Store
 

@@ -41,8 +41,7 @@ from holdfast.domain.sessions import (
 )
 from holdfast.domain.text import check_name, check_text
 from holdfast.errors import Conflict, InvalidInput, NotFound, UnreadableSession
-from holdfast.notifying.occasions import done_notice
-from holdfast.notifying.sending import notify
+from holdfast.notifying import done_notice, notify
 from holdfast.store.contract import Store
 
 log = logging.getLogger("holdfast")

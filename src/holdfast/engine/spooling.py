@@ -20,8 +20,7 @@ from holdfast.hooks.configuration import spool_dir
 from holdfast.hooks.log import HookLog
 from holdfast.hooks.places import RECORD, record_names
 from holdfast.hooks.spool import COPY, PARTIAL, forget_marks, settle_partial
-from holdfast.notifying.occasions import done_notice
-from holdfast.notifying.sending import notify
+from holdfast.notifying import done_notice, notify
 from holdfast.store.contract import Store
 
 _LOCK = "lock"

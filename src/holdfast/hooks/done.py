@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from holdfast.config import default_url, load_settings
-from holdfast.notifying.occasions import done_notice
-from holdfast.notifying.sending import notify
+from holdfast.notifying import done_notice, notify
 from holdfast.store.open import open_store
 
 

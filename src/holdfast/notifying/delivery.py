@@ -1,7 +1,8 @@
-"""Owns delivering a notice to a command or an address: in the background, bounded in tries and in time.
+"""Owns delivering a notice to a command or a webhook: in the background, with a limited number of tries and of seconds.
 
-Run as a program, with the job on standard input; it has taken the job over when it ends, and what it left
-running ends by itself. It knows nothing of the package, so that starting it costs next to nothing.
+Runs as a program that reads its job from standard input. The program ends as soon as it has read the job; the
+processes that it leaves behind deliver the notice and end within their time limit. It imports nothing else of
+the package, so that it starts fast.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
-_PAUSES = (1.0, 4.0)  #: between the tries, which are one more
+_PAUSES = (1.0, 4.0)  #: between the tries: there is one try more than there are pauses
 _TRY_SECONDS = 10
-_SECONDS = 40  #: for everything
+_SECONDS = 40  #: for all tries together
 _LONGEST_LOG = 1_000_000
 _WORTH_ANOTHER_TRY = frozenset({408, 425, 429})
 
 
 class Undelivered(Exception):
-    """It did not arrive; ``is_final`` if trying again is of no use."""
+    """The notice did not arrive; ``is_final`` if another try cannot help."""
 
     def __init__(self, problem: str, *, is_final: bool = False) -> None:
         super().__init__(problem)
@@ -40,12 +41,12 @@ def main() -> None:
 
 
 def _deliver(job: dict[str, Any], way: str, send: Callable[[Any, bytes], None]) -> NoReturn:
-    """One way's process: to its end, whatever happens."""
+    """Runs in a process of its own, and ends that process whatever happens."""
     signal.signal(signal.SIGALRM, _too_long)
     signal.alarm(_SECONDS)
     try:
         _try(lambda: send(job[way], json.dumps(job["notice"]).encode()))
-    except Exception as exc:  # noqa: BLE001 - nobody else is there to be told
+    except Exception as exc:  # noqa: BLE001 - nobody else would see the problem
         signal.alarm(0)
         with contextlib.suppress(OSError):
             _write_log(Path(job["log"]), job["notice"], way, str(exc) or type(exc).__name__)
@@ -89,7 +90,7 @@ def _run(words: list[str], payload: bytes) -> None:
 
 
 def _post(url: str, payload: bytes) -> None:
-    """No message names the address: it may hold a secret."""
+    """No message names the URL, which may hold a secret."""
     from http.client import HTTPException
     from urllib import error, request
 

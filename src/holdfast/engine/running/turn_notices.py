@@ -7,7 +7,7 @@ from holdfast.domain.failures import FailureClass
 from holdfast.domain.notices import Notice, Occasion
 from holdfast.domain.turns import TurnStatus
 from holdfast.engine.result import RunResult
-from holdfast.notifying.occasions import approval_notice
+from holdfast.notifying import approval_notice
 
 
 def turn_notice(result: RunResult, agent: str, at: Instant) -> Notice | None:

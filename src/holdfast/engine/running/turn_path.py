@@ -53,7 +53,7 @@ from holdfast.errors import (
     StoreCorrupt,
     StoreError,
 )
-from holdfast.notifying.sending import notify
+from holdfast.notifying import notify
 from holdfast.processes.line_splitter import MAX_LINE
 from holdfast.processes.locks import SessionLock
 from holdfast.processes.process import StopCause
