@@ -46,10 +46,15 @@ class FaultyProxy:
         with suppress(OSError), client, _connect(self._target) as server:
             back = threading.Thread(target=self._back, args=(server, client), daemon=True)
             back.start()
-            while data := client.recv(65536):
-                server.sendall(data)
-            server.shutdown(socket.SHUT_WR)
-            back.join()
+            try:
+                while data := client.recv(65536):
+                    server.sendall(data)
+                server.shutdown(socket.SHUT_WR)
+                back.join()
+            except OSError:
+                # closing alone does not end a connection that another thread still reads from
+                _hang_up(server)
+                raise
         self._clients.discard(client)
 
     def _back(self, server: socket.socket, client: socket.socket) -> None:

@@ -15,7 +15,7 @@ from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.retention import Old
 from holdfast.domain.sessions import Session
-from holdfast.domain.turns import Claim, Launch
+from holdfast.domain.turns import Claim, Launch, TurnStatus
 from holdfast.errors import Conflict, LeaseLost, Refused
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
@@ -116,6 +116,24 @@ def test_a_claim_sees_the_heartbeat_that_has_just_come(store: SqlStore, clock: M
 
     assert second.result(LIMIT_SECONDS) is None
     store.heartbeat(held.lease, 60)
+
+
+def test_recovery_does_not_wait_for_a_transaction_that_stands_still(
+    store: SqlStore, clock: ManualClock
+) -> None:
+    """As that of a machine which lost its power: every worker would wait for it, and nobody would claim."""
+    session = begin(store)
+    enqueue(store, session, "work")
+    held = claim(store, session)
+    clock.advance(61)
+    (orphan,) = store.orphans()
+
+    with store._writing() as s, ThreadPoolExecutor(1) as pool:
+        assert leases.is_held(s, held.lease)
+        with pytest.raises(Conflict):
+            pool.submit(store.recover, orphan).result(LIMIT_SECONDS)
+
+    assert store.recover(orphan).status is TurnStatus.QUEUED
 
 
 def test_a_late_launch_sees_who_has_just_become_the_writer(store: SqlStore, clock: ManualClock) -> None:

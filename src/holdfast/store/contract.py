@@ -498,7 +498,8 @@ class Store(Protocol):
         ``events`` are kept as by ``record_events``: what happened in the attempt, and nobody has recorded yet.
 
         Whoever calls has made sure that its process is gone; with ``owner_is_gone`` also that the
-        lease's owner is, and then it need not have expired. Conflict if it is no orphan any more.
+        lease's owner is, and then it need not have expired. Conflict if it is no orphan any more,
+        or while another transaction writes to its session: recovery waits for nobody.
         """
         ...
 

@@ -21,8 +21,9 @@ from holdfast.store.postgres_watch import RING, Bell, cut_off
 
 CONNECT_SECONDS = 10
 POOL_SIZE = 8
+#: longer than a transaction may stand still: a verb outlives the transaction of a machine that was lost
 LOCK_SECONDS = 30
-STANDSTILL_SECONDS = 60
+STANDSTILL_SECONDS = 20
 #: a server that is not there any more, and could not say so, is found out in about half a minute
 _PATIENCE: dict[str, Any] = {
     "keepalives_idle": 15,

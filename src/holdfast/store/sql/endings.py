@@ -411,7 +411,7 @@ def recover(  # noqa: PLR0913 - what is known about the end, by keyword
 ) -> Turn:
     """End an attempt that nobody runs any more; its turn runs again unless it was answered, or a person started it."""
     lease = orphan.lease
-    fence, expires_at = leases.lock(s, lease) or (None, None)
+    fence, expires_at = leases.lock_if_free(s, lease) or (None, None)
     is_held = expires_at is not None and not replace(lease, expires_at=expires_at).is_over(s.now)
     if fence != lease.fence or expires_at is None or (is_held and not owner_is_gone):
         raise Conflict(f"turn {lease.seq} of {lease.session_id} is no orphan any more", seq=lease.seq)

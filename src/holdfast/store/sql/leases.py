@@ -19,6 +19,7 @@ SELECT fence, lease_expires_at FROM sessions
 WHERE workspace = :ws AND id = :session_id AND EXISTS (
     SELECT 1 FROM attempts a WHERE a.workspace = :ws AND a.conversation_id = :conversation_id
         AND a.seq = :seq AND a.number = :attempt AND a.session_id = :session_id AND a.fence = :fence) FOR UPDATE"""
+LOCK_IF_FREE = f"{LOCK} SKIP LOCKED"
 EXPIRES_AT = "SELECT lease_expires_at FROM sessions WHERE workspace = :ws AND id = :session_id"
 RENEW = """
 UPDATE sessions SET lease_expires_at = :expires_at WHERE workspace = :ws AND id = :session_id"""
@@ -69,12 +70,21 @@ def is_held(s: Scope, lease: Lease) -> bool:
     return row is not None and proves(lease, *row)
 
 
-def lock(s: Scope, lease: Lease) -> Row | None:
+def lock(s: Scope, lease: Lease, statement: str = LOCK) -> Row | None:
     """The fence of its session, and until when that is leased; None if the lease is no attempt's."""
     return s.one(
-        LOCK, session_id=lease.session_id, conversation_id=lease.conversation_id, seq=lease.seq,
+        statement, session_id=lease.session_id, conversation_id=lease.conversation_id, seq=lease.seq,
         attempt=lease.attempt, fence=lease.fence,
     )  # fmt: skip
+
+
+def lock_if_free(s: Scope, lease: Lease) -> Row | None:
+    """The same; None also while another transaction has the session locked.
+
+    A machine that loses its power in the middle of a transaction keeps its locks until the server gives the
+    transaction up. Recovery looks at every session: it must not wait for that one, or nobody claims a turn.
+    """
+    return lock(s, lease, LOCK_IF_FREE)
 
 
 def proves(lease: Lease, fence: int, expires_at: int | None) -> bool:
