@@ -113,7 +113,7 @@ def test_version_is_told_without_loading_the_commands_or_the_engine() -> None:
     version, modules = _python(script)
 
     assert re.fullmatch(r"holdfast \d+\.\d+\.\d+", version)
-    for heavy in ("engine", "store", "domain", "config", "lifecycle", "screen", "rich", "sqlite3"):
+    for heavy in ("engine", "store", "domain", "config", "lifecycle", "terminal", "rich", "sqlite3"):
         assert heavy not in modules
     assert modules.endswith("] 0")
 

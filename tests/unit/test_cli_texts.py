@@ -1,4 +1,4 @@
-"""The small parts of the command that need no process: moments, harmless text, layout, ways to end."""
+"""The small parts of the command that need no process: moments, escaped text, layout, exit codes."""
 
 import json
 import sys
@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import errors
-from holdfast.cli import endings, screen
+from holdfast.cli import exit_codes, terminal
+from holdfast.cli.arguments import parse_moment
+from holdfast.cli.escape import escape_json, one_line
 from holdfast.cli.group import cli
-from holdfast.cli.harmless import harmless_json, one_line
-from holdfast.cli.moments import age, duration, parse_moment
-from holdfast.cli.report import Column, Fields, Line, Table, cell, plain
+from holdfast.cli.output import Column, Fields, Line, Table, age, cell, duration, plain
 from holdfast.clock import SECOND, Instant, after, from_datetime
 from holdfast.errors import HoldfastError, InvalidInput
 
@@ -94,8 +94,8 @@ def test_one_line_is_one_line_of_printable_characters(text: str) -> None:
 
 
 @given(st.text(st.characters()))
-def test_harmless_json_says_the_same(text: str) -> None:
-    printed = harmless_json(json.dumps({"text": text}, ensure_ascii=False))
+def test_escape_json_says_the_same(text: str) -> None:
+    printed = escape_json(json.dumps({"text": text}, ensure_ascii=False))
 
     assert json.loads(printed) == {"text": text}
     assert printed.isprintable() or not any(ord(char) < 32 for char in printed)
@@ -124,7 +124,7 @@ def test_a_table_on_a_narrow_screen_is_shown_with_its_whole_columns(
         ((cell("agent-20260108"), cell("a long name"), cell("[red]text[/red]")),),
     )
 
-    screen.show([table])
+    terminal.show([table])
 
     _, row = capsys.readouterr().out.splitlines()
     assert row.split() == ["agent-20260108", "a", "lon…", "[red]…"]
@@ -158,9 +158,9 @@ def test_every_way_to_fail_has_its_exit_code(
 
     monkeypatch.setattr(cli, "invoke", fail)
 
-    assert endings.run(["list"]) == code
+    assert exit_codes.run(["list"]) == code
     assert capsys.readouterr().err.count("\n") == 1
-    assert endings.run(["list", "--json"]) == code
+    assert exit_codes.run(["list", "--json"]) == code
     assert set(json.loads(capsys.readouterr().out)["error"]) == {"code", "message", "details"}
 
 
@@ -171,7 +171,7 @@ def test_the_exit_codes_of_the_error_tree_are_the_documented_ones() -> None:
 def test_json_is_asked_for_only_before_a_double_dash(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert endings.run(["get", "--", "--json", "x"]) == 2
+    assert exit_codes.run(["get", "--", "--json", "x"]) == 2
 
     printed = capsys.readouterr()
     assert (printed.out, printed.err.startswith("holdfast: ")) == ("", True)
@@ -181,5 +181,5 @@ def test_a_command_without_any_output_stream_still_ends(monkeypatch: pytest.Monk
     monkeypatch.setattr(sys, "stdout", None)
     monkeypatch.setattr(sys, "stderr", None)
 
-    assert endings.run(["no-such-command"]) == 2
-    assert endings.run(["no-such-command", "--json"]) == 2
+    assert exit_codes.run(["no-such-command"]) == 2
+    assert exit_codes.run(["no-such-command", "--json"]) == 2

@@ -8,10 +8,8 @@ import click
 
 from holdfast.cli import output
 from holdfast.cli.arguments import arguments_option, session_argument, text_argument, text_option
-from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.invocation import Invocation
-from holdfast.cli.moments import age
-from holdfast.cli.report import Cell, Column, Line, Table, Tone, cell
+from holdfast.cli.command import Invocation, command, pass_invocation
+from holdfast.cli.output import Cell, Column, Line, Table, Tone, age, cell
 from holdfast.clock import Instant
 from holdfast.domain.approvals import Approval, ApprovalStatus
 from holdfast.domain.metadata import Metadata

@@ -1,16 +1,21 @@
-"""Owns the arguments that commands share: sessions, turns, phases, texts and metadata."""
+"""Owns the arguments that commands share: sessions, turns, phases, texts, metadata, rights and moments."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from holdfast.cli.invocation import Invocation
+from holdfast.cli.command import Invocation
+from holdfast.clock import Instant, after, from_datetime
 from holdfast.domain.metadata import Metadata, parse_metadata
 from holdfast.domain.phases import Phase
+from holdfast.domain.pointers import NO_RIGHTS, Rights
+from holdfast.errors import InvalidInput
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -80,3 +85,57 @@ def _complete_phase(_ctx: click.Context, _param: click.Parameter, incomplete: st
 
 def _complete_outcome(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
     return [phase.value for phase in Phase if phase.is_final and phase.startswith(incomplete)]
+
+
+# --- what an agent may do ---
+
+
+def rights_options(function: F) -> F:
+    options = (
+        click.option("--permission-mode", metavar="MODE", help="What the agent may do without asking."),
+        click.option("--allow-tool", "allowed_tools", multiple=True, metavar="TOOL",
+                     help="Let the agent use this tool; may be given several times."),
+        click.option("--add-dir", "extra_dirs", multiple=True, metavar="DIR",
+                     help="Let the agent work here too; may be given several times."),
+        click.option("--approve-tools", multiple=True, metavar="PATTERN",
+                     help="Wait for a person before such calls, as in 'Bash(terraform apply*)'; may be given several times, as Edit does not cover Write."),
+        click.option("--allow-wider-rights", is_flag=True,
+                     help="Accept more rights than the session was begun with, and arguments that may widen them."),
+    )  # fmt: skip
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def named_rights(given: dict[str, Any], arguments: tuple[str, ...] = ()) -> Rights | None:
+    """None: nobody named any."""
+    rights = Rights(
+        given["permission_mode"],
+        frozenset(given["allowed_tools"]),
+        frozenset(given["extra_dirs"]),
+        arguments,
+        frozenset(given["approve_tools"]),
+    )
+    return None if rights == NO_RIGHTS else rights
+
+
+# --- moments ---
+
+_UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_RELATIVE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?)([smhdw])")
+_LONGEST = 100 * 365 * 86400.0
+
+
+def parse_moment(field: str, text: str, now: Instant) -> Instant:
+    """An ISO date or datetime (without a zone: UTC), or a time ago."""
+    relative = _RELATIVE.fullmatch(text.strip())
+    if relative is not None:
+        seconds = float(relative[1]) * _UNITS[relative[2]]
+        if seconds > _LONGEST:
+            raise InvalidInput(field, f"{text[:40]!r} is more than 100 years ago")
+        return after(now, -seconds)
+    try:
+        return from_datetime(datetime.fromisoformat(text.strip()))
+    except (ValueError, OverflowError):
+        problem = "is not a moment; write 2h, 3d, 30m, 2026-01-08 or 2026-01-08T18:05:30Z"
+        raise InvalidInput(field, f"{text[:40]!r} {problem}") from None

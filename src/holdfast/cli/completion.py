@@ -8,9 +8,8 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from holdfast.cli import output
-from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.harmless import one_line
-from holdfast.cli.invocation import Invocation
+from holdfast.cli.command import Invocation, command, pass_invocation
+from holdfast.cli.escape import one_line
 from holdfast.config import default_url
 from holdfast.domain.sessions import SessionFilter
 from holdfast.engine.default import open_with

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.cli.moments import age
-from holdfast.cli.report import Block, Cell, Column, Fields, Line, Table, Tone, cell
+from holdfast.cli.output import Block, Cell, Column, Fields, Line, Table, Tone, age, cell
 from holdfast.clock import Instant, to_iso
 from holdfast.domain.decisions import Outcome, Standing, Verdict
 from holdfast.domain.failures import Failure

@@ -12,11 +12,9 @@ from typing import Any
 import click
 
 from holdfast.cli import output
-from holdfast.cli.arguments import text_argument
-from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.invocation import Invocation
+from holdfast.cli.arguments import named_rights, rights_options, text_argument
+from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.cli.json_logs import logged_as_json
-from holdfast.cli.rights import named_rights, rights_options
 from holdfast.clock import after
 from holdfast.domain.turns import NewTurn, Turn, TurnRequest
 from holdfast.engine.documents import turn_document

@@ -6,8 +6,7 @@ import click
 
 from holdfast.cli import output
 from holdfast.cli.arguments import TURN, TURN_OR_NONE, session_argument, text_option
-from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.invocation import Invocation
+from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.domain.conversations import Conversation
 from holdfast.engine.documents import (
     conversation_document,

@@ -10,8 +10,7 @@ import os
 import click
 
 from holdfast.cli import output
-from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.invocation import Invocation
+from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.hooks.main import EVENTS
 
 FAILED = 1

@@ -12,10 +12,8 @@ from urllib.parse import urlsplit
 import click
 
 from holdfast.cli import output
-from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.invocation import Invocation
-from holdfast.cli.moments import age
-from holdfast.cli.report import Block, Cell, Column, Fields, Table, Tone, cell
+from holdfast.cli.command import Invocation, command, pass_invocation
+from holdfast.cli.output import Block, Cell, Column, Fields, Table, Tone, age, cell
 from holdfast.clock import Instant, system_clock, to_iso
 from holdfast.config import TOKEN_VARIABLE, origin, state_dir
 from holdfast.config_files import current_directory

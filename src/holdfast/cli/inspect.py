@@ -9,12 +9,11 @@ import click
 
 from holdfast.cli import output
 from holdfast.cli.arguments import session_argument
-from holdfast.cli.command import command, pass_invocation
+from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.cli.explained import why_blocks
-from holdfast.cli.invocation import Invocation
 from holdfast.cli.listing import phase_tone, status_tone
+from holdfast.cli.output import Cell, Column, Table, Tone, cell
 from holdfast.cli.portrait import Portrait, portrait_blocks
-from holdfast.cli.report import Cell, Column, Table, Tone, cell
 from holdfast.cli.verdicts import continue_words, verdict
 from holdfast.domain.sessions import Session, SessionState
 from holdfast.engine.documents import (

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 import click
 
-from holdfast.cli.invocation import Invocation
+from holdfast.cli.command import Invocation
 from holdfast.clock import SECOND, Instant, to_iso
 from holdfast.domain.redaction import redact_text
 from holdfast.engine.running.log_subject import log_subject

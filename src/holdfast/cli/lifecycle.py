@@ -14,17 +14,14 @@ from holdfast.cli.arguments import (
     session_argument,
     text_option,
 )
-from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.invocation import Invocation
+from holdfast.cli.command import Invocation, command, pass_invocation
+from holdfast.cli.exit_codes import NOT_FOUND, REFUSED
 from holdfast.cli.verdicts import continue_words
 from holdfast.domain.metadata import Metadata
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.sessions import Session
 from holdfast.engine.documents import session_document
 from holdfast.errors import NotFound, UnreadableSession
-
-NOT_FOUND = 3
-REFUSED = 4
 
 
 @command(

@@ -7,10 +7,9 @@ from typing import assert_never
 import click
 
 from holdfast.cli import output
-from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.invocation import Invocation
-from holdfast.cli.moments import age, parse_moment
-from holdfast.cli.report import Cell, Column, Line, Table, Tone, cell
+from holdfast.cli.arguments import parse_moment
+from holdfast.cli.command import Invocation, command, pass_invocation
+from holdfast.cli.output import Cell, Column, Line, Table, Tone, age, cell
 from holdfast.clock import Instant, to_iso
 from holdfast.domain.metadata import parse_pairs
 from holdfast.domain.phases import Phase

@@ -11,8 +11,7 @@ import click
 
 from holdfast.cli import output
 from holdfast.cli.arguments import TURN, session_argument
-from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.invocation import Invocation
+from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.clock import to_iso
 from holdfast.domain.turns import Event, EventKind
 from holdfast.engine.audit import AuditEntry, audit_trail

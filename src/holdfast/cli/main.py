@@ -1,4 +1,4 @@
-"""Owns the entry point: nothing is imported here before it is known what was asked for."""
+"""Owns the entry point; it imports nothing before it knows which command was called."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def main() -> int:
 
         return answer_hook(arguments[1])
     try:
-        from holdfast.cli.endings import run
+        from holdfast.cli.exit_codes import run
     except KeyboardInterrupt:
         return 130
     return run(arguments)

@@ -8,9 +8,8 @@ import click
 
 from holdfast.cli import output
 from holdfast.cli.arguments import TURN, session_argument
-from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.harmless import one_line
-from holdfast.cli.invocation import Invocation
+from holdfast.cli.command import Invocation, command, pass_invocation
+from holdfast.cli.escape import one_line
 from holdfast.domain.turns import Turn
 from holdfast.engine.documents import session_document, turn_document
 from holdfast.errors import Conflict

@@ -5,10 +5,8 @@ from __future__ import annotations
 import click
 
 from holdfast.cli import output
-from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.invocation import Invocation
-from holdfast.cli.moments import age
-from holdfast.cli.report import Cell, Column, Line, Table, Tone, cell
+from holdfast.cli.command import Invocation, command, pass_invocation
+from holdfast.cli.output import Cell, Column, Line, Table, Tone, age, cell
 from holdfast.clock import Instant, to_iso
 from holdfast.domain.sightings import ObservedSession
 

@@ -1,13 +1,16 @@
-"""Owns standard output: a person's terminal, a pipe, or one JSON object."""
+"""Owns the form of an answer: a few blocks, lines or one JSON object, on a terminal or in a pipe."""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import TypeAlias
 
-from holdfast.cli import report
-from holdfast.cli.harmless import harmless_json, one_line, visible
+from holdfast.cli.escape import escape_json, one_line, visible
+from holdfast.clock import Instant, seconds_between
 
 SCHEMA_VERSION = 1
 
@@ -28,12 +31,12 @@ def document(content: Mapping[str, object]) -> None:
     whole = {"schema_version": SCHEMA_VERSION, **content}
     utf8 = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
     text = json.dumps(whole, ensure_ascii=not utf8, indent=2 if is_terminal() else None, default=str)
-    _write("\n".join(map(harmless_json, text.split("\n"))))
+    _write("\n".join(map(escape_json, text.split("\n"))))
 
 
 def record(content: Mapping[str, object]) -> None:
     """One JSON object on one line, at once: someone is following."""
-    _write(harmless_json(json.dumps({"schema_version": SCHEMA_VERSION, **content}, default=str)))
+    _write(escape_json(json.dumps({"schema_version": SCHEMA_VERSION, **content}, default=str)))
     flush()
 
 
@@ -58,15 +61,102 @@ def text(content: str) -> None:
         _write(visible(part))
 
 
-def blocks(content: Sequence[report.Block]) -> None:
+def blocks(content: Sequence[Block]) -> None:
     if is_terminal():
-        from holdfast.cli import screen  # rich is for terminals only
+        from holdfast.cli import terminal  # rich is for terminals only
 
-        screen.show(content)
+        terminal.show(content)
     else:
-        _write(report.plain(content).rstrip("\n"))
+        _write(plain(content).rstrip("\n"))
 
 
 def _write(text: str) -> None:
     if sys.stdout is not None:
         sys.stdout.write(f"{text}\n")
+
+
+# --- blocks: the same answer for a terminal and for a pipe ---
+
+
+class Tone(Enum):
+    PLAIN = auto()
+    STRONG = auto()
+    DIM = auto()
+    GOOD = auto()
+    WARN = auto()
+    BAD = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One line of harmless text; made by ``cell``."""
+
+    text: str
+    tone: Tone = Tone.PLAIN
+
+
+def cell(text: object, tone: Tone = Tone.PLAIN, *, limit: int | None = None, indent: int = 0) -> Cell:
+    return Cell(" " * indent + one_line(text, limit), tone)
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    title: str
+    whole: bool = False  #: never shortened, however narrow the terminal
+    wraps: bool = False  #: goes on in the next line instead of being cut
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    rows: tuple[tuple[str, Cell], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    content: Cell
+
+
+Block: TypeAlias = Table | Fields | Line
+
+
+def plain(blocks: Sequence[Block]) -> str:
+    """The blocks as text without colours, one row a line."""
+    return "\n".join(_plain_block(block) for block in blocks)
+
+
+def _plain_block(block: Block) -> str:
+    match block:
+        case Line(content):
+            return f"{content.text}\n"
+        case Fields(rows):
+            return _aligned([(label, value.text) for label, value in rows])
+        case Table(columns, rows):
+            titles = tuple(column.title for column in columns)
+            return _aligned([titles, *(tuple(c.text for c in row) for row in rows)])
+
+
+def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ("  ".join(f"{text:<{width}}" for text, width in zip(row, widths, strict=True)) for row in rows)
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+# --- times ---
+
+
+def duration(seconds: float) -> str:
+    """In the largest unit that fits: ``42s``, ``4m``, ``3h``, ``12d``."""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{max(int(seconds), 0)}s"
+
+
+def age(then: Instant, now: Instant) -> str:
+    return duration(seconds_between(then, now))

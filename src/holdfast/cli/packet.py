@@ -6,8 +6,7 @@ import click
 
 from holdfast.cli import output
 from holdfast.cli.arguments import session_argument
-from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.invocation import Invocation
+from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.domain.telling.packet import packet_document
 from holdfast.domain.telling.packet_text import packet_markdown
 

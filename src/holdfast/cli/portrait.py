@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from holdfast.cli.listing import phase_tone, status_tone
-from holdfast.cli.moments import age
-from holdfast.cli.report import Block, Cell, Column, Fields, Line, Table, Tone, cell
+from holdfast.cli.output import Block, Cell, Column, Fields, Line, Table, Tone, age, cell
 from holdfast.clock import Instant, to_iso
 from holdfast.domain.approvals import Approval
 from holdfast.domain.conversations import Conversation, HistoryTurn

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.cli import output
-from holdfast.cli.harmless import one_line, visible
+from holdfast.cli.escape import one_line, visible
 from holdfast.cli.verdicts import this_turn
 from holdfast.domain.decisions import Decision, Fork, Fresh, Refuse, Resume, Wait, decision_document
 from holdfast.engine.result import RunInterrupted, RunResult, result_document
@@ -31,7 +31,7 @@ from holdfast.providers.happenings import (
 )
 
 if TYPE_CHECKING:
-    from holdfast.cli.live import StatusLine
+    from holdfast.cli.terminal import StatusLine
 
 _LONGEST_ARGUMENTS = 100
 
@@ -120,7 +120,7 @@ class _People:
         self._pending = ""
         self._streams = output.is_terminal()
         if self._streams:
-            from holdfast.cli.live import StatusLine  # rich is for terminals only
+            from holdfast.cli.terminal import StatusLine  # rich is for terminals only
 
             self._live = StatusLine()
 

@@ -8,12 +8,11 @@ from typing import Any, TypeVar
 import click
 
 from holdfast.cli import output
-from holdfast.cli.arguments import TURN_OR_NONE, session_argument, text_argument
-from holdfast.cli.command import Command, pass_invocation
-from holdfast.cli.invocation import Invocation
+from holdfast.cli.arguments import TURN_OR_NONE, named_rights, rights_options, session_argument, text_argument
+from holdfast.cli.command import Command, Invocation, pass_invocation
+from holdfast.cli.exit_codes import INTERRUPTED
 from holdfast.cli.jobs import read_job
 from holdfast.cli.progress import Show, Shown, shown, tell
-from holdfast.cli.rights import named_rights, rights_options
 from holdfast.engine.documents import conversation_document, session_document
 from holdfast.engine.keywords import RunKeywords
 from holdfast.engine.result import RunInterrupted, RunResult
@@ -21,7 +20,6 @@ from holdfast.engine.result import RunInterrupted, RunResult
 F = TypeVar("F", bound=Callable[..., Any])
 
 _BEHIND_DASHES = "holdfast.behind_dashes"
-_INTERRUPTED = 130
 
 
 class RunCommand(Command):
@@ -37,7 +35,7 @@ class RunCommand(Command):
         try:
             return super().invoke(ctx)
         except RunInterrupted:
-            ctx.exit(_INTERRUPTED)
+            ctx.exit(INTERRUPTED)
         except SystemExit as exc:
             ctx.exit(exc.code if isinstance(exc.code, int) else 1)
 

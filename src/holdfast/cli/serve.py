@@ -7,8 +7,7 @@ from contextlib import nullcontext
 import click
 
 from holdfast.cli import output
-from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.invocation import Invocation
+from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.cli.json_logs import logged_as_json
 from holdfast.errors import ConfigError
 

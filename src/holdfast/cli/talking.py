@@ -10,8 +10,7 @@ import click
 
 from holdfast.cli import output
 from holdfast.cli.arguments import session_argument
-from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.invocation import Invocation
+from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.cli.progress import Show, shown, stoppable, tell
 from holdfast.cli.running import finish, keywords, run_command, run_options, show_style
 from holdfast.engine.result import RunInterrupted, RunResult

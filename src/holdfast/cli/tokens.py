@@ -7,9 +7,8 @@ import os
 import click
 
 from holdfast.cli import output
-from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.invocation import Invocation
-from holdfast.cli.report import Cell, Column, Table, Tone, cell
+from holdfast.cli.command import Invocation, command, pass_invocation
+from holdfast.cli.output import Cell, Column, Table, Tone, cell
 from holdfast.clock import Instant, after, to_iso
 from holdfast.domain.text import check_name
 from holdfast.domain.tokens import ENTROPY, Role, Token, make_token

@@ -8,9 +8,8 @@ from pathlib import Path
 import click
 
 from holdfast.cli import output
-from holdfast.cli.command import command, pass_invocation
-from holdfast.cli.invocation import Invocation
-from holdfast.cli.report import Fields, cell
+from holdfast.cli.command import Invocation, command, pass_invocation
+from holdfast.cli.output import Fields, cell
 from holdfast.config import Given, ProjectFile, is_harmless, origin, read_project, trust_project
 from holdfast.config_files import PROJECT_FILE, current_directory, revoke_trust
 from holdfast.engine.running.setting import SESSION_VARIABLE

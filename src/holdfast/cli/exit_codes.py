@@ -1,4 +1,4 @@
-"""Owns how the command ends: every exit code, and every error as one line or one JSON object."""
+"""Owns the end of the command: its exit codes, and each error as one line or one JSON object."""
 
 from __future__ import annotations
 
@@ -13,13 +13,15 @@ from typing import Final
 import click
 
 from holdfast.cli import output
+from holdfast.cli.escape import one_line
 from holdfast.cli.group import PROGRAM, cli
-from holdfast.cli.harmless import one_line
 from holdfast.errors import Busy, HoldfastError
 
-FAILED = 1
-USAGE = 2
-INTERRUPTED = 130
+FAILED: Final = 1
+USAGE: Final = 2
+NOT_FOUND: Final = 3
+REFUSED: Final = 4
+INTERRUPTED: Final = 130
 
 _COMPLETE = f"_{PROGRAM.upper()}_COMPLETE"
 
@@ -36,7 +38,7 @@ _INTERRUPTED: Final = Problem("interrupted", "interrupted", INTERRUPTED)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """The exit code. No exception leaves this function."""
+    """Runs the command and returns its exit code. No exception leaves this function."""
     output.prepare()
     _show_warnings()
     code = 0
@@ -45,8 +47,8 @@ def run(arguments: Sequence[str]) -> int:
         if sys.stdout is not None:
             sys.stdout.flush()
     except BrokenPipeError:
-        # the reader has what it wanted: `holdfast list | head -1`
-        _let_go_of_output()
+        # the reader closed the pipe: `holdfast list | head -1`
+        _discard_output()
         return code
     except (KeyboardInterrupt, SystemExit) as exc:
         return _stopped(exc, as_json=_wants_json(arguments))
@@ -71,10 +73,10 @@ def _dispatch(arguments: list[str]) -> int:
 def _problem(error: BaseException) -> Problem:
     match error:
         case Busy() if error.holder is not None:
-            from holdfast.processes.machine import describe_owner  # only for those who must wait
+            from holdfast.processes.machine import describe_owner  # only needed here
 
-            told = Busy(error.what, describe_owner(error.holder), error.until)
-            return Problem(error.code, told.message, error.exit_code, error.details)
+            described = Busy(error.what, describe_owner(error.holder), error.until)
+            return Problem(error.code, described.message, error.exit_code, error.details)
         case HoldfastError():
             return Problem(error.code, error.message, error.exit_code, error.details)
         case click.UsageError():
@@ -92,7 +94,7 @@ def _problem(error: BaseException) -> Problem:
 
 
 def _stopped(error: KeyboardInterrupt | SystemExit, *, as_json: bool) -> int:
-    """By a signal. A turn that was interrupted has said so itself, as the one document of its command."""
+    """Ends after a signal. For an interrupted turn the command has already printed its result: nothing is added."""
     from holdfast.engine.result import RunInterrupted
 
     code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else INTERRUPTED
@@ -125,17 +127,17 @@ def _internal(error: BaseException) -> Problem:
 
 
 def _report(problem: Problem, *, as_json: bool) -> int:
-    if not (as_json and _said_as_json(problem)) and sys.stderr is not None:
+    if not (as_json and _printed_as_json(problem)) and sys.stderr is not None:
         try:
             sys.stderr.write(f"{PROGRAM}: {one_line(problem.message)}\n")
             sys.stderr.flush()
-        except (OSError, ValueError):  # there is nobody to tell
+        except (OSError, ValueError):  # standard error is closed, too
             pass
-    _let_go_of_output()
+    _discard_output()
     return problem.exit_code
 
 
-def _said_as_json(problem: Problem) -> bool:
+def _printed_as_json(problem: Problem) -> bool:
     error = {"code": problem.code, "message": problem.message, "details": problem.details}
     try:
         output.document({"error": error})
@@ -147,15 +149,15 @@ def _said_as_json(problem: Problem) -> bool:
 
 
 def _wants_json(arguments: Sequence[str]) -> bool:
-    """Also when the arguments could not be understood."""
+    """Whether the arguments ask for JSON, even if they cannot be parsed."""
     before_dashes = list(arguments)
     if "--" in before_dashes:
         before_dashes = before_dashes[: before_dashes.index("--")]
     return "--json" in before_dashes or "--json-stream" in before_dashes
 
 
-def _let_go_of_output() -> None:
-    """What could not be written is not tried again when Python ends."""
+def _discard_output() -> None:
+    """Keeps Python from trying again, at its end, to write what could not be written."""
     if sys.stdout is None:
         return
     try:
