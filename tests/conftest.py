@@ -8,7 +8,9 @@ from hypothesis import settings
 
 pytest_plugins = ["tests.require", "tests.postgres_fixtures", "tests.agents.table"]
 # the shipped contract suites, and what the tests here share, say what they compared
-pytest.register_assert_rewrite("holdfast.testing", "tests.consistency", "tests.integration.session_acts")
+pytest.register_assert_rewrite(
+    "holdfast.testing", "tests.steps", "tests.consistency", "tests.integration.session_acts"
+)
 
 # Examples are judged by their result; how long one takes depends on what else the machine does.
 settings.register_profile("holdfast", deadline=None)

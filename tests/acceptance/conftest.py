@@ -9,8 +9,8 @@ import pytest
 import holdfast
 from holdfast import Holdfast
 from holdfast.engine import default
-from holdfast.testing.clock import ManualClock
 from tests.acceptance.face import Face
+from tests.clock import ManualClock
 
 
 @pytest.fixture(params=["sqlite", "postgres"])

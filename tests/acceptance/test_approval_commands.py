@@ -10,9 +10,9 @@ from holdfast.clock import after
 from holdfast.domain.approvals import Approval, hash_arguments
 from holdfast.domain.redaction import Json
 from holdfast.domain.turns import Launch
-from holdfast.testing import steps
-from holdfast.testing.builders import an_approval, done, failed
+from tests import steps
 from tests.acceptance.command import HOLDFAST, create, environment, holdfast, ok, on_terminal
+from tests.builders import an_approval, done, failed
 
 PLAN: dict[str, Json] = {"plan": "plan.tf", "targets": ["vpc"]}
 

@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import holdfast
-from holdfast.testing.clock import ManualClock
 from tests.acceptance.command import default_database, ok
 from tests.acceptance.face import MINUTE, Face, damage, state
+from tests.clock import ManualClock
 
 ASKED = {"task_id": "T001", "workspace": "prod"}
 SUMMARY = "Terraform applied successfully"

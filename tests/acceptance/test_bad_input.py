@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import Holdfast
-from holdfast.testing import steps
+from tests import steps
 from tests.acceptance.command import HOLDFAST, Argument, environment, holdfast, ok
 
 LONG = "x" * 300

@@ -12,7 +12,7 @@ from docs import generate_cli
 from holdfast import Holdfast
 from holdfast.cli.command import Command
 from holdfast.cli.group import SECTIONS, cli
-from holdfast.testing import steps
+from tests import steps
 from tests.acceptance.command import HOLDFAST, environment, holdfast, ok
 
 PAGE = generate_cli.PAGE

@@ -24,7 +24,8 @@ from holdfast.errors import LeaseLost
 from holdfast.store.contract import Store
 from holdfast.store.gate import Gate
 from holdfast.store.http_store import open_http
-from holdfast.testing.builders import (
+from tests.acceptance.served import ask, server
+from tests.builders import (
     a_claim,
     a_delegation,
     a_process,
@@ -33,9 +34,7 @@ from holdfast.testing.builders import (
     an_approval,
     done,
 )
-from holdfast.testing.mishaps import WIDER, fail, point_to
-from holdfast.testing.steps import begin, claim, defer, enqueue, run
-from tests.acceptance.served import ask, server
+from tests.steps import WIDER, begin, claim, defer, enqueue, fail, point_to, run
 
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics.md"
 ALERTS = PAGE.parents[1] / "how-to" / "server.md"

@@ -3,7 +3,7 @@
 import pytest
 
 from holdfast import Holdfast
-from holdfast.testing import steps
+from tests import steps
 from tests.acceptance.command import holdfast, ok
 
 

@@ -16,9 +16,9 @@ from holdfast.domain.turns import Lease, TurnEnd, TurnStatus
 from holdfast.domain.usage import ContextUse, Usage, UsageReport
 from holdfast.errors import LeaseLost
 from holdfast.store.contract import Store
-from holdfast.testing import steps
-from holdfast.testing.builders import a_runtime, done, failed
+from tests import steps
 from tests.acceptance.command import STATE_FIELDS, default_database, holdfast, ok
+from tests.builders import a_runtime, done, failed
 
 NOT_THERE = Failure(FailureClass.MISSING_BINARY, "claude is not there")
 COST = UsageReport(Usage(1200, 300, 45, 0.25))

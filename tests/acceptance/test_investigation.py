@@ -3,9 +3,9 @@
 import json
 from pathlib import Path
 
-from holdfast.testing.clock import ManualClock
 from tests.acceptance.command import default_database, ok
 from tests.acceptance.face import MINUTE, Face, damage, state
+from tests.clock import ManualClock
 
 FOUND = ["OOMKilled", "resource limits"]
 MORE = "config issue in deployment"

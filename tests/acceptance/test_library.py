@@ -9,7 +9,6 @@ import holdfast
 from holdfast import Holdfast
 from holdfast.engine import default
 from holdfast.errors import StoreError
-from holdfast.testing.clock import ManualClock
 from tests.acceptance.face import (
     HOUR,
     MINUTE,
@@ -19,6 +18,7 @@ from tests.acceptance.face import (
     in_phase,
     state,
 )
+from tests.clock import ManualClock
 
 VERBS = sorted(name for name in vars(Face) if not name.startswith("_"))
 

@@ -11,8 +11,8 @@ from holdfast.domain.policy import ApprovalPolicy, Policy
 from holdfast.engine.waiting import Reached
 from holdfast.errors import InvalidInput, NotFound, Refused
 from holdfast.store.open import open_store
-from holdfast.testing import steps
-from holdfast.testing.clock import ManualClock
+from tests import steps
+from tests.clock import ManualClock
 
 HALF_AN_HOUR, WEEK = 1800, 7 * 24 * 3600
 

@@ -3,8 +3,8 @@
 import pytest
 
 from holdfast.errors import InvalidInput
-from holdfast.testing.clock import ManualClock
 from tests.acceptance.face import BLINK, HOUR, Face, closed, in_phase, state
+from tests.clock import ManualClock
 
 
 def test_cleanup_counts_what_it_abandons_and_what_it_deletes(face: Face, clock: ManualClock) -> None:

@@ -2,7 +2,6 @@
 
 import pytest
 
-from holdfast.testing.clock import ManualClock
 from tests.acceptance.face import (
     BLINK,
     MINUTE,
@@ -15,6 +14,7 @@ from tests.acceptance.face import (
     in_phase,
     state,
 )
+from tests.clock import ManualClock
 
 
 @pytest.mark.parametrize("phase", OPEN_PHASES)

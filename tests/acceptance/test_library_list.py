@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from holdfast.testing.clock import ManualClock
 from tests.acceptance.face import MINUTE, Face, closed, ids, in_phase, state
+from tests.clock import ManualClock
 
 
 @pytest.fixture

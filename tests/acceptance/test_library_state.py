@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import InvalidInput
-from holdfast.testing.clock import ManualClock
 from tests.acceptance.face import (
     MINUTE,
     NO_IDS,
@@ -20,6 +19,7 @@ from tests.acceptance.face import (
     in_phase,
     state,
 )
+from tests.clock import ManualClock
 
 
 def test_a_new_session_has_every_field_of_the_published_state(face: Face) -> None:

@@ -7,8 +7,8 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.domain.turns import NewTurn
-from holdfast.testing.builders import a_claim, a_runtime
 from tests.acceptance.command import default_database, holdfast, ok, on_terminal
+from tests.builders import a_claim, a_runtime
 
 
 def test_a_session_is_found_by_id_by_name_and_by_the_beginning_of_its_id(library: Holdfast) -> None:

@@ -4,7 +4,7 @@ import subprocess
 from pathlib import Path
 
 from holdfast import Holdfast
-from holdfast.testing import steps
+from tests import steps
 from tests.acceptance.command import create, holdfast, ok
 
 

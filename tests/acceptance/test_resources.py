@@ -13,10 +13,10 @@ import pytest
 
 from holdfast.errors import LeaseLost
 from holdfast.store.open import open_store
-from holdfast.testing.builders import a_runtime, done
-from holdfast.testing.steps import claim
 from tests.acceptance.command import holdfast, ok
 from tests.acceptance.served import ask, server
+from tests.builders import a_runtime, done
+from tests.steps import claim
 
 JSON = {"Content-Type": "application/json"}
 

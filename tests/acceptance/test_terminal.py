@@ -5,7 +5,7 @@ import re
 import pytest
 
 from holdfast import Holdfast
-from holdfast.testing import steps
+from tests import steps
 from tests.acceptance.command import ok, on_terminal
 
 ESCAPE = re.compile(r"\x1b\[[0-9;]*m")

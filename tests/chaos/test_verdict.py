@@ -12,10 +12,10 @@ from holdfast.domain.ids import ConversationId, SessionId
 from holdfast.domain.turns import Attempt, AttemptCause, AttemptStatus, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE
 from holdfast.engine.running.strays import marker_of
-from holdfast.testing.builders import a_process
-from holdfast.testing.clock import NOON
+from tests.builders import a_process
 from tests.chaos.evidence import Absence, Evidence, Mark, Recorded
 from tests.chaos.verdict import Broken, judge
+from tests.clock import NOON
 
 SESSION, CONVERSATION = SessionId("s"), ConversationId("c")
 NOTHING = Broken(*(0,) * len(fields(Broken)))

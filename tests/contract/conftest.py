@@ -12,7 +12,7 @@ from holdfast.store.contract import Store
 from holdfast.store.driver import Driver
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
-from holdfast.testing.clock import ManualClock
+from tests.clock import ManualClock
 from tests.contract.heads import watch
 from tests.contract.served import AnyToken, Served, behind_http, serving
 

@@ -19,7 +19,7 @@ from holdfast.store.contract import Store
 from holdfast.store.sql import claims, heads
 from holdfast.store.sql.heads import QueueMemory
 from holdfast.store.sql_store import SqlStore
-from holdfast.testing.builders import (
+from tests.builders import (
     a_claim,
     a_codex_runtime,
     a_process,
@@ -34,12 +34,11 @@ from holdfast.testing.builders import (
     done,
     failed,
 )
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.lease_contract import GONE, LOSSES, WRITES
-from holdfast.testing.mishaps import WIDER, point_to
-from holdfast.testing.steps import begin, claim, enqueue, join, run
+from tests.clock import ManualClock
 from tests.contract.conftest import driver_of
 from tests.contract.heads import check_heads, dump, watch
+from tests.contract.test_leases import GONE, LOSSES, WRITES
+from tests.steps import WIDER, begin, claim, enqueue, join, point_to, run
 
 STEPS = 150
 COUNT = "SELECT COUNT(*) FROM sessions WHERE"

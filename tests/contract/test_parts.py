@@ -9,10 +9,10 @@ from holdfast.store import pages
 from holdfast.store.contract import Store
 from holdfast.store.sql import parts
 from holdfast.store.sql_store import SqlStore
-from holdfast.testing.builders import a_session_id, an_event
-from holdfast.testing.history_contract import prompts
-from holdfast.testing.steps import begin, claim, enqueue, join, run
+from tests.builders import a_session_id, an_event
 from tests.contract.served import behind_http
+from tests.contract.test_history import prompts
+from tests.steps import begin, claim, enqueue, join, run
 
 
 @pytest.fixture(autouse=True)

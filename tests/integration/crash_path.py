@@ -35,8 +35,8 @@ from holdfast.domain.usage import Usage, UsageReport
 from holdfast.errors import Conflict, HoldfastError, LeaseLost, NotFound, PhaseConflict, SessionClosed
 from holdfast.store.contract import Store
 from holdfast.store.sql_store import SqlStore
-from holdfast.testing.builders import a_pointer, a_runtime
-from holdfast.testing.clock import NOON, ManualClock
+from tests.builders import a_pointer, a_runtime
+from tests.clock import NOON, ManualClock
 
 LEASE_SECONDS = 60.0
 MAIN, CHILD, TWIN, OLD = (SessionId(f"agent-{name}") for name in ("main", "child", "twin", "old"))

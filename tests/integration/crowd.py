@@ -31,8 +31,8 @@ from holdfast.domain.usage import NO_USAGE
 from holdfast.errors import Busy, Conflict, HoldfastError, LeaseLost, NotFound, PhaseConflict
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
-from holdfast.testing.builders import a_runtime
-from holdfast.testing.clock import NOON
+from tests.builders import a_runtime
+from tests.clock import NOON
 from tests.processes import LIMIT_SECONDS, Start
 
 #: what someone who works together with others must expect; anything else is a failure

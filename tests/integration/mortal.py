@@ -18,8 +18,8 @@ from holdfast.store.contract import QueueWatch
 from holdfast.store.driver import Driver, Transaction
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
-from holdfast.testing.clock import NOON, ManualClock
 from tests import processes
+from tests.clock import NOON, ManualClock
 from tests.integration.crash_path import PATHS, Walk
 
 

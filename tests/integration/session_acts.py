@@ -17,8 +17,8 @@ from holdfast.domain.sessions import NewSession, Session
 from holdfast.domain.turns import ClaimRequest, Launch, Lease, NewTurn, TurnEnd, TurnRequest, TurnStatus
 from holdfast.errors import Conflict
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_process
-from holdfast.testing.clock import ManualClock
+from tests.builders import a_process
+from tests.clock import ManualClock
 from tests.integration.session_model import (
     Clash,
     Model,

@@ -40,16 +40,16 @@ from holdfast.store.http_store import open_http
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.verbs import verbs
-from holdfast.testing.builders import a_delegation, a_runtime, a_session, an_answer, an_approval
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.workspace_contract import VERBS, Theirs, begin_theirs, nothing
 from holdfast.web.access import ANYONE, CHECKED
 from holdfast.web.app import create_app
 from holdfast.web.callers import Callers
 from holdfast.web.rates import Rates
 from holdfast.web.serving import Workspaces
+from tests.builders import a_delegation, a_runtime, a_session, an_answer, an_approval
+from tests.clock import ManualClock
 from tests.contract.heads import dump
 from tests.contract.served import NoTokens, Served, serving
+from tests.contract.test_workspaces import VERBS, Theirs, begin_theirs, nothing
 from tests.integration.hook_process import a_stop, log_of, recorded, write_message
 
 MEMORY = "sqlite:///:memory:"

@@ -9,9 +9,9 @@ from holdfast.domain.turns import NewTurn
 from holdfast.errors import StoreUnavailable
 from holdfast.store.open import open_store
 from holdfast.store.sql import parts
-from holdfast.testing.steps import begin
 from tests.contract.conftest import MEMORY
 from tests.contract.served import serving
+from tests.steps import begin
 
 _TEXT = "x" * 300_000
 

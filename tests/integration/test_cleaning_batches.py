@@ -12,10 +12,10 @@ from holdfast.domain.sessions import Session, SessionUpdate
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
 from holdfast.store.sql import cleanup
-from holdfast.testing.builders import a_session_id
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.steps import begin, run
+from tests.builders import a_session_id
+from tests.clock import ManualClock
 from tests.consistency import assert_consistent, driver_of
+from tests.steps import begin, run
 
 BATCH = 2
 

@@ -23,9 +23,9 @@ from holdfast.domain.turns import Claim, ClaimRequest, Event, EventKind, Launch,
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
-from holdfast.testing.builders import a_runtime
-from holdfast.testing.clock import NOON, ManualClock
 from tests import processes
+from tests.builders import a_runtime
+from tests.clock import NOON, ManualClock
 from tests.consistency import assert_consistent
 from tests.integration import mortal
 from tests.integration.crash_path import LEASE_SECONDS, MAIN, PATHS, USED, Step, Walk, answer, deferred

@@ -19,11 +19,11 @@ from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import HoldfastError, LeaseLost, NotFound, StoreCorrupt, UnreadableSession
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
-from holdfast.testing.builders import a_claim, a_process, a_runtime, a_turn, an_approval, an_event
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.steps import defer
+from tests.builders import a_claim, a_process, a_runtime, a_turn, an_approval, an_event
+from tests.clock import ManualClock
 from tests.integration.sqlite_file import driver_of
 from tests.migrations.rich_store import fill
+from tests.steps import defer
 
 HEALTHY = SessionId("agent-20260108-150000-4ea17472")
 VICTIM = SessionId("agent-20260108-150001-71c71300")

@@ -17,9 +17,9 @@ from holdfast.errors import StoreCorrupt, StoreUnavailable
 from holdfast.store import sqlite, sqlite_connections
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
-from holdfast.testing.builders import a_claim, a_session
-from holdfast.testing.steps import begin, enqueue
+from tests.builders import a_claim, a_session
 from tests.integration.sqlite_file import driver_of
+from tests.steps import begin, enqueue
 
 STOPPED_WRITER = """
 import os, signal, sqlite3, sys, fcntl

@@ -8,11 +8,11 @@ from starlette.types import Message, Receive, Scope, Send
 
 from holdfast.domain.ids import TokenId, Workspace
 from holdfast.domain.tokens import Role, Token
-from holdfast.testing.clock import NOON
 from holdfast.web import door, large_answers
 from holdfast.web.callers import Callers
 from holdfast.web.door import Door
 from holdfast.web.rates import Rates
+from tests.clock import NOON
 from tests.contract.served import NoTokens
 
 

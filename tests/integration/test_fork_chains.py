@@ -9,10 +9,10 @@ from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import StoreCorrupt
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
-from holdfast.testing.builders import a_claim, a_session_id
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.steps import begin, enqueue, run
+from tests.builders import a_claim, a_session_id
+from tests.clock import ManualClock
 from tests.integration.sqlite_file import driver_of
+from tests.steps import begin, enqueue, run
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ import pytest
 
 import holdfast
 from holdfast.domain.phases import Phase
-from holdfast.testing.builders import a_delegation
+from tests.builders import a_delegation
 from tests.integration.hook_process import AGENT, a_stop, a_tool_call, log_of, run_hook, session_of
 from tests.processes import until
 

@@ -13,11 +13,11 @@ from holdfast.store.contract import Store
 from holdfast.store.http_store import open_http
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
-from holdfast.testing.builders import a_delegation, a_runtime
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.workspace_contract import VERBS, Theirs, begin_theirs
 from tests.acceptance.served import ask
+from tests.builders import a_delegation, a_runtime
+from tests.clock import ManualClock
 from tests.contract.served import Served, serving
+from tests.contract.test_workspaces import VERBS, Theirs, begin_theirs
 
 SECRET = "swordfish"
 LONE = f"{SECRET}\ud800{SECRET}"

@@ -20,8 +20,8 @@ from holdfast.domain.sessions import SessionFilter
 from holdfast.engine.holdfast import Holdfast
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
-from holdfast.testing.builders import a_session
 from tests import processes
+from tests.builders import a_session
 
 ROUNDS = 400
 #: a write that takes longer has met a lock that nobody holds any more

@@ -16,8 +16,8 @@ from holdfast.store.contract import FACTS, Store
 from holdfast.store.http_store import open_http
 from holdfast.store.open import open_store
 from holdfast.store.sql.calls import KEPT_SECONDS
-from holdfast.testing.builders import a_claim, a_pointer, a_runtime, a_session, a_turn
-from holdfast.testing.clock import ManualClock
+from tests.builders import a_claim, a_pointer, a_runtime, a_session, a_turn
+from tests.clock import ManualClock
 from tests.consistency import driver_of
 from tests.contract.heads import dump
 from tests.contract.served import Served, serving

@@ -10,10 +10,10 @@ from holdfast.domain.pointers import Rights
 from holdfast.domain.policy import Policy, ResumePolicy
 from holdfast.domain.turns import NewTurn, TurnRequest, TurnStatus
 from holdfast.errors import Refused
-from holdfast.testing.builders import a_pointer
-from holdfast.testing.steps import snapshot
+from tests.builders import a_pointer
 from tests.integration.test_run_crashes import die
 from tests.integration.workshop import FROM_PROMPT, FROM_SESSION, OPENING, RECALL, Workshop, ended
+from tests.steps import snapshot
 
 NAMED = ProviderSessionId("made-by-hand")
 

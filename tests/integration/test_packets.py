@@ -16,9 +16,9 @@ from holdfast.domain.telling.tool_calls import CallOutcome
 from holdfast.domain.turns import Event, EventKind, Lease
 from holdfast.engine.packets import gather_packet
 from holdfast.store.open import open_store
-from holdfast.testing import steps
-from holdfast.testing.builders import an_event, done, failed
-from holdfast.testing.clock import NOON, ManualClock
+from tests import steps
+from tests.builders import an_event, done, failed
+from tests.clock import NOON, ManualClock
 
 SECRET = "ghp_0123456789abcdefghijABCDEFGHIJ012345"
 

@@ -17,7 +17,7 @@ from holdfast.errors import Conflict, InvalidInput
 from holdfast.store.driver import Undone
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
-from holdfast.testing.builders import a_session
+from tests.builders import a_session
 from tests.processes import until
 
 pytest.importorskip("psycopg")

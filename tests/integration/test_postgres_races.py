@@ -23,12 +23,11 @@ from holdfast.store.sql import claims, forks, leases, pointers
 from holdfast.store.sql.heads import QueueMemory
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql_store import SqlStore
-from holdfast.testing.builders import a_claim, a_pointer, a_provider_session_id, a_runtime, a_session_id
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.mishaps import point_to, resumed_id
-from holdfast.testing.steps import begin, claim, enqueue, join, run
+from tests.builders import a_claim, a_pointer, a_provider_session_id, a_runtime, a_session_id
+from tests.clock import ManualClock
 from tests.consistency import assert_consistent
 from tests.processes import LIMIT_SECONDS, until
+from tests.steps import begin, claim, enqueue, join, point_to, resumed_id, run
 
 WAITING_FOR_A_LOCK = """
 SELECT 1 FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"""

@@ -10,7 +10,7 @@ import pytest
 
 from holdfast.errors import StoreUnavailable
 from holdfast.store.open import open_store
-from holdfast.testing.builders import a_session
+from tests.builders import a_session
 
 
 @pytest.fixture

@@ -10,8 +10,8 @@ from holdfast.errors import Conflict, StoreUnavailable
 from holdfast.store.open import open_store
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql_store import SqlStore
-from holdfast.testing.builders import a_claim, done
-from holdfast.testing.steps import begin, claim, enqueue
+from tests.builders import a_claim, done
+from tests.steps import begin, claim, enqueue
 
 psycopg: Any = pytest.importorskip("psycopg", reason="psycopg is not installed", exc_type=ImportError)
 

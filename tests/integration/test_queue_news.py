@@ -12,9 +12,9 @@ from holdfast import Holdfast
 from holdfast.errors import StoreUnavailable, TooMany
 from holdfast.store.contract import QueueWatch
 from holdfast.store.open import open_store
-from holdfast.testing.steps import begin, enqueue
 from holdfast.web import queue_news
 from holdfast.web.queue_news import News, Queues
+from tests.steps import begin, enqueue
 
 T = TypeVar("T")
 

@@ -28,8 +28,8 @@ from holdfast.domain.turns import Event, EventKind, NewTurn, TurnEnd, TurnReques
 from holdfast.errors import LeaseLost, SessionClosed
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
-from holdfast.testing.builders import a_codex_runtime, a_runtime
-from holdfast.testing.clock import ManualClock
+from tests.builders import a_codex_runtime, a_runtime
+from tests.clock import ManualClock
 from tests.consistency import assert_consistent, driver_of
 from tests.integration.session_acts import LEASE_SECONDS, Draw, SessionActs, pick
 from tests.integration.session_model import Clash, ModelSession

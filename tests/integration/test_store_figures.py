@@ -8,9 +8,9 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast.domain.phases import Phase
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
-from holdfast.testing.steps import begin, run
 from holdfast.web import store_figures
 from holdfast.web.store_figures import StoreFigures
+from tests.steps import begin, run
 
 
 @pytest.fixture

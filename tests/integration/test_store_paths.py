@@ -12,8 +12,8 @@ from holdfast.domain.sessions import SessionFilter
 from holdfast.engine import default
 from holdfast.errors import ConfigError, StoreUnavailable
 from holdfast.store.open import open_store
-from holdfast.testing.builders import a_session
 from tests import processes
+from tests.builders import a_session
 
 
 @pytest.fixture

@@ -11,11 +11,11 @@ from holdfast.engine.following import BEGINNING
 from holdfast.errors import StoreUnavailable, TooMany
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
-from holdfast.testing.builders import an_event
-from holdfast.testing.steps import begin, claim, enqueue
 from holdfast.web import events
 from holdfast.web.callers import Callers
 from holdfast.web.events import Follower, Streams
+from tests.builders import an_event
+from tests.steps import begin, claim, enqueue
 
 
 @pytest.fixture(autouse=True)

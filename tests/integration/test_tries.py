@@ -13,7 +13,7 @@ from holdfast.store.open import open_store
 from holdfast.store.sql import sessions
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql_store import MAX_TRIES, SqlStore
-from holdfast.testing.builders import a_session
+from tests.builders import a_session
 
 
 @pytest.fixture

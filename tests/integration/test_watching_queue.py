@@ -18,7 +18,7 @@ from holdfast.store import sqlite
 from holdfast.store.contract import QueueWatch, Store
 from holdfast.store.open import open_store
 from holdfast.store.sqlite_watch import FileNews, changes_of_others
-from holdfast.testing.steps import begin, enqueue
+from tests.steps import begin, enqueue
 
 PATIENCE = 30.0
 

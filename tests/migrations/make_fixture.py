@@ -15,7 +15,7 @@ from pathlib import Path
 
 from holdfast.store.migrate import migrations
 from holdfast.store.open import open_store
-from holdfast.testing.clock import ManualClock
+from tests.clock import ManualClock
 from tests.migrations.catalog import describe, sqlite_schema
 from tests.migrations.portrait import portrait
 from tests.migrations.rich_store import fill

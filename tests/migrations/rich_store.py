@@ -24,8 +24,8 @@ from holdfast.domain.turns import (
 from holdfast.domain.usage import ContextUse, Usage, UsageReport
 from holdfast.errors import LeaseLost
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_codex_runtime, a_runtime
-from holdfast.testing.clock import ManualClock
+from tests.builders import a_codex_runtime, a_runtime
+from tests.clock import ManualClock
 
 LEAD, HELPER, CHILD, GRANDCHILD = (
     SessionId(f"agent-20260108-12000{n}-{name}")

@@ -12,8 +12,8 @@ from holdfast.domain.ids import SessionId
 from holdfast.domain.turns import ClaimRequest, NewTurn, TurnEnd, TurnStatus
 from holdfast.store.migrate import migrations
 from holdfast.store.open import open_store
-from holdfast.testing.builders import a_runtime
-from holdfast.testing.clock import ManualClock
+from tests.builders import a_runtime
+from tests.clock import ManualClock
 from tests.consistency import assert_consistent
 from tests.migrations.catalog import sqlite_schema
 from tests.migrations.make_fixture import FIXTURES

@@ -15,8 +15,8 @@ from holdfast.domain.usage import Usage, UsageReport
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import InvalidInput
 from holdfast.store.open import open_store
-from holdfast.testing.builders import a_provider_session_id, a_runtime, done
-from holdfast.testing.clock import ManualClock
+from tests.builders import a_provider_session_id, a_runtime, done
+from tests.clock import ManualClock
 
 WITHOUT_PERSISTENCE = Policy(resume=ResumePolicy(session_persistence=False))
 

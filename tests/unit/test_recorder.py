@@ -16,8 +16,8 @@ from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.wire import check_json
-from holdfast.testing import mishaps, steps
-from holdfast.testing.clock import NOON, ManualClock
+from tests import steps
+from tests.clock import NOON, ManualClock
 
 NATIVE = ProviderSessionId("native-1")
 MARK = TranscriptMark("/file", 10, "digest")
@@ -192,7 +192,7 @@ def test_much_text_at_once_is_kept_whole_by_a_store_that_can_be_reached(
 
 def test_whoever_lost_the_lease_records_nothing_more(desk: Desk) -> None:
     desk.add(Noted("before"))
-    mishaps.lose(desk.store, desk.clock, desk.lease)
+    steps.lose(desk.store, desk.clock, desk.lease)
     desk.recorder.close(30)
     assert desk.recorder.is_fenced
     assert desk.events() == []

@@ -9,8 +9,8 @@ from holdfast.engine.running.strays import marker_of, stray_group
 from holdfast.processes.machine import Machine
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
-from holdfast.testing import steps
-from holdfast.testing.builders import done
+from tests import steps
+from tests.builders import done
 
 WORKSPACE = "default"
 HERE = Machine("here", "boot/pids/host")

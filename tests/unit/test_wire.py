@@ -33,7 +33,7 @@ from holdfast.store.hook_verbs import HookVerbs
 from holdfast.store.verbs import verbs
 from holdfast.store.wire import check_json, coder
 from holdfast.store.wire_errors import decode_error, encode_error
-from holdfast.testing.builders import a_pointer, a_runtime, a_session, an_event, failed
+from tests.builders import a_pointer, a_runtime, a_session, an_event, failed
 
 VERDICT = Verdict(Reason.RETIRED, Standing.FAILED, Outcome.FRESH, "gone")
 

@@ -1,27 +1,12 @@
-"""Owns the conformance kit: the contracts of stores and providers as tests that any implementation can run.
+"""Owns the test kit for authors of providers: the provider contract as tests that every provider must pass.
 
-Each ``*_contract`` module holds classes of tests; every test checks one clause of ``holdfast.store.contract``,
-and those of ``provider_contract`` one of ``holdfast.providers.contract``. They need pytest; ``clock`` and
-``builders`` do not. Subclass what you implement::
+The tests need pytest. Subclass the classes of ``holdfast.testing.provider_contract``::
 
-    from holdfast.testing.session_contract import SessionContract
+    from holdfast.testing import provider_contract
 
-    class TestSessions(SessionContract): ...
+    class TestCommands(provider_contract.CommandContract): ...
 
-and give these fixtures for a store:
-
-``clock``
-    a ``holdfast.testing.clock.ManualClock``.
-``make_store``
-    a function of ``workspace="default"`` and ``policy=None`` that opens another handle on the test's own
-    data, with that clock as its time. The data are empty at first.
-``store``
-    ``make_store()``.
-``damage``
-    a function of a session's id and fields (``phase="dancing"``) that overwrites them behind the store's
-    back, so that the row cannot be understood any more.
-
-For a provider, give these:
+and define these fixtures:
 
 ``provider``
     the provider.

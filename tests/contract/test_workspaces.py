@@ -23,7 +23,7 @@ from holdfast.domain.turns import Launch, Lease, Orphan, Refusal, TurnRequest
 from holdfast.domain.usage import NO_USAGE, UsageGroup
 from holdfast.errors import Conflict, LeaseLost, NotFound
 from holdfast.store.contract import Store
-from holdfast.testing.builders import (
+from tests.builders import (
     a_claim,
     a_codex_runtime,
     a_delegation,
@@ -39,12 +39,10 @@ from holdfast.testing.builders import (
     an_event,
     done,
 )
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.mishaps import decide, resumed_id
-from holdfast.testing.steps import begin, claim, enqueue, refused, run, snapshot
-from holdfast.testing.token_contract import a_token
-
-MakeStore = Callable[..., Store]
+from tests.clock import ManualClock
+from tests.contract.conftest import MakeStore
+from tests.contract.test_tokens import a_token
+from tests.steps import begin, claim, decide, enqueue, refused, resumed_id, run, snapshot
 
 
 @dataclass(frozen=True)
@@ -205,7 +203,8 @@ def nothing(answer: object) -> bool:
             return not answer
 
 
-class WorkspaceContract:
+@pytest.mark.makes_tokens
+class TestWorkspaces:
     """Everything happens in the workspace that the store was opened for."""
 
     @pytest.fixture

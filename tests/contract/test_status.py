@@ -12,7 +12,7 @@ from holdfast.domain.sessions import Session, SessionFilter, SessionKind, Sessio
 from holdfast.domain.turns import Launch
 from holdfast.errors import NotFound
 from holdfast.store.contract import Store
-from holdfast.testing.builders import (
+from tests.builders import (
     a_claim,
     a_delegation,
     a_session_id,
@@ -21,9 +21,9 @@ from holdfast.testing.builders import (
     an_approval,
     failed,
 )
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.listing_contract import listed
-from holdfast.testing.steps import begin, claim, defer, enqueue, run
+from tests.clock import ManualClock
+from tests.contract.test_listing import listed
+from tests.steps import begin, claim, defer, enqueue, run
 
 
 def status(store: Store, session: Session) -> SessionStatus:
@@ -40,7 +40,7 @@ def talk(store: Store) -> Session:
     return begin(store, kind=SessionKind.CONVERSATION)
 
 
-class StatusContract:
+class TestStatus:
     """``session_state``, and ``list_sessions`` by it."""
 
     def test_a_session_that_nobody_works_on_is_idle(self, store: Store) -> None:
@@ -165,7 +165,7 @@ class StatusContract:
             store.session_state(a_session_id())
 
 
-class FilterContract:
+class TestFilters:
     """``list_sessions`` by what is in a session, and by whether it may continue."""
 
     def test_resumable_are_those_that_may_continue(self, store: Store, clock: ManualClock) -> None:

@@ -13,7 +13,7 @@ from holdfast.domain.retention import Old
 from holdfast.domain.turns import AttemptCause, Launch, TurnStatus
 from holdfast.errors import NotFound, Refused
 from holdfast.store.contract import Store
-from holdfast.testing.builders import (
+from tests.builders import (
     a_claim,
     a_pointer,
     a_runtime,
@@ -23,12 +23,14 @@ from holdfast.testing.builders import (
     deferred,
     failed,
 )
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.deferral_contract import answered, status_of
-from holdfast.testing.steps import begin, claim, defer, enqueue, refused, run
+from tests.clock import ManualClock
+from tests.contract.test_deferrals import answered, status_of
+from tests.steps import begin, claim, defer, enqueue, refused, run
+
+pytestmark = pytest.mark.usefixtures("watched")
 
 
-class VoidContract:
+class TestVoid:
     """Where nobody may act on an approval any more."""
 
     def test_a_change_of_what_the_agent_has_seen_refuses_the_turn_and_says_so(self, store: Store) -> None:
@@ -139,7 +141,7 @@ class VoidContract:
         assert store.get_approval(asked.id) == asked
 
 
-class KeptAnswerContract:
+class TestKeptAnswer:
     """Before the launch an answer is kept; from the launch on it is used up."""
 
     @pytest.mark.parametrize("foreground", [True, False])

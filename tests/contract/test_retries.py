@@ -9,13 +9,14 @@ from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.turns import AttemptCause, AttemptStatus, Claim, TurnStatus
 from holdfast.errors import Busy, Conflict
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_claim, a_turn, done, failed
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.mishaps import fail, lose
-from holdfast.testing.steps import begin, claim, enqueue, refused, run, snapshot
+from tests.builders import a_claim, a_turn, done, failed
+from tests.clock import ManualClock
+from tests.steps import begin, claim, enqueue, fail, lose, refused, run, snapshot
+
+pytestmark = pytest.mark.usefixtures("watched")
 
 
-class TryAgainContract:
+class TestTryAgain:
     def test_a_failed_turn_is_tried_again_at_its_time(self, store: Store, clock: ManualClock) -> None:
         session = begin(store)
         enqueue(store, session, "flaky")

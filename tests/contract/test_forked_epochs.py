@@ -14,7 +14,7 @@ from holdfast.domain.turns import Claim, Launch
 from holdfast.domain.usage import NO_USAGE
 from holdfast.errors import Conflict
 from holdfast.store.contract import Store
-from holdfast.testing.builders import (
+from tests.builders import (
     a_claim,
     a_provider_session_id,
     a_runtime,
@@ -23,16 +23,15 @@ from holdfast.testing.builders import (
     done,
     failed,
 )
-from holdfast.testing.epoch_contract import CODEX, ask, assert_fresh, caught_up, two_agents
-from holdfast.testing.mishaps import decide, resumed_id
-from holdfast.testing.steps import begin, enqueue, refused, run
+from tests.contract.test_epochs import CODEX, ask, assert_fresh, caught_up, two_agents
+from tests.steps import begin, decide, enqueue, refused, resumed_id, run
 
 FORKS_AT_A_TURN = a_runtime(
     capabilities=Capabilities(can_resume=True, can_fork=True, can_fork_at_turn=True, chooses_id=True)
 )
 
 
-class ForkedEpochContract:
+class TestForkedEpochs:
     """A fork's first turn forks the parent's provider session, if that still says what the fork reads."""
 
     def test_the_first_turn_of_a_fork_forks_and_the_next_resumes(self, store: Store) -> None:

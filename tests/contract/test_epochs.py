@@ -16,7 +16,7 @@ from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Claim, Launch, TurnEnd, TurnStatus
 from holdfast.store.contract import Store
-from holdfast.testing.builders import (
+from tests.builders import (
     a_codex_runtime,
     a_process,
     a_provider_session_id,
@@ -25,9 +25,8 @@ from holdfast.testing.builders import (
     done,
     failed,
 )
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.mishaps import lose, resumed_id
-from holdfast.testing.steps import begin, claim, enqueue, join, run
+from tests.clock import ManualClock
+from tests.steps import begin, claim, enqueue, join, lose, resumed_id, run
 
 CODEX = a_codex_runtime()
 
@@ -65,7 +64,7 @@ def assert_fresh(store: Store, claimed: Claim, reason: Reason) -> None:
     assert attempt.provider_session_id is None
 
 
-class EpochContract:
+class TestEpochs:
     """Every pointer that has seen a changed turn stops being resumable; no other one does."""
 
     def test_nothing_changed_so_the_provider_session_goes_on(self, store: Store) -> None:
@@ -237,7 +236,7 @@ class EpochContract:
             story.go_on()
 
 
-class CatchUpContract:
+class TestCatchUp:
     """Turns of others after what it has seen: resumed, and told about exactly those."""
 
     def test_the_turns_of_others_are_caught_up_with(self, store: Store) -> None:

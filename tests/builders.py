@@ -28,7 +28,7 @@ from holdfast.domain.turns import (
     TurnStatus,
 )
 from holdfast.domain.usage import ContextUse
-from holdfast.testing.clock import NOON
+from tests.clock import NOON
 
 _numbers = count(1)
 

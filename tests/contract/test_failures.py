@@ -12,9 +12,10 @@ from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import TurnRequest
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_provider_session_id, a_runtime
-from holdfast.testing.mishaps import decide, fail, resumed_id
-from holdfast.testing.steps import begin, claim, enqueue, run
+from tests.builders import a_provider_session_id, a_runtime
+from tests.steps import begin, claim, decide, enqueue, fail, resumed_id, run
+
+pytestmark = pytest.mark.usefixtures("watched")
 
 HERE, THERE = a_runtime(), a_runtime(machine="build-8")
 RETIRING = [FailureClass.GONE, FailureClass.POISONED, FailureClass.OVERFLOW]
@@ -37,7 +38,7 @@ def known_id(store: Store, session: Session) -> ProviderSessionId:
     return resumed_id(decide(store, session))
 
 
-class FailureContract:
+class TestFailures:
     @pytest.mark.parametrize("failure_class", RETIRING)
     def test_a_session_that_cannot_go_on_is_retired(self, store: Store, failure_class: FailureClass) -> None:
         session = begin(store)

@@ -13,12 +13,12 @@ from holdfast.domain.statistics import AttemptCount, DelegationCount, SessionCou
 from holdfast.domain.turns import AttemptStatus, TurnStatus
 from holdfast.errors import LeaseLost
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_delegation, a_question, an_answer, an_approval, done, failed
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.steps import begin, claim, defer, enqueue, run
+from tests.builders import a_delegation, a_question, an_answer, an_approval, done, failed
+from tests.clock import ManualClock
+from tests.steps import begin, claim, defer, enqueue, run
 
 
-class StatisticsContract:
+class TestStatistics:
     def test_an_empty_workspace_has_nothing_to_count(self, store: Store) -> None:
         assert store.statistics() == Statistics((), (), (), (), 0.0, 0, 0, 0, 0)
 

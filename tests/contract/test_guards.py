@@ -15,11 +15,11 @@ from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Claim, TurnRequest
 from holdfast.domain.usage import ContextUse, UsageReport
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_runtime, done, failed
-from holdfast.testing.epoch_contract import ask, assert_fresh
-from holdfast.testing.steps import begin, claim, enqueue, run
+from tests.builders import a_runtime, done, failed
+from tests.contract.conftest import MakeStore
+from tests.contract.test_epochs import ask, assert_fresh
+from tests.steps import begin, claim, enqueue, run
 
-MakeStore = Callable[..., Store]
 HERE = "/srv/infra"
 
 
@@ -131,7 +131,7 @@ FAILING: list[tuple[Reason, Callable[[Scene], Claim]]] = [
 ]
 
 
-class GuardContract:
+class TestGuards:
     """What the store itself knows against a resume."""
 
     @pytest.mark.parametrize(("reason", "story"), FAILING, ids=[story.__name__ for _, story in FAILING])

@@ -9,9 +9,9 @@ from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import Session, SessionKind, SessionUpdate
 from holdfast.domain.telling.welcome import Welcome
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_provider_session_id, an_answer, an_approval
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.steps import begin, claim, defer, enqueue, run
+from tests.builders import a_provider_session_id, an_answer, an_approval
+from tests.clock import ManualClock
+from tests.steps import begin, claim, defer, enqueue, run
 
 HERE = "/srv/infra"
 
@@ -25,7 +25,7 @@ def paused(store: Store, **changes: object) -> Session:
     return store.update_session(session.id, SessionUpdate(phase=Phase.PLANNING))
 
 
-class WelcomeContract:
+class TestWelcome:
     def test_where_nothing_waits_there_is_nothing_to_tell(self, store: Store) -> None:
         assert told(store) == Welcome()
         assert told(store).render() == ""

@@ -16,7 +16,7 @@ from holdfast.domain.turns import AttemptCause, AttemptStatus, Claim, Launch, Tu
 from holdfast.domain.usage import Usage, UsageReport
 from holdfast.errors import Conflict, LeaseLost, NeedsApproval, Refused
 from holdfast.store.contract import Store
-from holdfast.testing.builders import (
+from tests.builders import (
     a_claim,
     a_provider_session_id,
     a_runtime,
@@ -26,8 +26,10 @@ from holdfast.testing.builders import (
     deferred,
     done,
 )
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.steps import begin, claim, defer, enqueue, join, refused, snapshot
+from tests.clock import ManualClock
+from tests.steps import begin, claim, defer, enqueue, join, refused, snapshot
+
+pytestmark = pytest.mark.usefixtures("watched")
 
 
 def running(store: Store, session: Session, **changes: Any) -> Claim:
@@ -47,7 +49,7 @@ def status_of(store: Store, session: Session, seq: int = 1) -> TurnStatus:
     return store.get_turn(session.conversation_id, seq).status
 
 
-class DeferContract:
+class TestDefer:
     """``finish_turn`` with ``waiting``."""
 
     def test_the_turn_waits_with_its_approval_and_nobody_holds_it(
@@ -162,7 +164,7 @@ def _go_on(store: Store, session: Session, how: str) -> object:
     return store.start_turn(session.id, a_turn("never mind"), request)
 
 
-class ActOnAnswerContract:
+class TestActOnAnswer:
     """What an answer sets going."""
 
     @pytest.mark.parametrize("approved", [True, False])

@@ -19,7 +19,7 @@ from holdfast.domain.turns import (
 from holdfast.domain.usage import Usage, UsageReport
 from holdfast.errors import Conflict, LeaseLost
 from holdfast.store.contract import Store
-from holdfast.testing.builders import (
+from tests.builders import (
     a_claim,
     a_process,
     a_provider_session_id,
@@ -27,9 +27,10 @@ from holdfast.testing.builders import (
     done,
     failed,
 )
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.mishaps import decide, resumed_id
-from holdfast.testing.steps import begin, claim, enqueue, refused, run, snapshot
+from tests.clock import ManualClock
+from tests.steps import begin, claim, decide, enqueue, refused, resumed_id, run, snapshot
+
+pytestmark = pytest.mark.usefixtures("watched")
 
 GONE = Failure(FailureClass.GONE, "no conversation found")
 MARK = TranscriptMark("projects/infra/5b1c2d3e.jsonl", size=10, digest="abc")
@@ -37,7 +38,7 @@ NOT_ACCEPTED = Failure(FailureClass.NOT_ACCEPTED, "API Error: 400 nobody knows t
 OVERFLOWED = Failure(FailureClass.OVERFLOW, "prompt is too long")
 
 
-class FallBackContract:
+class TestFallingBack:
     def resuming(self, store: Store, **turn: object) -> Claim:
         """A session with a turn behind it; its second one resumes."""
         session = begin(store)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
 
@@ -12,12 +11,10 @@ from holdfast.clock import after
 from holdfast.domain.tokens import NewToken, Role, Token, make_token, split_token
 from holdfast.errors import Conflict, InvalidInput, LeaseLost, NotFound
 from holdfast.store.contract import Store
-from holdfast.testing.builders import done
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.steps import begin, claim, enqueue
-
-MakeStore = Callable[..., Store]
-
+from tests.builders import done
+from tests.clock import ManualClock
+from tests.contract.conftest import MakeStore
+from tests.steps import begin, claim, enqueue
 
 _numbers = count(1)
 
@@ -26,7 +23,8 @@ def a_token() -> NewToken:
     return make_token(Role.WORKER, "build machines", None, next(_numbers).to_bytes(6) + bytes(32))[0]
 
 
-class TokenContract:
+@pytest.mark.makes_tokens
+class TestTokens:
     """``create_token``, ``tokens``, ``revoke_token`` and ``agent_token``."""
 
     def test_an_agents_token_is_made_for_a_lease_and_replaced_with_the_next(self, store: Store) -> None:

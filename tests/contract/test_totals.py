@@ -10,10 +10,9 @@ from holdfast.domain.sessions import SessionKind, SessionUpdate
 from holdfast.domain.statistics import Total, TotalKind
 from holdfast.domain.usage import Usage, UsageReport
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_claim, a_delegation, a_provider_session_id, a_question, done, failed
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.mishaps import point_to
-from holdfast.testing.steps import begin, claim, enqueue, run
+from tests.builders import a_claim, a_delegation, a_provider_session_id, a_question, done, failed
+from tests.clock import ManualClock
+from tests.steps import begin, claim, enqueue, point_to, run
 
 DAY = 86_400
 FAR = 10 * DAY
@@ -64,7 +63,7 @@ def lively(store: Store, clock: ManualClock) -> None:
         store.finalize_session(session_id, Phase.COMPLETED, None)
 
 
-class TotalsContract:
+class TestTotals:
     def test_an_empty_store_has_none(self, store: Store) -> None:
         totals = store.totals()
         assert (totals.first_day, totals.rows) == (None, ())

@@ -3,28 +3,35 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 
 from holdfast.domain.conversations import ForkPoint
+from holdfast.domain.ids import Workspace
 from holdfast.domain.phases import Phase
+from holdfast.domain.policy import Policy
 from holdfast.domain.sessions import Session, SessionKind, SessionUpdate
+from holdfast.domain.usage import NO_USAGE
 from holdfast.errors import Conflict, NotFound
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_session_id
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.history_contract import prompts, seqs, talked
-from holdfast.testing.steps import begin, claim, enqueue, join, refused, run, snapshot
+from holdfast.store.driver import Driver, Transaction
+from holdfast.store.sql_store import SqlStore
+from tests.builders import a_session_id, a_turn
+from tests.clock import ManualClock
+from tests.contract.conftest import driver_of
+from tests.contract.test_history import prompts, seqs, talked
+from tests.steps import begin, claim, enqueue, join, refused, run, snapshot
 
 
 def fork(store: Store, parent: Session, at: int | None = None) -> Session:
     return store.fork(parent.id, a_session_id(), at=at)
 
 
-class ForkContract:
+class TestFork:
     """``fork``."""
 
     def test_a_fork_begins_with_the_history_of_its_parent(self, store: Store) -> None:
@@ -168,7 +175,7 @@ class ForkContract:
         assert store.history(nephew.conversation_id) != straight
 
 
-class ForkedHistoryContract:
+class TestForkedHistory:
     """What can be done to a history that is inherited in part."""
 
     def test_edits_from_before_the_fork_are_inherited(self, store: Store) -> None:
@@ -358,3 +365,43 @@ class Story:
             child.keep(at)
         child.next_seq = max(child.texts, default=0) + 1
         self.copies.append(child)
+
+
+class Counting:
+    """A driver that counts the statements of its transactions."""
+
+    def __init__(self, driver: Driver) -> None:
+        self._driver = driver
+        self.statements = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._driver, name)
+
+    @contextmanager
+    def write(self) -> Iterator[Any]:
+        with self._driver.write() as tx:
+            yield CountingTransaction(tx, self)
+
+
+class CountingTransaction:
+    def __init__(self, tx: Transaction, counting: Counting) -> None:
+        self.now = tx.now
+        self._tx = tx
+        self._counting = counting
+
+    def __getattr__(self, name: str) -> Any:
+        self._counting.statements += 1
+        return getattr(self._tx, name)
+
+
+@pytest.mark.parametrize("at", [None, 2])
+def test_a_fork_takes_the_same_statements_however_long_the_history_is(store: Store, at: int | None) -> None:
+    counts = []
+    for length in (3, 60):
+        parent = begin(store)
+        for number in range(length):
+            store.record_turn(parent.id, a_turn(f"turn {number}"), "done", NO_USAGE)
+        counting = Counting(driver_of(store))
+        SqlStore(counting, Workspace("default"), Policy()).fork(parent.id, a_session_id(), at=at)
+        counts.append(counting.statements)
+    assert counts[0] == counts[1] > 0

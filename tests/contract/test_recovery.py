@@ -26,7 +26,7 @@ from holdfast.domain.turns import (
 from holdfast.domain.usage import NO_USAGE, Usage, UsageReport
 from holdfast.errors import Conflict
 from holdfast.store.contract import Store
-from holdfast.testing.builders import (
+from tests.builders import (
     a_claim,
     a_process,
     a_provider_session_id,
@@ -35,9 +35,10 @@ from holdfast.testing.builders import (
     done,
     failed,
 )
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.mishaps import expire, lose, pointer_of, resumed_id
-from holdfast.testing.steps import begin, claim, enqueue, run, snapshot
+from tests.clock import ManualClock
+from tests.steps import begin, claim, enqueue, expire, lose, pointer_of, resumed_id, run, snapshot
+
+pytestmark = pytest.mark.usefixtures("watched")
 
 MARK = TranscriptMark("projects/infra/5b1c2d3e.jsonl", size=10, digest="abc", turns=1)
 LONGER = replace(MARK, size=20, digest="def", turns=2)
@@ -52,7 +53,7 @@ UNLAUNCHED: dict[str, Callable[[Store, ManualClock, Lease], object]] = {
 }
 
 
-class RecoveryContract:
+class TestRecovery:
     # --- orphans ---
 
     def test_an_attempt_is_an_orphan_exactly_from_the_end_of_its_lease(

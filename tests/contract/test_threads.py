@@ -13,9 +13,9 @@ from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import SessionUpdate
 from holdfast.errors import Conflict, HoldfastError, PhaseConflict, Refused, SessionClosed
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_pointer, a_provider_session_id, a_session, a_session_id, a_turn
-from holdfast.testing.history_contract import seqs, talked
-from holdfast.testing.steps import begin
+from tests.builders import a_pointer, a_provider_session_id, a_session, a_session_id, a_turn
+from tests.contract.test_history import seqs, talked
+from tests.steps import begin
 
 T = TypeVar("T")
 
@@ -42,7 +42,7 @@ def errors_of(answers: list[T | HoldfastError]) -> list[type[HoldfastError]]:
 
 
 @pytest.mark.parametrize("again", range(3))
-class ThreadsContract:
+class TestThreads:
     """Each test several times: what must never happen need not happen at once."""
 
     def test_one_session_is_made_for_one_id(self, store: Store, again: int) -> None:

@@ -19,7 +19,7 @@ from holdfast.domain.turns import Claim, Launch, Refusal, TurnRequest, TurnStatu
 from holdfast.domain.usage import NO_USAGE, Usage, UsageReport
 from holdfast.errors import LeaseLost, Refused
 from holdfast.store.contract import Store
-from holdfast.testing.builders import (
+from tests.builders import (
     a_claim,
     a_pointer,
     a_provider_session_id,
@@ -29,12 +29,13 @@ from holdfast.testing.builders import (
     done,
     failed,
 )
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.mishaps import decide, lose, point_to, resumed_id
-from holdfast.testing.steps import begin, claim, enqueue, refused, run
+from tests.clock import ManualClock
+from tests.steps import begin, claim, decide, enqueue, lose, point_to, refused, resumed_id, run
+
+pytestmark = pytest.mark.usefixtures("watched")
 
 
-class OneWriterContract:
+class TestOneWriter:
     """Whatever session it belongs to, a provider session has one writer at a time."""
 
     def shared(self, store: Store) -> tuple[Session, Session, Claim]:
@@ -209,7 +210,7 @@ class OneWriterContract:
         assert isinstance(decide(store, elsewhere), Resume)
 
 
-class ExplicitIdContract:
+class TestExplicitIds:
     """A provider session that is asked for by name beats configuration and is never replaced by another."""
 
     def ask(

@@ -9,15 +9,16 @@ from holdfast.domain.turns import Claim, Launch, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE
 from holdfast.errors import InvalidInput, NotFound
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_claim, a_process, a_turn, done, failed
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.mishaps import WIDER, lose
-from holdfast.testing.steps import begin, claim, defer, enqueue, join, run
+from tests.builders import a_claim, a_process, a_turn, done, failed
+from tests.clock import ManualClock
+from tests.steps import WIDER, begin, claim, defer, enqueue, join, lose, run
+
+pytestmark = pytest.mark.usefixtures("watched")
 
 CANCELLED = TurnEnd(TurnStatus.CANCELLED)
 
 
-class OwnTurnsContract:
+class TestOwnTurns:
     """``newest_turns`` and ``head_turn``: a session's own, whatever others say in the same conversation."""
 
     def test_others_do_not_hide_a_sessions_newest_turns(self, store: Store) -> None:
@@ -75,7 +76,7 @@ class OwnTurnsContract:
                 verb()
 
 
-class SentContract:
+class TestSent:
     """``history`` without ``unsent``: what agents are told of."""
 
     def test_what_no_agent_was_sent_is_not_told(self, store: Store) -> None:

@@ -7,20 +7,19 @@ from collections.abc import Callable
 import pytest
 
 from holdfast.clock import Instant
-from holdfast.domain.phases import Phase
+from holdfast.domain.phases import MayContinue, Phase
 from holdfast.domain.retention import Old
 from holdfast.domain.sessions import Session, SessionFilter, SessionUpdate
 from holdfast.domain.turns import TurnRequest
+from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import InvalidInput, UnreadableSession
 from holdfast.store.contract import Store
-from holdfast.testing.builders import a_claim, a_session_id, done
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.steps import begin, claim, enqueue, join, run
+from tests.builders import a_claim, a_session_id, a_turn, done
+from tests.clock import ManualClock
+from tests.contract.conftest import Damage, driver_of
+from tests.steps import begin, claim, enqueue, join, run
 
 ALL = SessionFilter()
-
-#: overwrites fields of a session's row behind the store's back
-Damage = Callable[..., None]
 
 
 def begin_some(store: Store, clock: ManualClock, count: int, agent: str = "terraform-architect") -> list[str]:
@@ -45,7 +44,7 @@ def listed(store: Store, wanted: SessionFilter = ALL, limit: int = 1000) -> list
             return found
 
 
-class ListContract:
+class TestList:
     """``list_sessions`` and ``children``."""
 
     def test_an_empty_store_lists_nothing(self, store: Store) -> None:
@@ -174,7 +173,7 @@ some_garbage = pytest.mark.parametrize(
 )
 
 
-class UnreadableContract:
+class TestUnreadable:
     """A row that cannot be understood is named, never resumed, and affects no other session."""
 
     @every_garbage
@@ -305,3 +304,64 @@ def _changes(store: Store, session: Session) -> list[Callable[[], object]]:
         lambda: store.finalize_session(session.id, Phase.COMPLETED, None),
         lambda: store.fork(session.id, a_session_id()),
     ]
+
+
+def test_what_cannot_be_understood_may_not_go_on(store: Store, damage: Damage) -> None:
+    session = begin(store)
+    run(store, session)
+    damage(session.id, phase="dancing")
+    assert Holdfast(store).may_continue(session.id) is MayContinue.UNREADABLE
+    assert Holdfast(store).should_resume(session.id) is False
+
+
+#: SQLite keeps any value in any column
+WRONG_TYPES = {
+    "error_count": "many",
+    "created_at": "yesterday",
+    "updated_at": b"\xff",
+    "resume_ready": "perhaps",
+    "finalized_at": "never",
+    "agent": b"\xff\xfe",
+    "metadata": b"{}",
+    "purpose": b"",
+    "input_tokens": "lots",
+    "cost_usd": "a fortune",
+}
+
+
+@pytest.mark.parametrize("url", ["sqlite-file"], indirect=True)
+@pytest.mark.parametrize("field", WRONG_TYPES)
+class TestWrongTypes:
+    def test_a_list_names_the_session_and_goes_on_page_by_page(
+        self, store: Store, clock: ManualClock, damage: Damage, field: str
+    ) -> None:
+        ids = begin_some(store, clock, 3)
+        damage(ids[1], **{field: WRONG_TYPES[field]})
+        page = store.list_sessions(SessionFilter(), 10)
+        assert {session.id for session in page.sessions} == {ids[0], ids[2]}
+        assert list(page.unreadable) == [ids[1]]
+        assert set(listed(store, limit=1)) == {ids[0], ids[2]}
+
+    def test_the_session_never_runs(self, store: Store, damage: Damage, field: str) -> None:
+        session = begin(store)
+        run(store, session)
+        damage(session.id, **{field: WRONG_TYPES[field]})
+        assert Holdfast(store).may_continue(session.id) is MayContinue.UNREADABLE
+
+
+@pytest.mark.parametrize("url", ["sqlite-file"], indirect=True)
+@pytest.mark.parametrize("field", ["purpose", "metadata", "agent"])
+def test_text_that_is_not_text_affects_no_other_session(store: Store, clock: ManualClock, field: str) -> None:
+    ids = begin_some(store, clock, 3)
+    for session_id in ids[1:]:
+        store.enqueue_turn(session_id, a_turn())
+    with driver_of(store).write() as tx:
+        sql = f"UPDATE sessions SET {field} = CAST(:bytes AS TEXT) WHERE id = :id"
+        tx.run(sql, {"id": ids[1], "bytes": b"{\xff\xfe}"})
+    page = store.list_sessions(SessionFilter(), 10)
+    assert [session.id for session in page.sessions] == [ids[0], ids[2]]
+    assert list(page.unreadable) == [ids[1]]
+    with pytest.raises(UnreadableSession):
+        store.get_session(ids[1])
+    claims = [store.claim_turn(a_claim()) for _ in range(2)]
+    assert [claim and claim.turn.session_id for claim in claims] == [ids[2], None]

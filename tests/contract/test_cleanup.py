@@ -13,7 +13,7 @@ from holdfast.domain.sessions import PhaseChange, Session, SessionFilter, Sessio
 from holdfast.domain.turns import TurnRequest
 from holdfast.errors import Busy, Conflict, NotFound, Refused
 from holdfast.store.contract import Store
-from holdfast.testing.builders import (
+from tests.builders import (
     a_pointer,
     a_provider_session_id,
     a_runtime,
@@ -22,8 +22,8 @@ from holdfast.testing.builders import (
     an_event,
     done,
 )
-from holdfast.testing.clock import ManualClock
-from holdfast.testing.steps import begin, claim, enqueue, join, refused, run, snapshot
+from tests.clock import ManualClock
+from tests.steps import begin, claim, enqueue, join, refused, run, snapshot
 
 HOUR = 3600.0
 NOTHING = CleanupReport((), ())
@@ -74,7 +74,7 @@ def assert_remembered(store: Store, retired: str) -> None:
     assert caught.value.details["reason"] == "retired"
 
 
-class RemoveContract:
+class TestRemove:
     """``remove_session``."""
 
     def test_the_session_goes_with_everything_it_recorded(self, store: Store) -> None:
@@ -132,7 +132,7 @@ class RemoveContract:
         assert_remembered(store, retired)
 
 
-class CleanupContract:
+class TestCleanup:
     """``clean_up``."""
 
     def test_an_empty_store_is_clean(self, store: Store, clock: ManualClock) -> None:
