@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.hook_entries import HOOKS
+from holdfast.hooks.installation import HOOKS
 from tests.acceptance.command import HOLDFAST, holdfast, ok, without_privileges
 from tests.acceptance.served import server
 
@@ -63,19 +63,30 @@ def test_hooks_are_installed_for_the_user_and_removed_again(settings: Path) -> N
     assert holdfast("hooks", "status").code == 1
 
 
-def test_everything_else_in_the_file_stays_byte_for_byte(settings: Path) -> None:
+def test_everything_else_in_the_file_stays_and_comes_back_byte_for_byte(settings: Path) -> None:
     write(settings, THEIRS)
     settings.chmod(0o640)
 
     ok("hooks", "install")
     changed = settings.read_text()
-    assert changed.startswith(THEIRS.rstrip("}\n"))
+    assert changed.startswith('{\n    "model": "opus",\n    "numbers": [\n')
+    assert list(json.loads(changed).items())[:-1] == list(json.loads(THEIRS).items())
     assert (settings.parent / "settings.json.before-holdfast").read_text() == THEIRS
 
     ok("hooks", "uninstall")
     assert settings.read_text() == THEIRS
     assert stat.S_IMODE(settings.stat().st_mode) == 0o640
     assert beside(settings) == {"settings.json.before-holdfast"}
+
+
+def test_what_was_changed_since_the_installation_stays_changed(settings: Path) -> None:
+    write(settings, '{"trusted": 1}')
+    ok("hooks", "install")
+    write(settings, settings.read_text().replace('"trusted": 1', '"trusted": true'))
+
+    ok("hooks", "uninstall")
+
+    assert settings.read_text() == '{\n  "trusted": true\n}'
 
 
 def test_what_is_kept_is_the_file_before_holdfast_came(settings: Path) -> None:

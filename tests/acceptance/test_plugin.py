@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.engine.hook_entries import command_entries
+from holdfast.hooks.installation import command_entries
 from tests.acceptance.command import HOLDFAST, create, environment
 
 ROOT = Path(__file__).parents[2]

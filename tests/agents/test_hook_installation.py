@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.hook_entries import HOOKS
+from holdfast.hooks.installation import HOOKS
 from tests.agents.driver import HOLDFAST
 from tests.agents.lab.hook_notes import HookNotes, Note
 from tests.agents.lab.laboratory import Laboratory, Run

@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.engine.ground_truth import ground_truth
-from holdfast.engine.hook_entries import HOOKS, command_entries
+from holdfast.hooks.installation import HOOKS, command_entries
 from holdfast.hooks.main import EVENTS
 from tests.integration.hook_process import HOLDFAST, environment
 from tests.integration.test_hook_imports import payload_of

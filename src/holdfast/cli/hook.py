@@ -42,10 +42,10 @@ def hook(run: Invocation, event: str, test: bool) -> None:
 
 
 def _self_check() -> int:
-    from holdfast.engine.hook_check import check_pre_delegate
+    from holdfast.hooks.status import check_hooks
 
     code = 0
-    for check in check_pre_delegate():
+    for check in check_hooks():
         if check.passed:
             output.say(f"ok      {check.what}: {check.found}")
         else:

@@ -17,11 +17,18 @@ from holdfast.cli.output import Block, Cell, Column, Fields, Table, Tone, age, c
 from holdfast.clock import Instant, system_clock, to_iso
 from holdfast.config import TOKEN_VARIABLE, origin, state_dir
 from holdfast.config_files import current_directory
-from holdfast.engine.hook_entries import command_entries, http_entries, with_entries, without_entries
-from holdfast.engine.hook_servers import HookServer, ask_server
-from holdfast.engine.hook_settings import Changed, change_hooks, project_settings, user_settings
-from holdfast.engine.hook_status import Extent, HookStatus, ScopeStatus, hook_status
 from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.hooks.installation import (
+    Changed,
+    change_hooks,
+    command_entries,
+    http_entries,
+    project_settings,
+    user_settings,
+    with_entries,
+    without_entries,
+)
+from holdfast.hooks.status import Extent, HookServer, HookStatus, ScopeStatus, ask_server, hook_status
 
 _PROGRAM = "holdfast"
 _COLUMNS = (

@@ -112,7 +112,7 @@ def _answer(
 
 
 def _directory(payload: Mapping[str, Any]) -> str:
-    """Where the agent works. The process itself may have been started elsewhere: see ``engine.hook_entries``."""
+    """Where the agent works. The process itself may have been started elsewhere: see ``installation.shell_command``."""
     told = payload.get("cwd")
     if isinstance(told, str) and os.path.isabs(told) and os.path.isdir(told):
         return told

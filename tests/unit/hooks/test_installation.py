@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.engine.hook_entries import (
+from holdfast.hooks.installation import (
     HOOKS,
     WrongShape,
     addresses,
