@@ -10,7 +10,7 @@ from holdfast.cli import output
 from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.cli.output import Cell, Column, Table, Tone, cell
 from holdfast.clock import Instant, after, to_iso
-from holdfast.domain.text import check_name
+from holdfast.domain.inputs import check_name
 from holdfast.domain.tokens import ENTROPY, Role, Token, make_token
 
 _COLUMNS = (

@@ -10,10 +10,10 @@ from hashlib import sha256
 
 from holdfast.clock import Instant, after, to_iso
 from holdfast.domain.ids import ApprovalId, ConversationId, SessionId
+from holdfast.domain.inputs import check_text
 from holdfast.domain.records import record
 from holdfast.domain.redaction import Json
 from holdfast.domain.telling.quoting import on_one_line
-from holdfast.domain.text import check_text
 from holdfast.errors import Conflict, HoldfastError, InvalidInput, NeedsApproval, Refused
 
 MAX_WORDS = 10_000  #: of a question, and of the note that answers it

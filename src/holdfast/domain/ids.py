@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from holdfast.clock import Instant, to_datetime
-from holdfast.domain.text import check_name
+from holdfast.domain.inputs import check_name
 from holdfast.errors import InvalidInput
 
 # a hook's process comes by here and does without typing

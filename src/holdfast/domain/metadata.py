@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from types import NoneType
 
+from holdfast.domain.inputs import check_text
 from holdfast.domain.redaction import Json, encode_redacted
-from holdfast.domain.text import check_text
 from holdfast.errors import InvalidInput
 
 MAX_METADATA = 256 * 1024

@@ -9,8 +9,8 @@ from enum import StrEnum
 
 from holdfast.clock import Instant
 from holdfast.domain.ids import SessionId, TokenId, Workspace
+from holdfast.domain.inputs import check_name
 from holdfast.domain.records import record
-from holdfast.domain.text import check_name
 from holdfast.errors import InvalidInput
 
 _ID_BYTES = 6

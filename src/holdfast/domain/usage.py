@@ -5,9 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Protocol
 
-from holdfast.domain.numbers import MOST, check_whole
+from holdfast.domain.inputs import MAX_NUMBER, check_whole, utf8_size
 from holdfast.domain.records import record
-from holdfast.domain.text import utf8_size
 from holdfast.errors import InvalidInput
 
 
@@ -106,8 +105,8 @@ def check_usage(usage: Usage) -> None:
         check_whole(field, getattr(usage, field))
     if type(usage.cost_usd) not in (int, float):
         raise InvalidInput("cost_usd", f"must be a number, not {type(usage.cost_usd).__name__}")
-    if not 0 <= usage.cost_usd <= MOST:
-        raise InvalidInput("cost_usd", f"must be between 0 and {MOST}")
+    if not 0 <= usage.cost_usd <= MAX_NUMBER:
+        raise InvalidInput("cost_usd", f"must be between 0 and {MAX_NUMBER}")
 
 
 def check_report(report: UsageReport) -> None:

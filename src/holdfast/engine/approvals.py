@@ -7,9 +7,9 @@ from collections.abc import Collection, Mapping
 
 from holdfast.domain.approvals import MAX_WORDS, Answer, Approval, NewApproval, check_note, expiry
 from holdfast.domain.ids import check_id, make_approval_id
+from holdfast.domain.inputs import check_name, check_text
 from holdfast.domain.metadata import encode_metadata
 from holdfast.domain.redaction import Json
-from holdfast.domain.text import check_name, check_text
 from holdfast.engine.sessions import Sessions
 from holdfast.errors import InvalidInput
 from holdfast.notifying import approval_notice, notify

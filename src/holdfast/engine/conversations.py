@@ -14,12 +14,11 @@ from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import Decision
 from holdfast.domain.guards import not_for_others
 from holdfast.domain.ids import ProviderSessionId, RuntimeId, check_id, check_provider
-from holdfast.domain.numbers import check_whole
+from holdfast.domain.inputs import check_name, check_text, check_whole
 from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import Session
 from holdfast.domain.telling.continuation import says_continue
-from holdfast.domain.text import check_name, check_text
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.engine.approvals import Approvals

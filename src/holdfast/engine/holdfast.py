@@ -12,11 +12,10 @@ from holdfast.clock import Clock, system_clock, to_iso
 from holdfast.domain.approvals import why_it_waits
 from holdfast.domain.conversations import Conversation
 from holdfast.domain.ids import check_id, check_provider, check_session_name, check_workspace
-from holdfast.domain.numbers import check_whole
+from holdfast.domain.inputs import check_text, check_whole
 from holdfast.domain.policy import Policy
 from holdfast.domain.redaction import Json
 from holdfast.domain.sessions import Session, SessionKind
-from holdfast.domain.text import check_text
 from holdfast.domain.turns import NewTurn, Turn, TurnRequest, TurnStatus
 from holdfast.engine.conversations import Conversations, check_turn
 from holdfast.engine.explain import Explanation

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from holdfast.domain.inputs import check_name, check_text
 from holdfast.domain.pointers import Rights
-from holdfast.domain.text import check_name, check_text
 from holdfast.errors import InvalidInput
 from holdfast.hooks.tool_patterns import read_pattern
 from holdfast.providers.contract import Provider

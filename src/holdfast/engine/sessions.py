@@ -24,6 +24,7 @@ from holdfast.domain.ids import (
     check_session_name,
     make_session_id,
 )
+from holdfast.domain.inputs import check_name, check_text
 from holdfast.domain.measures import Stats, figures
 from holdfast.domain.phases import MayContinue, Phase, may_continue, parse_outcome, parse_phase
 from holdfast.domain.policy import Policy
@@ -39,7 +40,6 @@ from holdfast.domain.sessions import (
     SessionUpdate,
     state_document,
 )
-from holdfast.domain.text import check_name, check_text
 from holdfast.errors import Conflict, InvalidInput, NotFound, UnreadableSession
 from holdfast.notifying import done_notice, notify
 from holdfast.store.contract import Store

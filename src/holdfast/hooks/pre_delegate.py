@@ -14,7 +14,7 @@ from holdfast.domain.delegations import (
     Question,
 )
 from holdfast.domain.ids import check_id
-from holdfast.domain.text import check_name, clean_text
+from holdfast.domain.inputs import check_name, clean_text
 from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.hooks.briefing import brief
 

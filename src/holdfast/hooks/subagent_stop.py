@@ -7,8 +7,8 @@ import os
 import stat
 
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome
+from holdfast.domain.inputs import clean_text
 from holdfast.domain.telling.quoting import shortened
-from holdfast.domain.text import clean_text
 from holdfast.errors import AmbiguousId
 
 TYPE_CHECKING = False

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from holdfast.clock import Instant, system_clock, to_iso
 from holdfast.domain.ids import check_id
+from holdfast.domain.inputs import clean_text
 from holdfast.domain.plain_records import PlainRecord
 from holdfast.domain.sightings import Sighting
-from holdfast.domain.text import clean_text
 from holdfast.errors import StoreUnavailable
 from holdfast.providers.claude.transcript import read_usage
 

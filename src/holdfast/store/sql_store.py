@@ -13,7 +13,7 @@ from holdfast.domain.decisions import Decision
 from holdfast.domain.delegations import Delegation, DelegationCounts, FreeSession
 from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId, Workspace
-from holdfast.domain.numbers import check_whole
+from holdfast.domain.inputs import check_whole
 from holdfast.domain.phases import ApprovalWindow, Phase
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals, TranscriptMark
 from holdfast.domain.policy import Policy

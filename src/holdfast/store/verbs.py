@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from holdfast.domain.inputs import clean_text
 from holdfast.domain.redaction import Json
-from holdfast.domain.text import clean_text
 from holdfast.errors import InvalidInput
 from holdfast.store.contract import FACTS, Facts, Store
 from holdfast.store.wire import Coder, coder, declared

@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path, Query, Request
 
 from holdfast.domain.approvals import Answer, Approval, check_note
 from holdfast.domain.ids import MAX_ID
-from holdfast.domain.text import MAX_NAME
+from holdfast.domain.inputs import MAX_NAME
 from holdfast.engine.documents import Document, approval_document
 from holdfast.engine.holdfast import Holdfast
 from holdfast.processes.owners import this_user

@@ -11,9 +11,9 @@ from typing import Final, TypeVar
 from holdfast.domain.approvals import Answer, check_note
 from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.ids import check_id, check_provider, check_session_name
+from holdfast.domain.inputs import check_name, check_text
 from holdfast.domain.pointers import Pointer, Rights
 from holdfast.domain.sessions import NewSession
-from holdfast.domain.text import check_name, check_text
 from holdfast.domain.turns import NewTurn, Turn
 from holdfast.engine.conversations import accepted_arguments, check_turn
 from holdfast.engine.rights import check_rights

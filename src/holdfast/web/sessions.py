@@ -11,10 +11,9 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.decisions import decision_document
+from holdfast.domain.inputs import MAX_NAME, MAX_NUMBER
 from holdfast.domain.metadata import MAX_PAIRS, parse_pairs
-from holdfast.domain.numbers import MOST
 from holdfast.domain.sessions import Session, SessionFilter, SessionStatus
-from holdfast.domain.text import MAX_NAME
 from holdfast.engine.documents import (
     Document,
     history_turn_document,
@@ -143,7 +142,7 @@ def history(
     holdfast: Served,
     session: SessionPath,
     limit: Limit = 50,
-    before: Annotated[int | None, Query(ge=2, le=MOST)] = None,
+    before: Annotated[int | None, Query(ge=2, le=MAX_NUMBER)] = None,
 ) -> Document:
     """The newest turns of the conversation as it stands, oldest first; fewer than ``limit`` if they are long.
 

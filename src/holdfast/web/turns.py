@@ -11,7 +11,7 @@ from pydantic import Field
 
 from holdfast.clock import after
 from holdfast.domain.ids import RuntimeId
-from holdfast.domain.numbers import MOST
+from holdfast.domain.inputs import MAX_NUMBER
 from holdfast.domain.pointers import NO_RIGHTS, Rights
 from holdfast.domain.turns import NewTurn, Turn, TurnRequest
 from holdfast.engine.documents import (
@@ -29,7 +29,7 @@ from holdfast.web.sessions import Body, Limit, SessionPath
 
 router = APIRouter(tags=["turns"], prefix="/sessions/{session}/turns", route_class=Guarded)
 
-TurnPath = Annotated[int, Path(ge=1, le=MOST)]
+TurnPath = Annotated[int, Path(ge=1, le=MAX_NUMBER)]
 _MOST_PRIORITY = 1000
 _LONGEST_DELAY = 366 * 24 * 3600
 
@@ -75,7 +75,7 @@ class RetryBody(Body):
 def turns(
     holdfast: Served,
     session: SessionPath,
-    behind: Annotated[int, Query(alias="after", ge=0, le=MOST)] = 0,
+    behind: Annotated[int, Query(alias="after", ge=0, le=MAX_NUMBER)] = 0,
     limit: Limit = 50,
 ) -> Document:
     """In order, fewer than ``limit`` if they are long; ``next_after`` leads to the next page, and is null on the last."""

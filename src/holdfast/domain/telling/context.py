@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from holdfast.domain.conversations import HistoryTurn, SeenTurns
 from holdfast.domain.ids import AttemptId
+from holdfast.domain.inputs import clean_text, utf8_size
 from holdfast.domain.policy import ContextPolicy
 from holdfast.domain.records import record
 from holdfast.domain.telling.answers import ToldAnswer, answers_text
@@ -30,7 +31,6 @@ from holdfast.domain.telling.transcript import (
     read_transcript,
     transcript,
 )
-from holdfast.domain.text import clean_text, utf8_size
 from holdfast.domain.turns import TurnStatus
 from holdfast.domain.usage import BYTES_PER_TOKEN
 

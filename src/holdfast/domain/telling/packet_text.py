@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from holdfast.domain.inputs import utf8_size
 from holdfast.domain.policy import ContextPolicy
 from holdfast.domain.records import record
 from holdfast.domain.telling.answers import answers_text
@@ -11,7 +12,6 @@ from holdfast.domain.telling.packet import GroundTruth, Packet, Start, TurnFailu
 from holdfast.domain.telling.quoting import fitted, on_one_line, quoted
 from holdfast.domain.telling.tool_calls import ToolCall
 from holdfast.domain.telling.transcript import PastTurn, transcript
-from holdfast.domain.text import utf8_size
 from holdfast.domain.usage import BYTES_PER_TOKEN
 
 _ON_A_LINE = 300  #: characters of one thing in a list

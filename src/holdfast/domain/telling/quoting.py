@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from holdfast.domain.text import clean_text, utf8_size
+from holdfast.domain.inputs import clean_text, utf8_size
 
 
 def quoted(text: str, limit: int) -> str:

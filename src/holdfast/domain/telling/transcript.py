@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from holdfast.domain.conversations import HistoryTurn, SeenTurns
+from holdfast.domain.inputs import utf8_size
 from holdfast.domain.records import record
 from holdfast.domain.telling.quoting import fitted, on_one_line, quoted
 from holdfast.domain.telling.tool_calls import ToolCall
-from holdfast.domain.text import utf8_size
 from holdfast.domain.turns import TurnStatus
 
 #: no turn is shorter than this in a transcript: more turns than fit in that way need not be read

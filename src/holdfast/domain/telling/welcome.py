@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from holdfast.domain.inputs import utf8_size
 from holdfast.domain.plain_records import PlainRecord
 from holdfast.domain.telling.quoting import on_one_line
-from holdfast.domain.text import utf8_size
 
 TYPE_CHECKING = False
 

@@ -6,11 +6,11 @@ import hashlib
 from dataclasses import replace
 
 from holdfast.domain.decisions import Decision, Fresh, Outcome, Reason, Resume
+from holdfast.domain.inputs import clean_text
 from holdfast.domain.pointers import NOTHING_YET, Pointer
 from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.records import record
 from holdfast.domain.telling.context import current_request
-from holdfast.domain.text import clean_text
 from holdfast.domain.turns import Lease, NewTurn, TurnRequest
 from holdfast.domain.usage import NO_USAGE
 from holdfast.engine.running.agents import Agent

@@ -14,10 +14,10 @@ from itertools import takewhile
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.decisions import DecisionKind
 from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.inputs import clean_text
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.records import record
 from holdfast.domain.telling.context import current_request, read_marker, read_past
-from holdfast.domain.text import clean_text
 from holdfast.domain.turns import Attempt, Lease
 from holdfast.engine.running.agents import Agent
 from holdfast.providers.contract import ArchivedTurn

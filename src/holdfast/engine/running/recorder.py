@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from holdfast.clock import Clock, Instant
 from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.inputs import clean_text
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
-from holdfast.domain.text import clean_text
 from holdfast.domain.turns import Event, EventKind, Lease
 from holdfast.domain.usage import UsageReport
 from holdfast.errors import OUTAGES, Conflict, InvalidInput, LeaseLost

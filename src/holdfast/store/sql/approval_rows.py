@@ -13,8 +13,8 @@ from holdfast.domain.approvals import (
     hash_arguments,
     why_it_stays,
 )
+from holdfast.domain.inputs import clean_text
 from holdfast.domain.redaction import encode_redacted, redact_text
-from holdfast.domain.text import clean_text
 from holdfast.domain.turns import Turn
 from holdfast.errors import Conflict, NotFound
 from holdfast.store.driver import Row

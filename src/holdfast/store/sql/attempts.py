@@ -9,9 +9,9 @@ from holdfast.domain.conversations import Conversation, SeenTurns
 from holdfast.domain.decisions import Decision, DecisionKind, Fork, Fresh, Reason, Resume, decision_kind
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import AttemptId, ProviderSessionId, make_attempt_id
+from holdfast.domain.inputs import clean_text
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, TranscriptMark, choose_pointer
 from holdfast.domain.redaction import redact_text
-from holdfast.domain.text import clean_text
 from holdfast.domain.turns import (
     Attempt,
     AttemptCause,

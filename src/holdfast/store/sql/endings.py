@@ -17,11 +17,11 @@ from holdfast.domain.failures import (
     Failure,
     FailureClass,
 )
+from holdfast.domain.inputs import clean_text
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json, redact_text
 from holdfast.domain.sessions import Session
-from holdfast.domain.text import clean_text
 from holdfast.domain.turns import (
     Attempt,
     AttemptCause,

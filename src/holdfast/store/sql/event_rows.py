@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.domain.inputs import clean_text
 from holdfast.domain.redaction import encode_redacted
-from holdfast.domain.text import clean_text
 from holdfast.domain.turns import Event, EventKind, Lease
 from holdfast.store.driver import Row
 from holdfast.store.sql import codec, leases

@@ -13,8 +13,8 @@ from operator import itemgetter
 from holdfast.domain.conversations import ChangeKind, Conversation, ForkPoint, HistoryChange, HistoryTurn
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ConversationId
+from holdfast.domain.inputs import clean_text
 from holdfast.domain.secret_tokens import redact_own_tokens
-from holdfast.domain.text import clean_text
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import Conflict, InvalidInput, NotFound, StoreCorrupt, UnreadableSession
 from holdfast.store.driver import Row

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from holdfast.clock import Instant, after
+from holdfast.domain.inputs import MAX_NAME, check_text
 from holdfast.domain.policy import MAX_LEASE_SECONDS
 from holdfast.domain.redaction import Json, redact_value
-from holdfast.domain.text import MAX_NAME, check_text
 from holdfast.domain.turns import LONGEST_LEASE, Heartbeat, LateReport, Lease, Orphan
 from holdfast.errors import InvalidInput, LeaseLost
 from holdfast.store.driver import Row

@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.domain.text import check_name, check_text, clean_text
+from holdfast.domain.inputs import check_name, check_text, clean_text
 from holdfast.errors import InvalidInput
 
 #: every code point, also those that no store keeps
