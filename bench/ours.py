@@ -11,13 +11,20 @@ from bench.floor_sessions import wall_clock
 from holdfast.clock import Instant
 from holdfast.domain.conversations import HistoryTurn, SeenTurns
 from holdfast.domain.decisions import Decision, Facts, Resume, ResumeRequest, TranscriptFacts
+from holdfast.domain.guards import decide_resume
 from holdfast.domain.ids import ProviderSessionId, SessionId, check_workspace
 from holdfast.domain.phases import Phase, may_continue
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, ProviderSession, TranscriptMark
 from holdfast.domain.policy import Policy
-from holdfast.domain.resume import decide_resume
-from holdfast.domain.retention import CleanupReport, Old
-from holdfast.domain.sessions import NewSession, Session, SessionFilter, SessionPage, SessionUpdate
+from holdfast.domain.sessions import (
+    CleanupReport,
+    NewSession,
+    Old,
+    Session,
+    SessionFilter,
+    SessionPage,
+    SessionUpdate,
+)
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Turn, TurnEnd, TurnRequest, TurnStatus
 from holdfast.domain.usage import ContextUse, Usage, UsageReport
 from holdfast.engine.holdfast import Holdfast

@@ -2,7 +2,7 @@
 
 from holdfast import Holdfast
 from holdfast.clock import after, to_iso
-from holdfast.domain.sightings import Reading, Sighting
+from holdfast.domain.observed import Reading, Sighting
 from tests.acceptance.command import ok, on_terminal
 
 IDS = [f"5b1c2d3e-0000-4000-8000-00000000000{number}" for number in range(2)]

@@ -8,8 +8,7 @@ import pytest
 
 from holdfast.clock import Instant
 from holdfast.domain.phases import Phase
-from holdfast.domain.retention import CleanupReport, Old
-from holdfast.domain.sessions import PhaseChange, Session, SessionFilter, SessionKind
+from holdfast.domain.sessions import CleanupReport, Old, PhaseChange, Session, SessionFilter, SessionKind
 from holdfast.domain.turns import TurnRequest
 from holdfast.errors import Busy, Conflict, NotFound, Refused
 from holdfast.store.contract import Store

@@ -10,8 +10,7 @@ from holdfast.clock import after
 from holdfast.domain.decisions import Resume
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.phases import Phase
-from holdfast.domain.retention import Old
-from holdfast.domain.sessions import Session
+from holdfast.domain.sessions import Old, Session
 from holdfast.domain.turns import Launch, Lease, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE
 from holdfast.errors import HoldfastError, LeaseLost, NeedsApproval, Refused, StoreError

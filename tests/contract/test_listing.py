@@ -8,8 +8,7 @@ import pytest
 
 from holdfast.clock import Instant
 from holdfast.domain.phases import MayContinue, Phase
-from holdfast.domain.retention import Old
-from holdfast.domain.sessions import Session, SessionFilter, SessionUpdate
+from holdfast.domain.sessions import Old, Session, SessionFilter, SessionUpdate
 from holdfast.domain.turns import TurnRequest
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import InvalidInput, UnreadableSession

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from holdfast.clock import after
-from holdfast.domain.retention import Old
-from holdfast.domain.sightings import ObservedSession, Reading, Sighting
+from holdfast.domain.observed import ObservedSession, Reading, Sighting
+from holdfast.domain.sessions import Old
 from holdfast.errors import InvalidInput
 from holdfast.store.contract import Store
 from tests.builders import a_provider_session_id

@@ -5,8 +5,7 @@ from __future__ import annotations
 from holdfast.clock import after
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.phases import Phase
-from holdfast.domain.retention import Old
-from holdfast.domain.sessions import SessionKind, SessionUpdate
+from holdfast.domain.sessions import Old, SessionKind, SessionUpdate
 from holdfast.domain.statistics import Total, TotalKind
 from holdfast.domain.usage import Usage, UsageReport
 from holdfast.store.contract import Store

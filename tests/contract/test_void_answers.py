@@ -9,7 +9,7 @@ from holdfast.domain.approvals import ApprovalStatus
 from holdfast.domain.decisions import Reason, Refuse
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.phases import Phase
-from holdfast.domain.retention import Old
+from holdfast.domain.sessions import Old
 from holdfast.domain.turns import AttemptCause, Launch, TurnStatus
 from holdfast.errors import NotFound, Refused
 from holdfast.store.contract import Store

@@ -13,10 +13,9 @@ from holdfast.domain.decisions import Fresh, Reason
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.observed import Sighting
 from holdfast.domain.phases import Phase
-from holdfast.domain.retention import CleanupReport, Old
-from holdfast.domain.sessions import Session, SessionFilter, SessionPage, SessionUpdate
-from holdfast.domain.sightings import Sighting
+from holdfast.domain.sessions import CleanupReport, Old, Session, SessionFilter, SessionPage, SessionUpdate
 from holdfast.domain.statistics import Statistics
 from holdfast.domain.tokens import NewToken
 from holdfast.domain.turns import Launch, Lease, Orphan, Refusal, TurnRequest

@@ -12,9 +12,8 @@ from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.policy import Policy, ResumePolicy
-from holdfast.domain.retention import Old
 from holdfast.domain.runtimes import Capabilities, Runtime
-from holdfast.domain.sessions import Session
+from holdfast.domain.sessions import Old, Session
 from holdfast.domain.turns import Claim, Launch, Refusal, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE, Usage, UsageReport
 from holdfast.errors import LeaseLost, Refused

@@ -17,8 +17,7 @@ from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import Pointer, TranscriptMark
-from holdfast.domain.retention import Old
-from holdfast.domain.sessions import NewSession, SessionUpdate
+from holdfast.domain.sessions import NewSession, Old, SessionUpdate
 from holdfast.domain.tokens import ENTROPY, NewToken, Role, make_token
 from holdfast.domain.turns import (
     AttemptCause,

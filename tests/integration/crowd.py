@@ -15,8 +15,7 @@ from typing import Any
 from holdfast.domain.decisions import Resume
 from holdfast.domain.ids import ConversationId, ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
-from holdfast.domain.retention import Old
-from holdfast.domain.sessions import NewSession, SessionUpdate
+from holdfast.domain.sessions import NewSession, Old, SessionUpdate
 from holdfast.domain.turns import (
     Claim,
     ClaimRequest,

@@ -17,10 +17,10 @@ from holdfast.clock import Instant, after
 from holdfast.domain.decisions import Fresh, Reason
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, Question
 from holdfast.domain.ids import ProviderSessionId, Workspace
+from holdfast.domain.observed import Sighting
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import Rights, TranscriptMark
 from holdfast.domain.sessions import SessionKind, SessionUpdate
-from holdfast.domain.sightings import Sighting
 from holdfast.domain.tokens import ENTROPY, Role, make_token
 from holdfast.domain.turns import ClaimRequest, Launch, NewTurn, TurnEnd, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE

@@ -7,8 +7,7 @@ import pytest
 
 from holdfast.clock import Instant, after
 from holdfast.domain.phases import Phase
-from holdfast.domain.retention import Old
-from holdfast.domain.sessions import Session, SessionUpdate
+from holdfast.domain.sessions import Old, Session, SessionUpdate
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
 from holdfast.store.sql import cleanup

@@ -12,8 +12,7 @@ from holdfast.cli.group import cli
 from holdfast.domain.decisions import Resume
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
-from holdfast.domain.retention import Old
-from holdfast.domain.sessions import NewSession, SessionFilter, SessionUpdate
+from holdfast.domain.sessions import NewSession, Old, SessionFilter, SessionUpdate
 from holdfast.domain.turns import Launch, TurnEnd, TurnStatus
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import HoldfastError, LeaseLost, NotFound, StoreCorrupt, UnreadableSession

@@ -7,8 +7,7 @@ import pytest
 from holdfast.clock import after
 from holdfast.domain.ids import ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
-from holdfast.domain.retention import Old
-from holdfast.domain.sessions import SessionUpdate
+from holdfast.domain.sessions import Old, SessionUpdate
 from holdfast.domain.turns import Claim, Launch
 from holdfast.domain.usage import NO_USAGE
 from holdfast.errors import StoreUnavailable

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 import pytest
 
 from holdfast import Holdfast, Session
-from holdfast.domain.decisions import Reason
+from holdfast.domain.decisions import Because, Reason
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.policy import ContextPolicy
 from holdfast.domain.redaction import Json
 from holdfast.domain.telling.packet import packet_document
-from holdfast.domain.telling.reasons import Because
 from holdfast.domain.telling.tool_calls import CallOutcome
 from holdfast.domain.turns import Event, EventKind, Lease
 from holdfast.engine.packets import gather_packet

@@ -13,8 +13,7 @@ import pytest
 from holdfast.clock import after
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.phases import Phase
-from holdfast.domain.retention import Old
-from holdfast.domain.sessions import Session
+from holdfast.domain.sessions import Old, Session
 from holdfast.domain.turns import Claim, Launch, TurnStatus
 from holdfast.errors import Conflict, LeaseLost, Refused
 from holdfast.store.contract import Store

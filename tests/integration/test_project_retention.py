@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.config import Settings
 from holdfast.domain.policy import Policy, RetentionPolicy
-from holdfast.domain.retention import CleanupReport
+from holdfast.domain.sessions import CleanupReport
 from holdfast.engine.default import open_with
 from holdfast.engine.holdfast import Holdfast
 

@@ -22,8 +22,7 @@ from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ConversationId, ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.policy import Policy, QueuePolicy
-from holdfast.domain.retention import Old
-from holdfast.domain.sessions import NewSession, SessionUpdate
+from holdfast.domain.sessions import NewSession, Old, SessionUpdate
 from holdfast.domain.turns import Event, EventKind, NewTurn, TurnEnd, TurnRequest, TurnStatus
 from holdfast.errors import LeaseLost, SessionClosed
 from holdfast.store.contract import Store

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 import holdfast
 from holdfast import Holdfast
 from holdfast.domain.delegations import NewDelegation
+from holdfast.domain.observed import ObservedSession
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import Pointer
 from holdfast.domain.policy import NotifyPolicy
 from holdfast.domain.sessions import Session, SessionUpdate
-from holdfast.domain.sightings import ObservedSession
 from holdfast.domain.telling.welcome import MOST_BYTES
 from holdfast.domain.usage import ContextUse
 from holdfast.engine.hooking import answer_hook

@@ -14,12 +14,11 @@ from holdfast.domain.decisions import (
     Verdict,
     decision_kind,
 )
-from holdfast.domain.guards import GUARDS
+from holdfast.domain.guards import GUARDS, decide_resume
 from holdfast.domain.ids import ConversationId, ProviderSessionId, RuntimeId, SessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import Pointer, ProviderSession, Rights, TranscriptMark
 from holdfast.domain.policy import ResumePolicy
-from holdfast.domain.resume import decide_resume
 from holdfast.domain.runtimes import Capabilities, Runtime
 from holdfast.domain.sessions import Session, SessionKind
 from holdfast.domain.usage import ContextUse

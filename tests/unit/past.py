@@ -7,10 +7,9 @@ from typing import Any
 from hypothesis import strategies as st
 
 from holdfast.domain.conversations import HistoryTurn
-from holdfast.domain.decisions import Reason
+from holdfast.domain.decisions import Because, Reason
 from holdfast.domain.telling.answers import ToldAnswer
 from holdfast.domain.telling.packet import GroundTruth, Packet, Start, TurnFailure
-from holdfast.domain.telling.reasons import Because
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
 
 #: what a hostile text would try, besides anything at all

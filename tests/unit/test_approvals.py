@@ -17,8 +17,8 @@ from holdfast.domain.approvals import (
     refusal_of,
 )
 from holdfast.domain.decisions import Fork, Fresh, Reason, Refuse, Resume, Wait
+from holdfast.domain.guards import only_natively
 from holdfast.domain.ids import ApprovalId, ConversationId, ProviderSessionId, SessionId
-from holdfast.domain.resume import only_natively
 from tests.unit.builders import NOON
 
 ARGUMENTS: dict[str, Any] = {"command": "terraform apply"}

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.domain.conversations import HistoryTurn, SeenTurns
-from holdfast.domain.decisions import Reason
+from holdfast.domain.decisions import Because, Reason
 from holdfast.domain.ids import AttemptId
 from holdfast.domain.policy import ContextPolicy
 from holdfast.domain.telling.answers import ToldAnswer
@@ -25,7 +25,6 @@ from holdfast.domain.telling.context import (
     read_past,
 )
 from holdfast.domain.telling.packet import Packet
-from holdfast.domain.telling.reasons import Because
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
 from holdfast.domain.telling.transcript import PastTold, PastTurn, ranges, transcript
 from holdfast.domain.usage import estimate_tokens

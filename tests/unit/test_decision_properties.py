@@ -26,10 +26,9 @@ from holdfast.domain.decisions import (
     decision_kind,
     outcome_of,
 )
-from holdfast.domain.guards import GUARDS
+from holdfast.domain.guards import GUARDS, decide_at_launch
 from holdfast.domain.pointers import ProviderSession, Rights
 from holdfast.domain.policy import ResumePolicy
-from holdfast.domain.resume import decide_at_launch
 from tests.unit.builders import Situation, a_request, a_transcript, capabilities, some_facts
 from tests.unit.strategies import FACTS, TABLES, changed, changes, resumable_situations, situations
 

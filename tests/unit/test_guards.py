@@ -9,6 +9,8 @@ import pytest
 
 from holdfast.domain.decisions import (
     NOT_OBSERVABLE,
+    WORDS,
+    Because,
     Facts,
     Fork,
     Fresh,
@@ -24,7 +26,6 @@ from holdfast.domain.decisions import (
 from holdfast.domain.guards import GUARDS
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, ProviderSession
 from holdfast.domain.policy import ResumePolicy
-from holdfast.domain.telling.reasons import WORDS, Because
 from holdfast.domain.usage import ContextUse
 from tests.unit.builders import (
     OTHER_ID,

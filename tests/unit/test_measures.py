@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.clock import DAY, Instant
-from holdfast.domain.measures import BOUNDS, Measure, figures, quantile
-from holdfast.domain.statistics import Total, TotalKind, Totals
+from holdfast.domain.statistics import BOUNDS, Measure, Total, TotalKind, Totals, figures, quantile
 
 NOW = Instant(20_000 * DAY + DAY // 2)
 

@@ -7,8 +7,14 @@ from hypothesis import strategies as st
 
 from holdfast.domain.inputs import utf8_size
 from holdfast.domain.policy import ContextPolicy
-from holdfast.domain.telling.packet import GroundTruth, Packet, TurnFailure, packet_document
-from holdfast.domain.telling.packet_text import frame_markdown, packet_markdown
+from holdfast.domain.telling.packet import (
+    GroundTruth,
+    Packet,
+    TurnFailure,
+    frame_markdown,
+    packet_document,
+    packet_markdown,
+)
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
 from holdfast.domain.usage import BYTES_PER_TOKEN, estimate_tokens
 from tests.unit.past import a_packet, a_turn, packets

@@ -2,8 +2,17 @@
 
 import pytest
 
-from holdfast.domain.decisions import Fresh, Outcome, Reason, Refuse, Standing, Verdict
-from holdfast.domain.telling.reasons import WORDS, Because, because
+from holdfast.domain.decisions import (
+    WORDS,
+    Because,
+    Fresh,
+    Outcome,
+    Reason,
+    Refuse,
+    Standing,
+    Verdict,
+    because,
+)
 
 EVIDENCE = "this is what was seen"
 

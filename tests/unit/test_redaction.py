@@ -15,7 +15,7 @@ from detect_secrets.core.plugins.util import get_mapping_from_secret_type_to_cla
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from holdfast.domain import redaction, secret_names, secret_tokens
+from holdfast.domain import redaction, secret_tokens
 from holdfast.domain.redaction import Json, encode_redacted, redact_text, redact_value
 from tests.unit import redaction_corpus as corpus
 from tests.unit.redaction_corpus import Sample
@@ -30,7 +30,7 @@ def ids(samples: list[Sample]) -> list[str]:
 
 def redact_ungated(text: str) -> str:
     tokens = secret_tokens.redact_tokens(text, gated=False)
-    return secret_names.redact_named(secret_tokens.redact_urls(tokens))
+    return redaction.redact_named(secret_tokens.redact_urls(tokens))
 
 
 # --- the corpus: every secret goes, nothing else does -------------------------------------------------------
@@ -318,7 +318,7 @@ def possessive_or_atomic(pattern: str) -> list[str]:
     return re.findall(r"[*+?}]\+|\(\?>", re.sub(r"\[\^?\]?[^\]]*\]", "a", literal))
 
 
-@pytest.mark.parametrize("module", [secret_tokens, secret_names, redaction])
+@pytest.mark.parametrize("module", [secret_tokens, redaction])
 def test_no_pattern_is_possessive_or_atomic(module: ModuleType) -> None:
     """Python before 3.11.5, such as Debian 12's, gets those wrong: half of a private key stayed."""
     for pattern in ["a*+", "a++", "a?+", "(?:a|b){1,9}+", "(?>a)"]:

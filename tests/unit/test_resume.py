@@ -18,9 +18,9 @@ from holdfast.domain.decisions import (
     decision_kind,
     outcome_of,
 )
+from holdfast.domain.guards import decide_at_launch
 from holdfast.domain.pointers import ProviderSession
 from holdfast.domain.policy import ResumePolicy
-from holdfast.domain.resume import decide_at_launch
 from holdfast.domain.usage import ContextUse
 from tests.unit.builders import (
     RECORDED_ID,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from holdfast.cli.output import Block, Cell, Column, Fields, Line, Table, Tone, age, cell
 from holdfast.clock import Instant, to_iso
-from holdfast.domain.decisions import Outcome, Standing, Verdict
+from holdfast.domain.decisions import Outcome, Standing, Verdict, because
 from holdfast.domain.failures import Failure
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.runtimes import Runtime
-from holdfast.domain.telling.reasons import because
 from holdfast.domain.turns import Attempt, AttemptCause, AttemptStatus
 from holdfast.engine.explain import Explanation
 

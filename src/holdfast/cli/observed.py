@@ -8,7 +8,7 @@ from holdfast.cli import output
 from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.cli.output import Cell, Column, Line, Table, Tone, age, cell
 from holdfast.clock import Instant, to_iso
-from holdfast.domain.sightings import ObservedSession
+from holdfast.domain.observed import ObservedSession
 
 _COLUMNS = (
     Column("PROVIDER SESSION", whole=True),

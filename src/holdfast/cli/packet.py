@@ -7,8 +7,7 @@ import click
 from holdfast.cli import output
 from holdfast.cli.arguments import session_argument
 from holdfast.cli.command import Invocation, command, pass_invocation
-from holdfast.domain.telling.packet import packet_document
-from holdfast.domain.telling.packet_text import packet_markdown
+from holdfast.domain.telling.packet import packet_document, packet_markdown
 
 
 @command("packet", "holdfast packet deploy", "holdfast packet deploy --cwd . --json")

@@ -12,7 +12,7 @@ from holdfast.cli.arguments import parse_moment
 from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.cli.output import Cell, Column, Fields, Line, Table, Tone, cell
 from holdfast.clock import to_iso
-from holdfast.domain.measures import Figures, Measure, Unit
+from holdfast.domain.statistics import Figures, Measure, Unit
 from holdfast.domain.usage import NO_USAGE, UsageGroup, UsageTotal
 from holdfast.engine.documents import stats_document
 

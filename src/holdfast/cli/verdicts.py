@@ -7,12 +7,11 @@ from typing import assert_never
 from holdfast.cli.output import age, duration
 from holdfast.clock import Instant, to_iso
 from holdfast.domain.approvals import Approval
-from holdfast.domain.decisions import Decision, Fork, Fresh, Reason, Refuse, Resume, Standing, Wait
+from holdfast.domain.decisions import Decision, Fork, Fresh, Reason, Refuse, Resume, Standing, Wait, because
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.policy import ContinuePolicy
 from holdfast.domain.runtimes import KnownRuntime
 from holdfast.domain.sessions import Session
-from holdfast.domain.telling.reasons import because
 from holdfast.domain.telling.transcript import ranges_text
 from holdfast.domain.turns import Turn
 from holdfast.engine.explain import Explanation, WaitingTurn

@@ -18,7 +18,7 @@ from holdfast.domain.inputs import check_name, check_text, check_whole
 from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import Session
-from holdfast.domain.telling.continuation import says_continue
+from holdfast.domain.telling.context import says_continue
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.engine.approvals import Approvals

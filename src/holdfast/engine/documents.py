@@ -8,12 +8,12 @@ from holdfast.clock import Instant, to_iso
 from holdfast.domain.approvals import Approval
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import decided_document, decision_document
-from holdfast.domain.measures import Stats
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals
 from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import PhaseChange, Session, SessionState, state_document
+from holdfast.domain.statistics import Stats
 from holdfast.domain.turns import Attempt, LateReport, Turn
 from holdfast.domain.usage import ContextUse, context_state
 from holdfast.engine.explain import Explanation, WaitingTurn

@@ -331,7 +331,7 @@ class Holdfast(Conversations):
 
     def packet(self, session_id: str, provider: str | None = None, work_dir: str | None = None) -> Packet:
         """Where the work stands now, to hand it over. Changes nothing."""
-        from holdfast.domain.telling.reasons import because
+        from holdfast.domain.decisions import because
         from holdfast.engine.packets import gather_packet  # it brings the modules that run processes
 
         told = self.why(session_id, provider)

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from holdfast.domain.conversations import HistoryTurn
+from holdfast.domain.decisions import Because
 from holdfast.domain.policy import ContextPolicy
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.sessions import Session
-from holdfast.domain.telling.continuation import request_to_continue
+from holdfast.domain.telling.context import request_to_continue
 from holdfast.domain.telling.packet import Packet, Start, TurnFailure
 from holdfast.domain.telling.quoting import shortened
-from holdfast.domain.telling.reasons import Because
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
 from holdfast.domain.turns import Attempt, AttemptStatus
 from holdfast.engine.ground_truth import ground_truth

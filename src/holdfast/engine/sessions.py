@@ -25,13 +25,13 @@ from holdfast.domain.ids import (
     make_session_id,
 )
 from holdfast.domain.inputs import check_name, check_text
-from holdfast.domain.measures import Stats, figures
 from holdfast.domain.phases import MayContinue, Phase, may_continue, parse_outcome, parse_phase
 from holdfast.domain.policy import Policy
 from holdfast.domain.redaction import Json
-from holdfast.domain.retention import CleanupReport, Old
 from holdfast.domain.sessions import (
+    CleanupReport,
     NewSession,
+    Old,
     Session,
     SessionFilter,
     SessionKind,
@@ -40,6 +40,7 @@ from holdfast.domain.sessions import (
     SessionUpdate,
     state_document,
 )
+from holdfast.domain.statistics import Stats, figures
 from holdfast.errors import Conflict, InvalidInput, NotFound, UnreadableSession
 from holdfast.notifying import done_notice, notify
 from holdfast.store.contract import Store

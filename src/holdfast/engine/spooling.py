@@ -46,7 +46,7 @@ def _end_delegation(store: Store, policy: NotifyPolicy, fields: Mapping[str, Any
 
 
 def _observe(store: Store, _: NotifyPolicy, fields: Mapping[str, Any]) -> object:
-    from holdfast.domain.sightings import Sighting
+    from holdfast.domain.observed import Sighting
     from holdfast.hooks.watching import watch  # brings what reads transcripts
 
     return watch(store, Sighting(**fields))

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         Question,
     )
     from holdfast.domain.ids import SessionId
-    from holdfast.domain.sightings import ObservedSession, Sighting
+    from holdfast.domain.observed import ObservedSession, Sighting
     from holdfast.domain.telling.welcome import Welcome
     from holdfast.hooks.log import HookLog
 

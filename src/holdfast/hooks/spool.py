@@ -19,9 +19,9 @@ from holdfast.domain.delegations import (
     EndedDelegation,
     is_about,
 )
+from holdfast.domain.observed import ObservedSession
 from holdfast.domain.phases import ApprovalWindow, MayContinue, Phase, may_continue
 from holdfast.domain.quick_redaction import redact_seldom
-from holdfast.domain.sightings import ObservedSession
 from holdfast.domain.telling.welcome import Welcome
 from holdfast.errors import StoreUnavailable
 from holdfast.hooks.places import RECORD, key_mark, record_names, stale_files
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from holdfast.domain.delegations import Delegation, DelegationEnd, NewDelegation, Question
-    from holdfast.domain.sightings import Sighting
+    from holdfast.domain.observed import Sighting
     from holdfast.hooks.settings import HookSettings
 
 COPY = "sessions.json"  #: of ``Store.free_sessions``

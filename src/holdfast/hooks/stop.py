@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from holdfast.domain.sightings import ObservedSession
+    from holdfast.domain.observed import ObservedSession
     from holdfast.hooks.calls import HookCall
 
 #: what comes of each state that is worth a word, the fullest last

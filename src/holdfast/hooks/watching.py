@@ -5,8 +5,8 @@ from __future__ import annotations
 from holdfast.clock import Instant, system_clock, to_iso
 from holdfast.domain.ids import check_id
 from holdfast.domain.inputs import clean_text
+from holdfast.domain.observed import Sighting
 from holdfast.domain.plain_records import PlainRecord
-from holdfast.domain.sightings import Sighting
 from holdfast.errors import StoreUnavailable
 from holdfast.providers.claude.transcript import read_usage
 
@@ -15,7 +15,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from holdfast.domain.sightings import ObservedSession, Reading
+    from holdfast.domain.observed import ObservedSession, Reading
     from holdfast.hooks.calls import HookCall, HookStore
 
 PROVIDER = "claude"

@@ -31,12 +31,14 @@ from holdfast.domain.delegations import (
 )
 from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId, Workspace
+from holdfast.domain.observed import ObservedSession, Sighting
 from holdfast.domain.phases import ApprovalWindow, Phase
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals, TranscriptMark
-from holdfast.domain.retention import CleanupReport, Old
 from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import (
+    CleanupReport,
     NewSession,
+    Old,
     PhaseChange,
     Session,
     SessionChange,
@@ -45,7 +47,6 @@ from holdfast.domain.sessions import (
     SessionState,
     SessionUpdate,
 )
-from holdfast.domain.sightings import ObservedSession, Sighting
 from holdfast.domain.statistics import Statistics, Totals
 from holdfast.domain.telling.welcome import Welcome
 from holdfast.domain.tokens import NewToken, Role, Token

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
         NewDelegation,
         Question,
     )
-    from holdfast.domain.sightings import ObservedSession, Sighting
+    from holdfast.domain.observed import ObservedSession, Sighting
     from holdfast.domain.telling.welcome import Welcome
     from holdfast.store.sql.scope import Scope
 

@@ -14,13 +14,15 @@ from holdfast.domain.delegations import Delegation, DelegationCounts, FreeSessio
 from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId, Workspace
 from holdfast.domain.inputs import check_whole
+from holdfast.domain.observed import ObservedSession
 from holdfast.domain.phases import ApprovalWindow, Phase
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals, TranscriptMark
 from holdfast.domain.policy import Policy
-from holdfast.domain.retention import CleanupReport, Old
 from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import (
+    CleanupReport,
     NewSession,
+    Old,
     PhaseChange,
     Session,
     SessionChange,
@@ -29,7 +31,6 @@ from holdfast.domain.sessions import (
     SessionState,
     SessionUpdate,
 )
-from holdfast.domain.sightings import ObservedSession
 from holdfast.domain.statistics import Statistics, Totals
 from holdfast.domain.tokens import ENTROPY, NewToken, Token, check_new_token
 from holdfast.domain.turns import (

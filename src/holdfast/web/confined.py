@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import Any, Final, cast
 
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, NewDelegation, Question
-from holdfast.domain.sightings import Sighting
+from holdfast.domain.observed import Sighting
 from holdfast.domain.tokens import Role
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import Forbidden, NotFound

@@ -19,9 +19,8 @@ from prometheus_client.core import (
 from holdfast.domain.decisions import DecisionKind
 from holdfast.domain.delegations import DelegationOutcome
 from holdfast.domain.failures import FailureClass
-from holdfast.domain.measures import BOUNDS
 from holdfast.domain.sessions import SessionKind
-from holdfast.domain.statistics import DelegationStart, Statistics, Total, TotalKind, Totals
+from holdfast.domain.statistics import BOUNDS, DelegationStart, Statistics, Total, TotalKind, Totals
 from holdfast.domain.turns import AttemptStatus, TurnStatus
 from holdfast.store import tallies
 from holdfast.store.contract import Store

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.domain.sightings import Reading
+from holdfast.domain.observed import Reading
 from holdfast.providers.claude import transcript
 from holdfast.providers.claude.transcript import read_usage
 

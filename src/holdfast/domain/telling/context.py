@@ -11,16 +11,14 @@ import re
 from collections.abc import Sequence
 
 from holdfast.domain.conversations import HistoryTurn, SeenTurns
+from holdfast.domain.decisions import Because
 from holdfast.domain.ids import AttemptId
 from holdfast.domain.inputs import clean_text, utf8_size
 from holdfast.domain.policy import ContextPolicy
 from holdfast.domain.records import record
 from holdfast.domain.telling.answers import ToldAnswer, answers_text
-from holdfast.domain.telling.continuation import request_to_continue, says_continue
-from holdfast.domain.telling.packet import Packet
-from holdfast.domain.telling.packet_text import call_line, frame_markdown, newest_lines
+from holdfast.domain.telling.packet import Packet, call_line, frame_markdown, newest_lines
 from holdfast.domain.telling.quoting import fitted, quoted
-from holdfast.domain.telling.reasons import Because
 from holdfast.domain.telling.tool_calls import ToolCall
 from holdfast.domain.telling.transcript import (
     LEAST_TURN_BYTES,
@@ -63,6 +61,21 @@ _UNKNOWN = (
     "You do not remember what follows: it is the record, quoted, oldest first. Ids, background processes and "
     "the state of tools in an earlier session are unknown; check before you rely on any."
 )
+
+_LONGEST_PHRASE = 80  #: a longer request says more than to continue
+_WORD = re.compile(r"\w+")
+#: requests that only say to continue
+_CONTINUE_PHRASES = frozenset({
+    "continue", "go", "go on", "go ahead", "keep going", "keep on", "keep working", "carry on", "proceed",
+    "resume", "move on", "pick up", "finish",
+    "weiter", "mach weiter", "weitermachen", "fahr fort", "fortfahren", "fortsetzen",
+    "continuez", "continua", "continuar", "sigue", "seguir",
+})  # fmt: skip
+#: words that change nothing: ``ok, please continue where you left off``
+_FILLERS = frozenset({
+    "please", "bitte", "ok", "okay", "yes", "ja", "and", "now", "just", "then", "so", "again", "with", "the",
+    "your", "this", "that", "it", "work", "task", "job", "from", "where", "you", "we", "left", "off", "stopped",
+})  # fmt: skip
 
 
 @record
@@ -199,6 +212,20 @@ def read_past(text: str) -> SeenTurns:
     for seq in _CONTINUED_TURN.findall(text[: found.start()]):
         told = told.with_turn(int(seq))
     return told
+
+
+def says_continue(prompt: str) -> bool:
+    """Whether the request only says to continue, without saying with what."""
+    if len(prompt) > _LONGEST_PHRASE:
+        return False
+    words = _WORD.findall(prompt.casefold())
+    return " ".join(word for word in words if word not in _FILLERS) in _CONTINUE_PHRASES
+
+
+def request_to_continue(history: Sequence[HistoryTurn]) -> HistoryTurn | None:
+    """The newest turn that asked for something; ``history`` is oldest first."""
+    asked = (turn for turn in reversed(history) if turn.prompt.strip() and not says_continue(turn.prompt))
+    return next(asked, None)
 
 
 def _found_marker(text: str) -> re.Match[str] | None:

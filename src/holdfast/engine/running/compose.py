@@ -7,7 +7,7 @@ from dataclasses import replace
 from itertools import chain, islice, takewhile
 
 from holdfast.domain.conversations import HistoryTurn
-from holdfast.domain.decisions import Decision, DecisionKind, Fork, Resume
+from holdfast.domain.decisions import Decision, DecisionKind, Fork, Resume, because
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.policy import Policy
@@ -20,10 +20,9 @@ from holdfast.domain.telling.context import (
     compose_resumed,
     most_turns,
     past_size,
+    says_continue,
 )
-from holdfast.domain.telling.continuation import says_continue
 from holdfast.domain.telling.quoting import on_one_line
-from holdfast.domain.telling.reasons import because
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
 from holdfast.domain.telling.transcript import PastTurn
 from holdfast.domain.turns import AttemptCause, AttemptStatus, Claim, Turn, TurnStatus

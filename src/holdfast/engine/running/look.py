@@ -11,11 +11,11 @@ from holdfast.domain.decisions import (
     ResumeRequest,
     TranscriptFacts,
 )
+from holdfast.domain.guards import decide_at_launch
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import NOTHING_YET, Pointer
 from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.records import record
-from holdfast.domain.resume import decide_at_launch
 from holdfast.engine.own_turns import newest_first
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.recognition import recognise

@@ -7,11 +7,10 @@ import os
 import signal
 import subprocess
 
-from holdfast.domain.decisions import Decision, Fork, Refuse, Resume, Wait
+from holdfast.domain.decisions import Decision, Fork, Refuse, Resume, Wait, because
 from holdfast.domain.ids import SessionId
 from holdfast.domain.pointers import NO_RIGHTS, Pointer
 from holdfast.domain.policy import ResumePolicy
-from holdfast.domain.telling.reasons import because
 from holdfast.engine.rights import check_rights
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.gates import calls_of, opened_gate

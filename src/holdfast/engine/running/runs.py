@@ -8,13 +8,12 @@ from pathlib import Path
 from time import sleep
 
 from holdfast.domain.conversations import SeenTurns
-from holdfast.domain.decisions import Resume
+from holdfast.domain.decisions import Resume, because
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import ProviderSessionId, SessionId
 from holdfast.domain.inputs import check_name, check_text
 from holdfast.domain.pointers import NO_RIGHTS, NOTHING_YET, Pointer, Rights
 from holdfast.domain.policy import Policy, ResumePolicy
-from holdfast.domain.telling.reasons import because
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Refusal, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_CALL_YET, NO_USAGE
 from holdfast.engine.keywords import Observer

@@ -16,16 +16,15 @@ from typing import TypeVar
 
 from holdfast.clock import Instant, after
 from holdfast.domain.approvals import NewApproval
-from holdfast.domain.decisions import Decision, Fork, Fresh, Reason, Refuse, Resume, Wait
+from holdfast.domain.decisions import Decision, Fork, Fresh, Reason, Refuse, Resume, Wait, because
 from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.guards import only_natively
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import NO_RIGHTS, Rights
 from holdfast.domain.policy import QueuePolicy
-from holdfast.domain.resume import only_natively
 from holdfast.domain.sessions import Session
 from holdfast.domain.telling.context import Composed
-from holdfast.domain.telling.reasons import because
 from holdfast.domain.telling.transcript import NOTHING_TOLD, ranges
 from holdfast.domain.turns import Claim, Turn, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE, ContextState, context_state, estimate_tokens

@@ -9,7 +9,7 @@ import json
 import os
 import stat
 
-from holdfast.domain.sightings import Reading
+from holdfast.domain.observed import Reading
 from holdfast.providers.loose_json import as_count, as_object, as_text
 
 TYPE_CHECKING = False

@@ -19,16 +19,16 @@ from holdfast.domain.decisions import (
     Resume,
     ResumeRequest,
     Wait,
+    because,
     decision_kind,
 )
 from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.guards import decide_resume, only_natively
 from holdfast.domain.ids import SessionId
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, choose_pointer
-from holdfast.domain.resume import decide_resume, only_natively
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session
 from holdfast.domain.statistics import TotalKind
-from holdfast.domain.telling.reasons import because
 from holdfast.domain.turns import (
     AttemptCause,
     Claim,

@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Sequence
 
 from holdfast.domain.phases import Phase
-from holdfast.domain.retention import CleanupReport, Old
+from holdfast.domain.sessions import CleanupReport, Old
 from holdfast.domain.statistics import TotalKind
 from holdfast.errors import Busy, Conflict
 from holdfast.store.sql import history, session_statements, totals

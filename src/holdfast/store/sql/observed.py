@@ -5,13 +5,13 @@ Events may come late, twice and out of order: the newest one says how things sta
 
 from __future__ import annotations
 
-from holdfast.domain.sightings import ObservedSession
+from holdfast.domain.observed import ObservedSession
 
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from holdfast.clock import Instant
-    from holdfast.domain.sightings import Reading, Sighting
+    from holdfast.domain.observed import Reading, Sighting
     from holdfast.store.driver import Row
     from holdfast.store.sql.scope import Scope
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.domain.sightings import ObservedSession
+from holdfast.domain.observed import ObservedSession
 from holdfast.store.driver import Row
 from holdfast.store.sql import observed
 from holdfast.store.sql.scope import Scope

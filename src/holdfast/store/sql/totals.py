@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.clock import DAY, SECOND, Instant
-from holdfast.domain.measures import BOUNDS
-from holdfast.domain.statistics import Total, TotalKind, Totals
+from holdfast.domain.statistics import BOUNDS, Total, TotalKind, Totals
 from holdfast.store.driver import Row
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.shapes import MISREAD

@@ -1,4 +1,4 @@
-"""Owns what is seen of a provider's session from outside, and what is known of it then. Hook processes read this: see ``plain_records``."""
+"""Owns observed sessions: what hooks see of a provider's session, and what is known of it. Light: hook processes read it."""
 
 from __future__ import annotations
 
