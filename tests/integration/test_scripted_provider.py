@@ -14,7 +14,7 @@ from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import Capabilities
 from holdfast.domain.usage import ContextUse
-from holdfast.providers.contract import Order, Probe
+from holdfast.providers.contract import LaunchSpec, Probe
 from holdfast.providers.failure_rules import Evidence
 from holdfast.providers.happenings import Ended
 from holdfast.providers.report import Report
@@ -47,20 +47,20 @@ def test_the_installed_program_says_that_it_can_do_everything_but_fork_an_earlie
 
 
 def launch(agent: Agent, decision: Resume | Fork | Fresh, prompt: str, new_id: str | None = None) -> Report:
-    order = Order(
+    spec = LaunchSpec(
         SCRIPTED.binaries[0], str(agent.home), str(agent.work_dir), prompt, decision,
         None if new_id is None else ProviderSessionId(new_id), "m", Rights("default", frozenset({"shell"})),
     )  # fmt: skip
-    command = SCRIPTED.command(order)
+    command = SCRIPTED.command(spec)
     done = subprocess.run(
         command.argv, input=command.stdin, cwd=agent.work_dir, env={**os.environ, **dict(command.environ)},
         capture_output=True, text=True, check=False,
     )  # fmt: skip
-    stream, report = SCRIPTED.stream(order), Report()
+    stream, report = SCRIPTED.stream(spec), Report()
     for line in done.stdout.splitlines():
         for happening in stream.read(json.loads(line)):
             report.add(happening)
-    assert report.session_id == order.expected_id
+    assert report.session_id == spec.expected_id
     return report
 
 

@@ -52,7 +52,7 @@ class ForeignHook:
 
 
 @record
-class Order:
+class LaunchSpec:
     """One launch, fully decided: the decision alone says which session it goes to."""
 
     binary: str
@@ -118,7 +118,7 @@ class Archive(Protocol):
     def turns(
         self, path: str, session_id: ProviderSessionId, after: TranscriptMark | None = None
     ) -> Iterator[ArchivedTurn]:
-        """In order, lazily; with a mark, those that were not there yet when it was made."""
+        """In spec, lazily; with a mark, those that were not there yet when it was made."""
         ...
 
     def calls(self, path: str, session_id: ProviderSessionId, key: str) -> Iterator[Called | Returned]:
@@ -185,14 +185,14 @@ class Provider(Protocol):
         """A new one for the session that is about to begin; None where only the provider can name it."""
         ...
 
-    def command(self, order: Order) -> Command:
+    def command(self, spec: LaunchSpec) -> Command:
         """One turn without a person, its output one JSON object a line."""
         ...
 
-    def interactive(self, order: Order) -> Command:
-        """The provider's own program for people, on the session of ``order``; its prompt is not sent."""
+    def interactive(self, spec: LaunchSpec) -> Command:
+        """The provider's own program for people, on the session of ``spec``; its prompt is not sent."""
         ...
 
-    def stream(self, order: Order) -> Stream: ...
+    def stream(self, spec: LaunchSpec) -> Stream: ...
 
     def archive(self, home: Path) -> Archive: ...

@@ -9,7 +9,7 @@ from holdfast.domain.decisions import Fork, Fresh
 from holdfast.domain.failures import BLAMES_HISTORY, Failure, FailureClass
 from holdfast.domain.records import record
 from holdfast.processes.process import Exit, StopCause
-from holdfast.providers.contract import Order, Provider
+from holdfast.providers.contract import LaunchSpec, Provider
 from holdfast.providers.failure_rules import Evidence, FailureRules
 from holdfast.providers.happenings import Deferred
 from holdfast.providers.report import Report
@@ -44,44 +44,42 @@ class Ending:
         return self.failure is None and self.deferred is None
 
 
-def judge(order: Order, report: Report, exit_: Exit, provider: Provider) -> Ending:
+def judge(spec: LaunchSpec, report: Report, exit_: Exit, provider: Provider) -> Ending:
     """Call it when the stream is drained: what comes after a result counts too."""
     if report.ungated is not None:
         return Ending(Failure(FailureClass.CONFIG, report.ungated))
     ended_well = report.ended is not None and report.ended.ok
     if exit_.stopped is not None and not (report.is_answered and exit_.stopped in _TOO_LATE):
         return Ending(Failure(*_STOPPED[exit_.stopped]))
-    other = _other_session(order, report)
+    other = _other_session(spec, report)
     if other is not None:
         return Ending(Failure(FailureClass.GONE, other), refused=not report.tools)
     # one that had answered, and was ended before it had left, has answered
     if ended_well and (exit_.code == 0 or (report.is_answered and exit_.was_ended)):
         return Ending(deferred=report.deferred)
-    return _classify(order, report, exit_, provider.rules)
+    return _classify(spec, report, exit_, provider.rules)
 
 
-def _other_session(order: Order, report: Report) -> str | None:
+def _other_session(spec: LaunchSpec, report: Report) -> str | None:
     """Some providers begin a new session, and end well, when they do not like the id they got."""
-    got, expected = report.session_id, order.expected_id
+    got, expected = report.session_id, spec.expected_id
     if got is None:
         return None
-    if isinstance(order.decision, Fork) and got == order.decision.provider_session_id:
+    if isinstance(spec.decision, Fork) and got == spec.decision.provider_session_id:
         return f"asked to fork {got}, the provider went on with that very session"
-    minted = isinstance(order.decision, Fresh) and order.decision.provider_session_id is None
+    minted = isinstance(spec.decision, Fresh) and spec.decision.provider_session_id is None
     if expected is not None and got != expected and not minted:
         return f"asked for session {expected}, the provider ran {got}"
     return None
 
 
-def _classify(order: Order, report: Report, exit_: Exit, rules: FailureRules) -> Ending:
+def _classify(spec: LaunchSpec, report: Report, exit_: Exit, rules: FailureRules) -> Ending:
     ended = report.ended
-    resumed = not isinstance(order.decision, Fresh)
+    resumed = not isinstance(spec.decision, Fresh)
     parts = (ended.error if ended else "", rules.without_noise(_ANSI.sub("", exit_.stderr)))
     text = _ANSI.sub("", "\n".join(part for part in parts if part)).strip()
     if exit_.is_missing_binary:
-        return Ending(
-            Failure(FailureClass.MISSING_BINARY, text[:MAX_MESSAGE] or f"cannot run {order.binary}")
-        )
+        return Ending(Failure(FailureClass.MISSING_BINARY, text[:MAX_MESSAGE] or f"cannot run {spec.binary}"))
     is_cut_off = ended is None or (ended.ok and not report.is_answered)
     if is_cut_off and (exit_.signal is not None or (not text and _has_begun(report, exit_))):
         return Ending(Failure(FailureClass.INTERRUPTED, _without_end(exit_)))

@@ -19,7 +19,7 @@ from holdfast.errors import InvalidInput
 from holdfast.processes.command import Command
 from holdfast.processes.table import program_that_writes
 from holdfast.providers.arguments import FLAG, ArgumentRules
-from holdfast.providers.contract import ArchivedTurn, ForeignHook, Order, Probe
+from holdfast.providers.contract import ArchivedTurn, ForeignHook, LaunchSpec, Probe
 from holdfast.providers.failure_rules import FailureRules, load_rules
 from holdfast.providers.happenings import Called, Deferred, Ended, Happening, Named, Returned, Said, Spent
 from holdfast.providers.loose_json import as_amount, as_count, as_object, as_text
@@ -96,33 +96,33 @@ class Scripted:
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId:
         return ProviderSessionId(str(uuid.uuid4()))
 
-    def command(self, order: Order) -> Command:
-        return Command(_arguments(order), order.prompt, (("SCRIPTED_HOME", order.home),), _MISLEADING)
+    def command(self, spec: LaunchSpec) -> Command:
+        return Command(_arguments(spec), spec.prompt, (("SCRIPTED_HOME", spec.home),), _MISLEADING)
 
-    def interactive(self, order: Order) -> Command:
-        environ = (("SCRIPTED_HOME", order.home),)
-        return Command((*_arguments(order), "--interactive"), environ=environ, without=_MISLEADING)
+    def interactive(self, spec: LaunchSpec) -> Command:
+        environ = (("SCRIPTED_HOME", spec.home),)
+        return Command((*_arguments(spec), "--interactive"), environ=environ, without=_MISLEADING)
 
-    def stream(self, order: Order) -> ScriptedStream:
+    def stream(self, spec: LaunchSpec) -> ScriptedStream:
         return ScriptedStream()
 
     def archive(self, home: Path) -> ScriptedArchive:
         return ScriptedArchive(home)
 
 
-def _arguments(order: Order) -> tuple[str, ...]:
-    rights = order.rights
-    model = ("--model", order.model) if order.model else ()
+def _arguments(spec: LaunchSpec) -> tuple[str, ...]:
+    rights = spec.rights
+    model = ("--model", spec.model) if spec.model else ()
     mode = ("--permission-mode", rights.permission_mode) if rights.permission_mode else ()
     tools = (f"--allow-tool={tool}" for tool in sorted(rights.allowed_tools))
     folders = (f"--add-dir={folder}" for folder in sorted(rights.extra_dirs))
-    gate = (f"--gate={order.gate.command}",) if order.gate is not None else ()
-    return (order.binary, *_session(order), *model, *mode, *tools, *folders, *gate, *rights.extra_args)
+    gate = (f"--gate={spec.gate.command}",) if spec.gate is not None else ()
+    return (spec.binary, *_session(spec), *model, *mode, *tools, *folders, *gate, *rights.extra_args)
 
 
-def _session(order: Order) -> tuple[str, ...]:
-    new = ("--session-id", order.new_id) if order.new_id is not None else ()
-    match order.decision:
+def _session(spec: LaunchSpec) -> tuple[str, ...]:
+    new = ("--session-id", spec.new_id) if spec.new_id is not None else ()
+    match spec.decision:
         case Resume(provider_session_id=session_id):
             return ("--resume", session_id)
         case Fork(provider_session_id=session_id):

@@ -18,7 +18,7 @@ from holdfast.domain.redaction import Json
 from holdfast.domain.usage import Usage, UsageReport
 from holdfast.errors import InvalidInput
 from holdfast.processes.command import Command
-from holdfast.providers.contract import Order, Provider, ToolGate
+from holdfast.providers.contract import LaunchSpec, Provider, ToolGate
 from holdfast.providers.failure_rules import Evidence
 from holdfast.providers.happenings import (
     Called,
@@ -51,13 +51,13 @@ NO_IDS = ["", ".", "..", "../x", "a/b", "/etc/passwd", "x\0y", "x" * 5000, "*", 
 ODD: tuple[Json, ...] = (None, True, 0, -1, 10**30, 1.5, float("nan"), float("inf"), "", "\ud800", [], [[]], {}, [{}], {"a": 1})  # fmt: skip
 
 
-def an_order(
+def a_launch_spec(
     decision: Resume | Fork | Fresh,
     new_id: ProviderSessionId | None = None,
     model: str | None = None,
     rights: Rights = NO_RIGHTS,
-) -> Order:
-    return Order("/bin/agent", "/home/me/.agent", "/work", PROMPT, decision, new_id, model, rights)
+) -> LaunchSpec:
+    return LaunchSpec("/bin/agent", "/home/me/.agent", "/work", PROMPT, decision, new_id, model, rights)
 
 
 def mentions(command: Command, text: str) -> int:
@@ -67,71 +67,73 @@ def mentions(command: Command, text: str) -> int:
 
 
 class _OfOneProvider:
-    """Gives the orders that this provider can be given."""
+    """Gives the launches that this provider can be asked for."""
 
     @pytest.fixture
-    def orders(self, provider: Provider, probe_outputs: tuple[str, ...]) -> list[Order]:
+    def specs(self, provider: Provider, probe_outputs: tuple[str, ...]) -> list[LaunchSpec]:
         can = provider.read_probe(probe_outputs).capabilities
         mints = can.chooses_id and provider.mint_id(FRESH) is not None
         mints_forks = can.chooses_id and provider.mint_id(FORK) is not None
-        forks = [an_order(FORK, MINTED if mints_forks else None)] if can.can_fork else []
-        return [an_order(FRESH, MINTED if mints else None), an_order(RESUME), *forks]
+        forks = [a_launch_spec(FORK, MINTED if mints_forks else None)] if can.can_fork else []
+        return [a_launch_spec(FRESH, MINTED if mints else None), a_launch_spec(RESUME), *forks]
 
 
 class CommandContract(_OfOneProvider):
     """``command`` and ``interactive``."""
 
     def test_exactly_the_sessions_of_the_decision_are_named_each_once(
-        self, provider: Provider, orders: list[Order]
+        self, provider: Provider, specs: list[LaunchSpec]
     ) -> None:
-        for order in orders:
-            source = int(not isinstance(order.decision, Fresh))
-            new = int(order.new_id is not None)
-            for command in (provider.command(order), provider.interactive(order)):
+        for spec in specs:
+            source = int(not isinstance(spec.decision, Fresh))
+            new = int(spec.new_id is not None)
+            for command in (provider.command(spec), provider.interactive(spec)):
                 assert (mentions(command, RECORDED), mentions(command, MINTED)) == (source, new)
 
     def test_no_session_is_left_to_the_provider_to_choose(
-        self, provider: Provider, orders: list[Order]
+        self, provider: Provider, specs: list[LaunchSpec]
     ) -> None:
-        for order in orders:
-            assert not {"--last", "--continue", "latest"} & set(provider.command(order).argv)
+        for spec in specs:
+            assert not {"--last", "--continue", "latest"} & set(provider.command(spec).argv)
 
-    def test_a_resume_and_a_fork_differ(self, provider: Provider, orders: list[Order]) -> None:
-        commands = [provider.command(order).argv for order in orders]
-        assert len(set(commands)) == len(orders)
+    def test_a_resume_and_a_fork_differ(self, provider: Provider, specs: list[LaunchSpec]) -> None:
+        commands = [provider.command(spec).argv for spec in specs]
+        assert len(set(commands)) == len(specs)
 
     def test_the_chosen_binary_runs_and_reads_the_prompt_from_its_input(
-        self, provider: Provider, orders: list[Order]
+        self, provider: Provider, specs: list[LaunchSpec]
     ) -> None:
-        for order in orders:
-            command = provider.command(order)
-            assert command.argv[0] == order.binary
+        for spec in specs:
+            command = provider.command(spec)
+            assert command.argv[0] == spec.binary
             assert PROMPT in (command.stdin or "")
             assert mentions(command, PROMPT) == 0
 
-    def test_a_person_is_not_spoken_for(self, provider: Provider, orders: list[Order]) -> None:
-        for order in orders:
-            command = provider.interactive(order)
+    def test_a_person_is_not_spoken_for(self, provider: Provider, specs: list[LaunchSpec]) -> None:
+        for spec in specs:
+            command = provider.interactive(spec)
             assert command.stdin is None
             assert mentions(command, PROMPT) == 0
 
     def test_a_provider_that_can_defer_names_its_gate_with_every_launch_and_goes_on_without_a_prompt(
-        self, provider: Provider, orders: list[Order], probe_outputs: tuple[str, ...]
+        self, provider: Provider, specs: list[LaunchSpec], probe_outputs: tuple[str, ...]
     ) -> None:
         if not provider.read_probe(probe_outputs).capabilities.can_defer:
             return
         gate = ToolGate(
             "gate-7 || exit 2", 600, "arm-7", Path("/nowhere/armed"), "done-7", Path("/nowhere/changed"), None
         )  # fmt: skip
-        for order in orders:
-            gated = replace(order, gate=gate)
+        for spec in specs:
+            gated = replace(spec, gate=gate)
             for command in (provider.command(gated), provider.interactive(gated)):
                 assert mentions(command, gate.command) == 1
-        assert provider.command(replace(an_order(RESUME), prompt=None, gate=gate)).stdin is None
+        assert provider.command(replace(a_launch_spec(RESUME), prompt=None, gate=gate)).stdin is None
 
-    def test_the_model_is_sent_whatever_the_decision(self, provider: Provider, orders: list[Order]) -> None:
-        for order in orders:
-            command = provider.command(an_order(order.decision, order.new_id, model="model-7"))
+    def test_the_model_is_sent_whatever_the_decision(
+        self, provider: Provider, specs: list[LaunchSpec]
+    ) -> None:
+        for spec in specs:
+            command = provider.command(a_launch_spec(spec.decision, spec.new_id, model="model-7"))
             assert mentions(command, "model-7") == 1
 
     def test_minted_ids_differ(self, provider: Provider) -> None:
@@ -154,14 +156,14 @@ class RightsContract(_OfOneProvider):
         ids=["permission mode", "tool", "folder", "argument"],
     )
     def test_rights_are_sent_with_every_launch_or_refused_and_never_dropped(
-        self, provider: Provider, orders: list[Order], rights: Rights, value: str
+        self, provider: Provider, specs: list[LaunchSpec], rights: Rights, value: str
     ) -> None:
         try:
             provider.check(rights, allow_wider=True)
         except InvalidInput:
             return
-        for order in orders:
-            allowed = an_order(order.decision, order.new_id, rights=rights)
+        for spec in specs:
+            allowed = a_launch_spec(spec.decision, spec.new_id, rights=rights)
             for command in (provider.command(allowed), provider.interactive(allowed)):
                 assert mentions(command, value) == 1
 
@@ -169,13 +171,13 @@ class RightsContract(_OfOneProvider):
         provider.check(NO_RIGHTS)
 
     def test_an_argument_that_is_decided_already_is_refused_with_what_to_use_instead(
-        self, provider: Provider, orders: list[Order]
+        self, provider: Provider, specs: list[LaunchSpec]
     ) -> None:
-        ordered = [an_order(order.decision, order.new_id, "model-7") for order in orders]
+        with_model = [a_launch_spec(spec.decision, spec.new_id, "model-7") for spec in specs]
         used = {
             argument.partition("=")[0]
-            for order in ordered
-            for argument in provider.command(order).argv[1:]
+            for spec in with_model
+            for argument in provider.command(spec).argv[1:]
             if argument.startswith("-") and argument != "-"
         }
         assert used <= provider.arguments.owned.keys()
@@ -314,7 +316,7 @@ class ArchiveContract:
 
 
 def _numbered(provider: Provider, lines: Lines) -> Iterator[tuple[int, Happening]]:
-    stream = provider.stream(an_order(FRESH))
+    stream = provider.stream(a_launch_spec(FRESH))
     for number, line in enumerate(lines):
         for happening in stream.read(line):
             yield number, happening

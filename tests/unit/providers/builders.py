@@ -1,4 +1,4 @@
-"""Owns what tests of providers share: launches to order, and what the real CLIs once printed."""
+"""Owns what tests of providers share: launches to spec, and what the real CLIs once printed."""
 
 import json
 from collections.abc import Iterable
@@ -9,7 +9,7 @@ from typing import Any
 from holdfast.domain.decisions import Fork, Fresh, Reason, Resume
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import NO_RIGHTS
-from holdfast.providers.contract import Order, Stream
+from holdfast.providers.contract import LaunchSpec, Stream
 from holdfast.providers.happenings import Ended, Happening
 from holdfast.providers.report import Report
 
@@ -22,8 +22,8 @@ FORK = Fork(OLD, (), ())
 FRESH = Fresh(Reason.NO_POINTER, ())
 
 
-def an_order(**changes: Any) -> Order:
-    order = Order(
+def a_launch_spec(**changes: Any) -> LaunchSpec:
+    spec = LaunchSpec(
         binary="/bin/agent",
         home="/lab/home",
         work_dir="/lab/work",
@@ -33,7 +33,7 @@ def an_order(**changes: Any) -> Order:
         model=None,
         rights=NO_RIGHTS,
     )
-    return replace(order, **changes)
+    return replace(spec, **changes)
 
 
 def recorded(provider: str, case: str) -> list[dict[str, Any]]:

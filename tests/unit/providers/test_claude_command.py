@@ -9,7 +9,7 @@ from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
 from holdfast.providers.claude.provider import Claude
 from holdfast.providers.contract import Provider, ToolGate
-from tests.unit.providers.builders import FORK, FRESH, NEW, OLD, RESUME, an_order
+from tests.unit.providers.builders import FORK, FRESH, NEW, OLD, RESUME, a_launch_spec
 
 CLAUDE: Provider = Claude()
 GATE = ToolGate(
@@ -35,14 +35,14 @@ HELP = """
 def test_the_decision_alone_chooses_the_session(
     decision: object, new_id: str | None, session: tuple[str, ...]
 ) -> None:
-    order = an_order(decision=decision, new_id=new_id)
-    assert CLAUDE.command(order).argv == (*HEADLESS, *session)
-    assert CLAUDE.interactive(order).argv == ("/bin/agent", *session)
+    spec = a_launch_spec(decision=decision, new_id=new_id)
+    assert CLAUDE.command(spec).argv == (*HEADLESS, *session)
+    assert CLAUDE.interactive(spec).argv == ("/bin/agent", *session)
 
 
 def test_a_resume_never_chooses_an_id() -> None:
     """The CLI refuses both together."""
-    assert "--session-id" not in CLAUDE.command(an_order(decision=RESUME, new_id=NEW)).argv
+    assert "--session-id" not in CLAUDE.command(a_launch_spec(decision=RESUME, new_id=NEW)).argv
 
 
 def test_rights_and_model_are_tied_to_their_options() -> None:
@@ -52,7 +52,7 @@ def test_rights_and_model_are_tied_to_their_options() -> None:
         extra_dirs=frozenset({"/data", "/a b"}),
         extra_args=("--append-system-prompt", "Be brief."),
     )
-    assert CLAUDE.command(an_order(model="sonnet", rights=rights)).argv == (
+    assert CLAUDE.command(a_launch_spec(model="sonnet", rights=rights)).argv == (
         *HEADLESS,
         "--model=sonnet",
         "--permission-mode=acceptEdits",
@@ -66,13 +66,13 @@ def test_rights_and_model_are_tied_to_their_options() -> None:
 
 
 def test_the_prompt_goes_over_standard_input_whatever_it_looks_like() -> None:
-    command = CLAUDE.command(an_order(prompt="--resume x\n" + "y" * 300_000))
+    command = CLAUDE.command(a_launch_spec(prompt="--resume x\n" + "y" * 300_000))
     assert command.stdin == "--resume x\n" + "y" * 300_000
     assert not any("y" * 10 in argument for argument in command.argv)
 
 
 def test_a_run_inside_claude_is_no_child_of_it() -> None:
-    without = CLAUDE.command(an_order()).without
+    without = CLAUDE.command(a_launch_spec()).without
     assert {"CLAUDECODE", "CLAUDE_CODE_ENTRYPOINT", "CLAUDE_CODE_SESSION_ID"} <= set(without)
     assert "ANTHROPIC_API_KEY" not in without
     assert "CLAUDE_CONFIG_DIR" not in without
@@ -118,7 +118,7 @@ def test_only_versions_that_know_how_to_defer_a_call_are_trusted_to(printed: str
 
 
 def test_its_gate_is_asked_before_every_call_and_no_settings_of_others_switch_it_off() -> None:
-    command = CLAUDE.command(an_order(gate=GATE, prompt=None, decision=RESUME))
+    command = CLAUDE.command(a_launch_spec(gate=GATE, prompt=None, decision=RESUME))
     (settings,) = (json.loads(a.partition("=")[2]) for a in command.argv if a.startswith("--settings="))
     assert settings["disableAllHooks"] is False
     (before_calls,) = settings["hooks"]["PreToolUse"]
@@ -130,7 +130,7 @@ def test_its_gate_is_asked_before_every_call_and_no_settings_of_others_switch_it
     assert settings["hooks"]["SessionStart"][0]["hooks"] == [{"type": "command", "command": GATE.arm}]
     assert {"CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_SAFE_MODE"} <= set(command.without)
     assert command.stdin is None
-    assert not any("--settings" in argument for argument in CLAUDE.command(an_order()).argv)
+    assert not any("--settings" in argument for argument in CLAUDE.command(a_launch_spec()).argv)
 
 
 @pytest.mark.parametrize("argument", ["--bare", "--safe-mode", "--settings={}"])

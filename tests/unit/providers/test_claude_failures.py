@@ -5,7 +5,7 @@ from holdfast.domain.failures import FailureClass
 from holdfast.providers.claude.provider import Claude
 from holdfast.providers.claude.stream import ClaudeStream
 from holdfast.providers.failure_rules import Evidence
-from tests.unit.providers.builders import RESUME, an_order, read_all, recorded, recorded_stderr, the_end
+from tests.unit.providers.builders import RESUME, a_launch_spec, read_all, recorded, recorded_stderr, the_end
 
 RULES = Claude().rules
 LARGE_IMAGE = (
@@ -34,7 +34,7 @@ def classify(
     ],
 )
 def test_what_the_cli_did_is_classified(case: str, expected: FailureClass) -> None:
-    ended = the_end(read_all(ClaudeStream(an_order(decision=RESUME)), recorded("claude", case)))
+    ended = the_end(read_all(ClaudeStream(a_launch_spec(decision=RESUME)), recorded("claude", case)))
     text = f"{ended.error}\n{recorded_stderr('claude', case)}"
     assert classify(text, status=ended.status, code=ended.code) is expected
 

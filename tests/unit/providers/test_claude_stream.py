@@ -24,7 +24,7 @@ from tests.unit.providers.builders import (
     FRESH,
     OLD,
     RESUME,
-    an_order,
+    a_launch_spec,
     read_all,
     recorded,
     report_of,
@@ -32,12 +32,12 @@ from tests.unit.providers.builders import (
 )
 
 
-def happenings_of(case: str, **order: Any) -> list[Happening]:
-    return read_all(ClaudeStream(an_order(**order)), recorded("claude", case))
+def happenings_of(case: str, **spec: Any) -> list[Happening]:
+    return read_all(ClaudeStream(a_launch_spec(**spec)), recorded("claude", case))
 
 
 def read_lines(*lines: dict[str, Any]) -> list[Happening]:
-    return read_all(ClaudeStream(an_order()), lines)
+    return read_all(ClaudeStream(a_launch_spec()), lines)
 
 
 def assistant(*content: dict[str, Any], **fields: Any) -> dict[str, Any]:
@@ -125,7 +125,7 @@ def test_a_failed_call_to_the_model_is_a_failure_although_its_subtype_says_succe
 def test_a_status_that_is_only_in_the_text_of_the_cli_is_known() -> None:
     lines = recorded("claude", "http_400")
     del lines[-1]["api_error_status"]
-    assert the_end(read_all(ClaudeStream(an_order(decision=RESUME)), lines)).status == 400
+    assert the_end(read_all(ClaudeStream(a_launch_spec(decision=RESUME)), lines)).status == 400
 
 
 def test_a_session_that_is_gone_is_an_error_of_the_cli() -> None:
@@ -285,12 +285,12 @@ def test_an_agent_that_has_not_run_its_hooks_by_its_first_line_is_ungated(
     first: dict[str, Any], tmp_path: Path
 ) -> None:
     gate = a_gate(tmp_path)
-    (ungated,) = ClaudeStream(an_order(gate=gate)).read(first)
+    (ungated,) = ClaudeStream(a_launch_spec(gate=gate)).read(first)
     assert isinstance(ungated, Ungated)
     assert "does not run the hook" in ungated.why
-    assert list(ClaudeStream(an_order()).read(first)) == []
+    assert list(ClaudeStream(a_launch_spec()).read(first)) == []
     gate.armed.touch()
-    assert list(ClaudeStream(an_order(gate=gate)).read(first)) == []
+    assert list(ClaudeStream(a_launch_spec(gate=gate)).read(first)) == []
 
 
 def a_result(call_id: str, *, is_error: bool = False) -> dict[str, Any]:
@@ -302,7 +302,7 @@ END = {"type": "result", "is_error": False, "result": "done"}
 
 
 def ungated(gate: ToolGate, *lines: dict[str, Any]) -> list[str]:
-    stream = ClaudeStream(an_order(gate=gate))
+    stream = ClaudeStream(a_launch_spec(gate=gate))
     return [found.why for line in lines for found in stream.read(line) if isinstance(found, Ungated)]
 
 

@@ -7,7 +7,7 @@ from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
 from holdfast.providers.codex.provider import Codex
 from holdfast.providers.contract import Provider
-from tests.unit.providers.builders import FORK, FRESH, OLD, RESUME, an_order
+from tests.unit.providers.builders import FORK, FRESH, OLD, RESUME, a_launch_spec
 
 CODEX: Provider = Codex()
 HEADLESS = ("--json", "--skip-git-repo-check")
@@ -23,9 +23,9 @@ Commands:
     ("decision", "session"), [(FRESH, ()), (RESUME, ("resume", OLD)), (FORK, ("fork", OLD))]
 )
 def test_the_decision_alone_chooses_the_session(decision: object, session: tuple[str, ...]) -> None:
-    order = an_order(decision=decision)
-    assert CODEX.command(order).argv == ("/bin/agent", "exec", *HEADLESS, *session, "-")
-    assert CODEX.interactive(order).argv == ("/bin/agent", *session)
+    spec = a_launch_spec(decision=decision)
+    assert CODEX.command(spec).argv == ("/bin/agent", "exec", *HEADLESS, *session, "-")
+    assert CODEX.interactive(spec).argv == ("/bin/agent", *session)
 
 
 @pytest.mark.parametrize(
@@ -39,9 +39,9 @@ def test_rights_stand_before_the_command_that_would_not_know_them(
         extra_dirs=frozenset({"/data", "/a b"}),
         extra_args=("--image", "one.png", "two.png"),
     )
-    order = an_order(decision=decision, model="gpt-6", rights=rights)
+    spec = a_launch_spec(decision=decision, model="gpt-6", rights=rights)
     options = ("--model=gpt-6", "--sandbox=workspace-write", "--add-dir=/a b", "--add-dir=/data")
-    assert CODEX.command(order).argv == (
+    assert CODEX.command(spec).argv == (
         *("/bin/agent", "exec", "--image", "one.png", "two.png"),
         *HEADLESS,
         *options,
@@ -51,13 +51,13 @@ def test_rights_stand_before_the_command_that_would_not_know_them(
 
 
 def test_the_prompt_goes_over_standard_input() -> None:
-    command = CODEX.command(an_order(prompt="-m other"))
+    command = CODEX.command(a_launch_spec(prompt="-m other"))
     assert command.stdin == "-m other"
     assert "-m other" not in command.argv
 
 
 def test_a_run_inside_codex_is_not_the_same_thread() -> None:
-    without = CODEX.command(an_order()).without
+    without = CODEX.command(a_launch_spec()).without
     assert "CODEX_THREAD_ID" in without
     assert "CODEX_HOME" not in without
 

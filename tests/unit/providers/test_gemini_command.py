@@ -11,7 +11,7 @@ from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
 from holdfast.providers.contract import Provider
 from holdfast.providers.gemini.provider import Gemini
-from tests.unit.providers.builders import FORK, FRESH, HERE, NEW, OLD, RESUME, an_order
+from tests.unit.providers.builders import FORK, FRESH, HERE, NEW, OLD, RESUME, a_launch_spec
 
 GEMINI: Provider = Gemini()
 HEADLESS = ("/bin/agent", "--output-format=stream-json")
@@ -35,22 +35,22 @@ Gemini CLI - Defaults to interactive mode. Use -p/--prompt for non-interactive (
 def test_the_decision_alone_chooses_the_session(
     decision: object, new_id: str | None, session: tuple[str, ...]
 ) -> None:
-    order = an_order(decision=decision, new_id=new_id)
-    assert GEMINI.command(order).argv == (*HEADLESS, *session)
-    assert GEMINI.interactive(order).argv == ("/bin/agent", *session)
+    spec = a_launch_spec(decision=decision, new_id=new_id)
+    assert GEMINI.command(spec).argv == (*HEADLESS, *session)
+    assert GEMINI.interactive(spec).argv == ("/bin/agent", *session)
 
 
 def test_a_fork_begins_with_the_file_of_the_session(tmp_path: Path) -> None:
     shutil.copytree(HERE / "sessions" / "gemini", tmp_path, dirs_exist_ok=True)
     source = Fork(ProviderSessionId("0a4b2c9e-5d1f-4e57-9a7a-6f1f9a1c2d3e"), (), ())
     file = tmp_path / "tmp" / "work" / "chats" / "session-2026-11-15T22-56-0a4b2c9e.jsonl"
-    order = an_order(decision=source, home=str(tmp_path))
-    assert GEMINI.command(order).argv == (*HEADLESS, f"--session-file={file}")
+    spec = a_launch_spec(decision=source, home=str(tmp_path))
+    assert GEMINI.command(spec).argv == (*HEADLESS, f"--session-file={file}")
 
 
 def test_a_fork_of_a_session_without_a_file_names_one_that_is_not_there() -> None:
     """Gemini then refuses; without the option it would begin a session that knows nothing."""
-    assert GEMINI.command(an_order(decision=FORK)).argv == (*HEADLESS, f"--session-file={OLD}.jsonl")
+    assert GEMINI.command(a_launch_spec(decision=FORK)).argv == (*HEADLESS, f"--session-file={OLD}.jsonl")
 
 
 def test_it_names_its_forks_itself() -> None:
@@ -67,7 +67,7 @@ def test_rights_and_model_are_tied_to_their_options() -> None:
         extra_dirs=frozenset({"/data", "/a b"}),
         extra_args=("--skip-trust",),
     )
-    assert GEMINI.command(an_order(model="gemini-9", rights=rights)).argv == (
+    assert GEMINI.command(a_launch_spec(model="gemini-9", rights=rights)).argv == (
         *HEADLESS,
         "--model=gemini-9",
         "--approval-mode=auto_edit",
@@ -80,7 +80,7 @@ def test_rights_and_model_are_tied_to_their_options() -> None:
 
 
 def test_the_prompt_goes_over_standard_input() -> None:
-    command = GEMINI.command(an_order(prompt="--yolo"))
+    command = GEMINI.command(a_launch_spec(prompt="--yolo"))
     assert command.stdin == "--yolo"
     assert "--yolo" not in command.argv
 

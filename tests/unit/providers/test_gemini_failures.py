@@ -10,7 +10,7 @@ from holdfast.providers.report import Report
 from tests.unit.providers.builders import (
     OLD,
     RESUME,
-    an_order,
+    a_launch_spec,
     read_all,
     recorded,
     recorded_stderr,
@@ -28,7 +28,7 @@ def ending_of(case: str, exit_code: int) -> Ending:
     report.session_id = None  # the recordings are of other sessions than the order's
     stderr = recorded_stderr("gemini", case)
     ended = Exit(exit_code, None, None, stderr, left_behind=False, is_missing_binary=False)
-    return judge(an_order(decision=RESUME), report, ended, Gemini())
+    return judge(a_launch_spec(decision=RESUME), report, ended, Gemini())
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_what_it_says_as_it_starts_does_not_tell_why_it_stopped() -> None:
     verdicts = []
     for said in ("", "out of cheese\n"):
         ended = Exit(1, None, None, starting + said, left_behind=False, is_missing_binary=False)
-        failure = judge(an_order(decision=RESUME), Report(session_id=OLD), ended, Gemini()).failure
+        failure = judge(a_launch_spec(decision=RESUME), Report(session_id=OLD), ended, Gemini()).failure
         assert failure is not None
         verdicts.append((failure.failure_class, failure.message))
 

@@ -12,7 +12,7 @@ from holdfast.providers.happenings import Called, Deferred, Ended, Happening, Na
 from holdfast.providers.judging import Ending, judge
 from holdfast.providers.report import MAX_RESPONSE, Report
 from holdfast.providers.scripted import Scripted
-from tests.unit.providers.builders import FORK, FRESH, NEW, OLD, RESUME, an_order, report_of
+from tests.unit.providers.builders import FORK, FRESH, NEW, OLD, RESUME, a_launch_spec, report_of
 
 OTHER = ProviderSessionId("another")
 ANSWERED = (Said("done"), Ended(True))
@@ -29,8 +29,8 @@ def verdict(
     ended: Exit | None = None,
     new_id: str | None = None,
 ) -> Ending:
-    order = an_order(decision=decision, new_id=None if new_id is None else ProviderSessionId(new_id))
-    return judge(order, report_of(happenings), ended or an_exit(), Scripted())
+    spec = a_launch_spec(decision=decision, new_id=None if new_id is None else ProviderSessionId(new_id))
+    return judge(spec, report_of(happenings), ended or an_exit(), Scripted())
 
 
 def kind(ending: Ending) -> FailureClass | None:
@@ -202,7 +202,7 @@ def test_only_who_began_and_stopped_without_a_word_was_stopped(
     report = Report(session_id=OLD if named else None)
     ended = Exit(code=1, signal=None, stopped=None, stderr=stderr, left_behind=False, is_missing_binary=False)
 
-    failure = judge(an_order(decision=RESUME), report, ended, Codex()).failure
+    failure = judge(a_launch_spec(decision=RESUME), report, ended, Codex()).failure
 
     assert failure is not None
     assert failure.failure_class is expected

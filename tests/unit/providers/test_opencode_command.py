@@ -7,7 +7,7 @@ from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
 from holdfast.providers.contract import Provider
 from holdfast.providers.opencode.provider import Opencode
-from tests.unit.providers.builders import FORK, FRESH, OLD, RESUME, an_order
+from tests.unit.providers.builders import FORK, FRESH, OLD, RESUME, a_launch_spec
 
 OPENCODE: Provider = Opencode()
 HEADLESS = ("/bin/agent", "run", "--format=json", "--dir=/lab/work")
@@ -25,27 +25,27 @@ Options:
     [(FRESH, ()), (RESUME, (f"--session={OLD}",)), (FORK, (f"--session={OLD}", "--fork"))],
 )
 def test_the_decision_alone_chooses_the_session(decision: object, session: tuple[str, ...]) -> None:
-    order = an_order(decision=decision)
-    assert OPENCODE.command(order).argv == (*HEADLESS, *session)
-    assert OPENCODE.interactive(order).argv == ("/bin/agent", "/lab/work", *session)
+    spec = a_launch_spec(decision=decision)
+    assert OPENCODE.command(spec).argv == (*HEADLESS, *session)
+    assert OPENCODE.interactive(spec).argv == ("/bin/agent", "/lab/work", *session)
 
 
 def test_the_prompt_goes_over_standard_input_where_it_gets_no_quotes() -> None:
-    command = OPENCODE.command(an_order(prompt="two words"))
+    command = OPENCODE.command(a_launch_spec(prompt="two words"))
     assert command.stdin == "two words"
     assert "two words" not in command.argv
 
 
 def test_model_and_rights_are_sent() -> None:
     rights = Rights(permission_mode="auto", extra_args=("--agent", "plan"))
-    argv = OPENCODE.command(an_order(model="lab/model", rights=rights)).argv
+    argv = OPENCODE.command(a_launch_spec(model="lab/model", rights=rights)).argv
     assert argv == (*HEADLESS, "--model=lab/model", "--auto", "--agent", "plan")
 
 
 def test_another_database_is_not_passed_on() -> None:
     """Its sessions are looked for in its home."""
-    assert OPENCODE.command(an_order()).without == ("OPENCODE_DB",)
-    assert OPENCODE.interactive(an_order()).without == ("OPENCODE_DB",)
+    assert OPENCODE.command(a_launch_spec()).without == ("OPENCODE_DB",)
+    assert OPENCODE.interactive(a_launch_spec()).without == ("OPENCODE_DB",)
 
 
 def test_it_names_its_sessions_itself() -> None:

@@ -6,7 +6,14 @@ from holdfast.providers.failure_rules import Evidence
 from holdfast.providers.judging import Ending, judge
 from holdfast.providers.opencode.provider import Opencode
 from holdfast.providers.opencode.stream import OpencodeStream
-from tests.unit.providers.builders import RESUME, an_order, read_all, recorded, recorded_stderr, report_of
+from tests.unit.providers.builders import (
+    RESUME,
+    a_launch_spec,
+    read_all,
+    recorded,
+    recorded_stderr,
+    report_of,
+)
 
 RULES = Opencode().rules
 HELP = "opencode run [message..]\n\nrun opencode with a message\n"
@@ -28,7 +35,7 @@ def ending_of(case: str, exit_code: int) -> Ending:
     report.session_id = None  # the recordings are of other sessions than the order's
     stderr = recorded_stderr("opencode", case)
     ended = Exit(exit_code, None, None, stderr, left_behind=False, is_missing_binary=False)
-    return judge(an_order(decision=RESUME), report, ended, Opencode())
+    return judge(a_launch_spec(decision=RESUME), report, ended, Opencode())
 
 
 @pytest.mark.parametrize(

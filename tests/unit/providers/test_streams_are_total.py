@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.providers.registry import get_provider
-from tests.unit.providers.builders import RESUME, an_order, read_all, recorded, report_of
+from tests.unit.providers.builders import RESUME, a_launch_spec, read_all, recorded, report_of
 
 PROVIDERS = ("claude", "codex", "opencode", "gemini")
 WORDS = st.sampled_from(
@@ -42,7 +42,7 @@ LINES = st.dictionaries(KEYS, VALUES, max_size=6) | st.dictionaries(st.text(max_
 @pytest.mark.parametrize("provider", PROVIDERS)
 @given(lines=st.lists(LINES, max_size=4))
 def test_any_json_objects_can_be_read(provider: str, lines: list[dict[str, Any]]) -> None:
-    report_of(read_all(get_provider(provider).stream(an_order(decision=RESUME)), lines))
+    report_of(read_all(get_provider(provider).stream(a_launch_spec(decision=RESUME)), lines))
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -58,4 +58,4 @@ def test_a_real_line_with_one_field_of_another_shape_can_be_read(provider: str, 
             break
         place = inner
     place[key] = data.draw(VALUES)
-    report_of(read_all(get_provider(provider).stream(an_order(decision=RESUME)), lines))
+    report_of(read_all(get_provider(provider).stream(a_launch_spec(decision=RESUME)), lines))

@@ -26,7 +26,7 @@ from holdfast.errors import ConfigError, MissingBinary
 from holdfast.processes.line_splitter import Overlong
 from holdfast.processes.locks import SessionLock
 from holdfast.processes.process import AgentProcess, Exit, StopCause
-from holdfast.providers.contract import Order, Stream
+from holdfast.providers.contract import LaunchSpec, Stream
 from holdfast.providers.happenings import Happening, Named, Noted
 from holdfast.providers.judging import Ending, judge
 from holdfast.providers.report import Report
@@ -82,31 +82,31 @@ class Launcher:
         clock = running_from(setting.store.now())
         self._recorder = Recorder(setting.store, lease, clock, lambda named: self._to_pin(named, place))
 
-    def launch(self, order: Order, lock: SessionLock | None, told: SeenTurns) -> Ran:
+    def launch(self, spec: LaunchSpec, lock: SessionLock | None, told: SeenTurns) -> Ran:
         """Nothing of the agent runs before the store knows its process and its session.
 
         ``told`` are the turns that the order's prompt tells of.
         """
-        self._observe(order.decision)
-        ran = Ran(order.decision, Ending(), order.work_dir)
-        self._before = self._saved_before(order)
+        self._observe(spec.decision)
+        ran = Ran(spec.decision, Ending(), spec.work_dir)
+        self._before = self._saved_before(spec)
         with ExitStack() as held:
             try:
-                if lock is None and order.new_id is not None:
-                    lock = self._lock(order.new_id, held)
-                exit_ = self._run(order, ran, lock, held, told)
+                if lock is None and spec.new_id is not None:
+                    lock = self._lock(spec.new_id, held)
+                exit_ = self._run(spec, ran, lock, held, told)
             except MissingBinary as exc:
                 ran.ending = Ending(Failure(FailureClass.MISSING_BINARY, exc.message))
                 return ran
             except ConfigError as exc:
                 ran.ending = Ending(Failure(FailureClass.CONFIG, exc.message))
                 return ran
-            ran.ending = judge(order, ran.report, exit_, self._agent.provider)
+            ran.ending = judge(spec, ran.report, exit_, self._agent.provider)
             ran.left_behind = exit_.left_behind
-            session_id = ran.report.session_id or order.expected_id
+            session_id = ran.report.session_id or spec.expected_id
             if session_id is not None:
                 self._take_saved_answer(ran, session_id)
-            mark = None if session_id is None else self._agent.saved(session_id, order.work_dir)
+            mark = None if session_id is None else self._agent.saved(session_id, spec.work_dir)
             # an answer that left no trace in the session it was given in was not saved; an empty one there takes
             # the request along (Gemini): the session is what it was, and does not hold this turn
             is_lost = mark == self._before and ran.ending.is_answered and not ran.report.is_empty
@@ -141,21 +141,21 @@ class Launcher:
                     report.take_answer(turn.response)
                 ran.ending = Ending()
 
-    def _saved_before(self, order: Order) -> TranscriptMark | None:
-        if not isinstance(order.decision, Resume):
+    def _saved_before(self, spec: LaunchSpec) -> TranscriptMark | None:
+        if not isinstance(spec.decision, Resume):
             return None
-        return self._agent.saved(order.decision.provider_session_id, order.work_dir)
+        return self._agent.saved(spec.decision.provider_session_id, spec.work_dir)
 
     def _run(
-        self, order: Order, ran: Ran, lock: SessionLock | None, held: ExitStack, told: SeenTurns
+        self, spec: LaunchSpec, ran: Ran, lock: SessionLock | None, held: ExitStack, told: SeenTurns
     ) -> Exit:
         agent = self._agent
-        command = agent.provider.command(order)
+        command = agent.provider.command(spec)
         inherited = () if lock is None else (lock.fileno(),)
         environ = {**agent.environ, SESSION_VARIABLE: self._lease.session_id, **self._token()}
         with AgentProcess.start(
             command,
-            order.work_dir,
+            spec.work_dir,
             environ,
             marker_of(self._lease, self._store.workspace),
             agent.machine,
@@ -164,12 +164,12 @@ class Launcher:
             self._store.launch(
                 self._lease,
                 Launch(
-                    order.decision,
+                    spec.decision,
                     process.mark,
-                    order.new_id,
-                    order.work_dir,
-                    order.model,
-                    order.rights,
+                    spec.new_id,
+                    spec.work_dir,
+                    spec.model,
+                    spec.rights,
                     self._before,
                     told,
                 ),
@@ -177,7 +177,7 @@ class Launcher:
             self._alive.watch(lambda cause: process.stop(cause, gently=cause is StopCause.CANCELLED))
             try:
                 process.go()
-                run = _Run(process, agent.provider.stream(order), ran.report, None if lock else held)
+                run = _Run(process, agent.provider.stream(spec), ran.report, None if lock else held)
                 self._follow_to_the_end(run, ran)
                 return process.wait()
             finally:

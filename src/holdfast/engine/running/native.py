@@ -25,7 +25,7 @@ from holdfast.processes.owners import process_start
 from holdfast.processes.process import environment
 from holdfast.processes.survivors import QUICKLY, Traces, end_all
 from holdfast.processes.table import MARKER
-from holdfast.providers.contract import Order
+from holdfast.providers.contract import LaunchSpec
 from holdfast.store.contract import Store
 
 log = logging.getLogger("holdfast")
@@ -54,12 +54,12 @@ def open_native(store: Store, agent: Agent, policy: ResumePolicy, session_id: Se
     with agent.lock(decision.provider_session_id) as lock, opened_gate(rights, waited, attended=True) as gate:
         if not lock.try_acquire():
             raise Busy(f"the {agent.provider.name} session of {session_id}")
-        order = Order(
+        spec = LaunchSpec(
             agent.binary, agent.runtime.home, pointer.work_dir, "", decision, None, pointer.model, rights,
             gate,
         )  # fmt: skip
-        command = agent.provider.interactive(order)
-        exit_code = _run(agent, session_id, command, order.work_dir, lock)
+        command = agent.provider.interactive(spec)
+        exit_code = _run(agent, session_id, command, spec.work_dir, lock)
         adopt_locked(store, agent, policy, pointer)
     return exit_code
 

@@ -56,7 +56,7 @@ from holdfast.notifying import notify
 from holdfast.processes.line_splitter import MAX_LINE
 from holdfast.processes.locks import SessionLock
 from holdfast.processes.process import StopCause
-from holdfast.providers.contract import Order, ToolGate
+from holdfast.providers.contract import LaunchSpec, ToolGate
 from holdfast.providers.happenings import Deferred
 from holdfast.providers.judging import Ending
 from holdfast.providers.report import MAX_RESPONSE
@@ -204,7 +204,7 @@ class TurnPath:
                     self._told = composed.past if composed else NOTHING_TOLD
                     gate = held.enter_context(self._gate())
                     ran = launcher.launch(
-                        self._order(decision, composed, work_dir, gate), lock, self._told.covers
+                        self._launch_spec(decision, composed, work_dir, gate), lock, self._told.covers
                     )
                     if self._is_unfinished and isinstance(decision, Resume):
                         self._adopt_broken_off()
@@ -283,9 +283,9 @@ class TurnPath:
         named = decision.provider_session_id if isinstance(decision, Resume | Fresh) else None
         return None if named is None else held.enter_context(self._agent.lock(named))
 
-    def _order(
+    def _launch_spec(
         self, decision: Resume | Fork | Fresh, composed: Composed | None, work_dir: str, gate: ToolGate | None
-    ) -> Order:
+    ) -> LaunchSpec:
         new_id = None
         if isinstance(decision, Resume | Fork):  # what it has missed is what it is told of
             decision = replace(decision, catch_up=ranges(self._told.turns))
@@ -296,7 +296,7 @@ class TurnPath:
         model = self._claim.turn.request.model
         if model is None and self._before is not None:
             model = self._before.model
-        return Order(
+        return LaunchSpec(
             self._agent.binary, self._agent.runtime.home, work_dir, composed.text if composed else None,
             decision, new_id, model,
             self._rights(), gate,

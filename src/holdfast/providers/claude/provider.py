@@ -27,7 +27,7 @@ from holdfast.providers.claude.archive import ClaudeArchive
 from holdfast.providers.claude.foreign_hooks import find_foreign_hooks
 from holdfast.providers.claude.hook_settings import HOOKS_OFF, NOT_WITH_A_GATE, hook_settings, knows_defer
 from holdfast.providers.claude.stream import ClaudeStream
-from holdfast.providers.contract import Archive, ForeignHook, Order, Probe, Stream
+from holdfast.providers.contract import Archive, ForeignHook, LaunchSpec, Probe, Stream
 from holdfast.providers.failure_rules import FailureRules, load_rules
 from holdfast.providers.probing import home_folder, offers, read_version
 
@@ -187,24 +187,24 @@ class Claude:
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId:
         return ProviderSessionId(str(uuid.uuid4()))
 
-    def command(self, order: Order) -> Command:
+    def command(self, spec: LaunchSpec) -> Command:
         headless = ("-p", "--output-format", "stream-json", "--verbose")
-        argv = (order.binary, *headless, *_session(order), *_options(order))
-        return Command(argv, stdin=order.prompt, without=_without(order))
+        argv = (spec.binary, *headless, *_session(spec), *_options(spec))
+        return Command(argv, stdin=spec.prompt, without=_without(spec))
 
-    def interactive(self, order: Order) -> Command:
-        return Command((order.binary, *_session(order), *_options(order)), without=_without(order))
+    def interactive(self, spec: LaunchSpec) -> Command:
+        return Command((spec.binary, *_session(spec), *_options(spec)), without=_without(spec))
 
-    def stream(self, order: Order) -> Stream:
-        return ClaudeStream(order)
+    def stream(self, spec: LaunchSpec) -> Stream:
+        return ClaudeStream(spec)
 
     def archive(self, home: Path) -> Archive:
         return ClaudeArchive(home)
 
 
-def _session(order: Order) -> tuple[str, ...]:
-    new = ("--session-id", order.new_id) if order.new_id is not None else ()
-    match order.decision:
+def _session(spec: LaunchSpec) -> tuple[str, ...]:
+    new = ("--session-id", spec.new_id) if spec.new_id is not None else ()
+    match spec.decision:
         case Resume(provider_session_id):
             return ("--resume", provider_session_id)
         case Fork(provider_session_id):
@@ -213,19 +213,19 @@ def _session(order: Order) -> tuple[str, ...]:
             return new
 
 
-def _options(order: Order) -> tuple[str, ...]:
+def _options(spec: LaunchSpec) -> tuple[str, ...]:
     """Each value is tied to its option: several of them take a list and would swallow what follows."""
-    rights = order.rights
+    rights = spec.rights
     return (
-        *((f"--model={order.model}",) if order.model is not None else ()),
+        *((f"--model={spec.model}",) if spec.model is not None else ()),
         *((f"--permission-mode={rights.permission_mode}",) if rights.permission_mode is not None else ()),
         *(f"--allowedTools={tool}" for tool in sorted(rights.allowed_tools)),
         *(f"--add-dir={directory}" for directory in sorted(rights.extra_dirs)),
-        *((f"--settings={hook_settings(order.gate)}",) if order.gate is not None else ()),
+        *((f"--settings={hook_settings(spec.gate)}",) if spec.gate is not None else ()),
         # last: an option that misses its value would take the next argument for it
         *rights.extra_args,
     )
 
 
-def _without(order: Order) -> tuple[str, ...]:
-    return _OF_THE_CALLER if order.gate is None else (*_OF_THE_CALLER, *HOOKS_OFF)
+def _without(spec: LaunchSpec) -> tuple[str, ...]:
+    return _OF_THE_CALLER if spec.gate is None else (*_OF_THE_CALLER, *HOOKS_OFF)

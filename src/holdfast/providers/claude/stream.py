@@ -11,7 +11,7 @@ from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.redaction import Json
 from holdfast.domain.usage import ContextUse, Usage, UsageReport
 from holdfast.providers.claude.transcript import SYNTHETIC
-from holdfast.providers.contract import Order
+from holdfast.providers.contract import LaunchSpec
 from holdfast.providers.happenings import (
     Called,
     Deferred,
@@ -40,8 +40,8 @@ _NOT_COMPARED: Final = "what the agent ran cannot be compared with what was appr
 class ClaudeStream:
     """One run. Several results may come: a subagent in the background leads to another answer."""
 
-    def __init__(self, order: Order) -> None:
-        self._order = order
+    def __init__(self, spec: LaunchSpec) -> None:
+        self._spec = spec
         self._session_id: str | None = None
         self._model: str | None = None  #: of the main agent's last call
         self._prompt_tokens = 0  #: of the same call
@@ -49,7 +49,7 @@ class ClaudeStream:
         self._refusal: str | None = None  #: the CLI's name for the error it wrote last
         self._resets_at = 0
         self._denied: set[str] = set()
-        self._is_gated = order.gate is None  #: or its hooks have shown that they run
+        self._is_gated = spec.gate is None  #: or its hooks have shown that they run
 
     def read(self, line: Mapping[str, Json]) -> Iterator[Happening]:
         yield from self._named(as_text(line.get("session_id")))
@@ -76,7 +76,7 @@ class ClaudeStream:
 
     def _named(self, session_id: str) -> Iterator[Happening]:
         if session_id and session_id != self._session_id:
-            if self._session_id is None and _ignores_system_prompt(self._order):
+            if self._session_id is None and _ignores_system_prompt(self._spec):
                 yield Noted(
                     "Claude keeps the system prompt this session began with; "
                     f"add {_SNAPSHOT} off for another one to count"
@@ -105,14 +105,14 @@ class ClaudeStream:
 
     def _gated(self) -> Iterator[Happening]:
         if not self._is_gated:
-            assert self._order.gate is not None
+            assert self._spec.gate is not None
             self._is_gated = True
-            if not self._order.gate.armed.exists():
+            if not self._spec.gate.armed.exists():
                 yield Ungated(_NO_HOOKS_RUN)
 
     def _compared(self, returned: Returned | None) -> Iterator[Happening]:
         """After a call has returned, and at the end: what ran is what was let through, as its hook saw it."""
-        gate = self._order.gate
+        gate = self._spec.gate
         if gate is None or gate.done is None:
             return
         if gate.changed.exists():
@@ -232,7 +232,7 @@ def _called(block: Mapping[str, Json]) -> Called:
     return Called(as_text(block.get("id")), as_text(block.get("name")), as_object(block.get("input")))
 
 
-def _ignores_system_prompt(order: Order) -> bool:
-    names = {argument.partition("=")[0].removesuffix("-file") for argument in order.rights.extra_args}
+def _ignores_system_prompt(spec: LaunchSpec) -> bool:
+    names = {argument.partition("=")[0].removesuffix("-file") for argument in spec.rights.extra_args}
     is_set = not names.isdisjoint(_SYSTEM_PROMPT) and _SNAPSHOT not in names
-    return is_set and not isinstance(order.decision, Fresh)
+    return is_set and not isinstance(spec.decision, Fresh)

@@ -24,7 +24,7 @@ from holdfast.providers.arguments import (
 )
 from holdfast.providers.codex.archive import CodexArchive
 from holdfast.providers.codex.stream import CodexStream
-from holdfast.providers.contract import Archive, ForeignHook, Order, Probe, Stream
+from holdfast.providers.contract import Archive, ForeignHook, LaunchSpec, Probe, Stream
 from holdfast.providers.failure_rules import FailureRules, load_rules
 from holdfast.providers.probing import home_folder, offers, read_version
 
@@ -160,27 +160,27 @@ class Codex:
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:
         return None
 
-    def command(self, order: Order) -> Command:
+    def command(self, spec: LaunchSpec) -> Command:
         # options of `exec` come before its own commands: `exec resume` knows neither --sandbox nor --add-dir.
         # Among the extra ones may be a list, which ends at the next option.
-        options = (*order.rights.extra_args, "--json", "--skip-git-repo-check", *_options(order))
+        options = (*spec.rights.extra_args, "--json", "--skip-git-repo-check", *_options(spec))
         return Command(
-            (order.binary, "exec", *options, *_session(order), "-"), order.prompt, without=_OF_THE_CALLER
+            (spec.binary, "exec", *options, *_session(spec), "-"), spec.prompt, without=_OF_THE_CALLER
         )
 
-    def interactive(self, order: Order) -> Command:
-        argv = (order.binary, *order.rights.extra_args, *_options(order), *_session(order))
+    def interactive(self, spec: LaunchSpec) -> Command:
+        argv = (spec.binary, *spec.rights.extra_args, *_options(spec), *_session(spec))
         return Command(argv, without=_OF_THE_CALLER)
 
-    def stream(self, order: Order) -> Stream:
+    def stream(self, spec: LaunchSpec) -> Stream:
         return CodexStream()
 
     def archive(self, home: Path) -> Archive:
         return CodexArchive(home)
 
 
-def _session(order: Order) -> tuple[str, ...]:
-    match order.decision:
+def _session(spec: LaunchSpec) -> tuple[str, ...]:
+    match spec.decision:
         case Resume(provider_session_id):
             return ("resume", provider_session_id)
         case Fork(provider_session_id):
@@ -189,10 +189,10 @@ def _session(order: Order) -> tuple[str, ...]:
             return ()
 
 
-def _options(order: Order) -> tuple[str, ...]:
-    mode = order.rights.permission_mode
+def _options(spec: LaunchSpec) -> tuple[str, ...]:
+    mode = spec.rights.permission_mode
     return (
-        *((f"--model={order.model}",) if order.model is not None else ()),
+        *((f"--model={spec.model}",) if spec.model is not None else ()),
         *((f"--sandbox={mode}",) if mode is not None else ()),
-        *(f"--add-dir={directory}" for directory in sorted(order.rights.extra_dirs)),
+        *(f"--add-dir={directory}" for directory in sorted(spec.rights.extra_dirs)),
     )

@@ -14,7 +14,7 @@ from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
 from holdfast.processes.command import Command
 from holdfast.providers.arguments import FLAG, VALUES, WIDER_FLAG, WIDER_VALUES, ArgumentRules, Option
-from holdfast.providers.contract import Archive, ForeignHook, Order, Probe, Stream
+from holdfast.providers.contract import Archive, ForeignHook, LaunchSpec, Probe, Stream
 from holdfast.providers.failure_rules import FailureRules, load_rules
 from holdfast.providers.gemini.archive import GeminiArchive, gemini_home
 from holdfast.providers.gemini.stream import GeminiStream
@@ -133,37 +133,37 @@ class Gemini:
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:
         return None if isinstance(decision, Fork) else ProviderSessionId(str(uuid.uuid4()))
 
-    def command(self, order: Order) -> Command:
+    def command(self, spec: LaunchSpec) -> Command:
         """Input that is no terminal makes it headless."""
-        argv = (order.binary, "--output-format=stream-json", *self._session(order), *_options(order))
-        return Command(argv, stdin=order.prompt, prints_to_file=True)
+        argv = (spec.binary, "--output-format=stream-json", *self._session(spec), *_options(spec))
+        return Command(argv, stdin=spec.prompt, prints_to_file=True)
 
-    def interactive(self, order: Order) -> Command:
-        return Command((order.binary, *self._session(order), *_options(order)))
+    def interactive(self, spec: LaunchSpec) -> Command:
+        return Command((spec.binary, *self._session(spec), *_options(spec)))
 
-    def stream(self, order: Order) -> Stream:
+    def stream(self, spec: LaunchSpec) -> Stream:
         return GeminiStream()
 
     def archive(self, home: Path) -> Archive:
         return GeminiArchive(home)
 
-    def _session(self, order: Order) -> tuple[str, ...]:
-        match order.decision:
+    def _session(self, spec: LaunchSpec) -> tuple[str, ...]:
+        match spec.decision:
             case Resume(provider_session_id):
                 return (f"--resume={provider_session_id}",)
             case Fork(provider_session_id):
-                file = self.archive(Path(order.home)).find(provider_session_id, order.work_dir)
+                file = self.archive(Path(spec.home)).find(provider_session_id, spec.work_dir)
                 # it refuses a file that is not there
                 return (f"--session-file={file or f'{provider_session_id}.jsonl'}",)
             case Fresh():
-                return (f"--session-id={order.new_id}",) if order.new_id is not None else ()
+                return (f"--session-id={spec.new_id}",) if spec.new_id is not None else ()
 
 
-def _options(order: Order) -> tuple[str, ...]:
+def _options(spec: LaunchSpec) -> tuple[str, ...]:
     """Each value is tied to its option: several of them take a list and would swallow what follows."""
-    rights = order.rights
+    rights = spec.rights
     return (
-        *((f"--model={order.model}",) if order.model is not None else ()),
+        *((f"--model={spec.model}",) if spec.model is not None else ()),
         *((f"--approval-mode={rights.permission_mode}",) if rights.permission_mode is not None else ()),
         *(f"--allowed-tools={tool}" for tool in sorted(rights.allowed_tools)),
         *(f"--include-directories={directory}" for directory in sorted(rights.extra_dirs)),

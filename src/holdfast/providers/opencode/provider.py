@@ -22,7 +22,7 @@ from holdfast.providers.arguments import (
     Option,
     Takes,
 )
-from holdfast.providers.contract import Archive, ForeignHook, Order, Probe, Stream
+from holdfast.providers.contract import Archive, ForeignHook, LaunchSpec, Probe, Stream
 from holdfast.providers.failure_rules import FailureRules, load_rules
 from holdfast.providers.opencode.archive import OpencodeArchive, opencode_home
 from holdfast.providers.opencode.stream import OpencodeStream
@@ -132,25 +132,25 @@ class Opencode:
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:
         return None
 
-    def command(self, order: Order) -> Command:
+    def command(self, spec: LaunchSpec) -> Command:
         """Asked from another directory than the session's it would run the turn, print nothing and never end."""
-        headless = ("run", "--format=json", f"--dir={order.work_dir}")
-        argv = (order.binary, *headless, *_session(order), *_options(order))
-        return Command(argv, stdin=order.prompt, without=_OTHER_DATABASE, prints_to_file=True)
+        headless = ("run", "--format=json", f"--dir={spec.work_dir}")
+        argv = (spec.binary, *headless, *_session(spec), *_options(spec))
+        return Command(argv, stdin=spec.prompt, without=_OTHER_DATABASE, prints_to_file=True)
 
-    def interactive(self, order: Order) -> Command:
-        argv = (order.binary, order.work_dir, *_session(order), *_options(order))
+    def interactive(self, spec: LaunchSpec) -> Command:
+        argv = (spec.binary, spec.work_dir, *_session(spec), *_options(spec))
         return Command(argv, without=_OTHER_DATABASE)
 
-    def stream(self, order: Order) -> Stream:
+    def stream(self, spec: LaunchSpec) -> Stream:
         return OpencodeStream()
 
     def archive(self, home: Path) -> Archive:
         return OpencodeArchive(home)
 
 
-def _session(order: Order) -> tuple[str, ...]:
-    match order.decision:
+def _session(spec: LaunchSpec) -> tuple[str, ...]:
+    match spec.decision:
         case Resume(provider_session_id):
             return (f"--session={provider_session_id}",)
         case Fork(provider_session_id):
@@ -159,10 +159,10 @@ def _session(order: Order) -> tuple[str, ...]:
             return ()
 
 
-def _options(order: Order) -> tuple[str, ...]:
-    rights = order.rights
+def _options(spec: LaunchSpec) -> tuple[str, ...]:
+    rights = spec.rights
     return (
-        *((f"--model={order.model}",) if order.model is not None else ()),
+        *((f"--model={spec.model}",) if spec.model is not None else ()),
         *(("--auto",) if rights.permission_mode == _AUTO else ()),
         *rights.extra_args,
     )
