@@ -8,11 +8,11 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from http.client import HTTPConnection
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
-from urllib.parse import urlsplit
+
+import httpx
 
 from bench import workload as w
 from bench.measure import Clock, Meter, Series, Task, calls, cpu_of, interleave
@@ -74,7 +74,7 @@ def measure(place: Place, found: Findings) -> None:
             "(over HTTP − on the store itself) / empty request, each round for itself. Over HTTP: `holdfast serve`"
             " on SQLite, whose commits are not synced here, and the store that `HOLDFAST_URL=http://…` opens. The"
             " empty request: one `async` route without arguments, answer or middleware, the same FastAPI and uvicorn"
-            " with the same settings, asked by the same `http.client` over a connection that stays open. JSON there and"
+            " with the same settings, asked by the same `httpx` over a connection that stays open. JSON there and"
             " back, for orientation: a route that takes an empty object and answers with it. CPU is that of client"
             " and server together.",
         )
@@ -119,14 +119,13 @@ def _tasks(store: Store, served: Server, bare: Server) -> dict[str, Task]:
 
 
 def _request_to(server: Server, path: str) -> Callable[[int], object]:
-    place = urlsplit(server.url)
-    connection = HTTPConnection(place.hostname or "", place.port)
+    connections = httpx.HTTPTransport(trust_env=False)
+    url, headers = httpx.URL(server.url + path), {"Content-Type": "application/json"}
 
     def ask(_: int) -> None:
-        connection.request("POST", path, b"{}", {"Content-Type": "application/json"})
-        response = connection.getresponse()
+        response = connections.handle_request(httpx.Request("POST", url, headers=headers, content=b"{}"))
         response.read()
-        assert response.status == 200
+        assert response.status_code == 200
 
     return ask
 

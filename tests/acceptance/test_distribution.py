@@ -77,7 +77,7 @@ def test_only_its_extras_need_more_than_two_packages(metadata: importlib.metadat
 
     assert always == {"click", "rich"}
     extra = {requirement.name for requirement in requirements} - always
-    assert extra == {"psycopg", "fastapi", "uvicorn", "prometheus-client"}
+    assert extra == {"psycopg", "httpx", "fastapi", "uvicorn", "prometheus-client"}
 
 
 def test_the_distribution_has_a_name_of_its_own(metadata: importlib.metadata.Distribution) -> None:

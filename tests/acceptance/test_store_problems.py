@@ -258,6 +258,17 @@ def test_postgresql_without_its_extra_says_what_to_install(tmp_path: Path) -> No
     )
 
 
+def test_a_server_without_the_extra_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "httpx.py").write_text("raise ImportError('no module named httpx')")
+
+    wrong = holdfast("list", "--url", "https://fleet.example", env={"PYTHONPATH": str(tmp_path)})
+
+    assert (wrong.code, wrong.one_line_error()) == (
+        2,
+        "url: a Holdfast server needs an extra: pip install 'holdfast-sessions[http]'",
+    )
+
+
 def test_a_database_that_is_not_of_holdfast_on_postgresql_is_made_ready(empty_postgres_url: str) -> None:
     env = {"HOLDFAST_URL": empty_postgres_url}
 

@@ -3,26 +3,25 @@
 import threading
 from collections.abc import Mapping
 from itertools import cycle
-from unittest.mock import Mock
 
 import pytest
 
-from holdfast.store import http_watch
-from holdfast.store.http_watch import HttpWatch
+from holdfast.store import http_store
+from holdfast.store.http_store import HttpWatch
 
 PATIENCE = 30.0
 
 
 def test_the_second_answer_of_a_stranger_is_kept_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(http_watch, "_STRANGE_SECONDS", 3600.0)
+    monkeypatch.setattr(http_store, "_STRANGE_SECONDS", 3600.0)
     asked = threading.Semaphore(0)
     servers = cycle(("one-1", "other-1"))
 
-    def ask(_connection: object, query: Mapping[str, str]) -> dict[str, object]:
+    def ask(query: Mapping[str, str], _trace: object) -> dict[str, object]:
         asked.release()
         return {"mark": next(servers), "news": "mark" in query}
 
-    watch = HttpWatch(lambda: Mock(sock=None), ask, "http://fleet.example")
+    watch = HttpWatch(ask, "http://fleet.example")
     assert watch.wait(PATIENCE), "it may have missed something"
     for _ in range(2):
         asked.acquire()

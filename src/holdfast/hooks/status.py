@@ -38,7 +38,7 @@ from holdfast.hooks.places import find_project
 from holdfast.processes.command import find_program
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
-from holdfast.store.unreachable import why_unreachable
+from holdfast.store.wire_errors import why_unreachable
 
 _PLUGIN = "holdfast@"
 _SECONDS = 2.0

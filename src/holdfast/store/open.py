@@ -33,9 +33,7 @@ def open_store(
     """
     space = check_workspace(workspace)
     if url.startswith(_HTTP):
-        from holdfast.store.http_store import open_http
-
-        return open_http(url, space, token)
+        return _open_http(url, space, token)
     from holdfast.store.sql_store import SqlStore
 
     if url.startswith("sqlite:"):
@@ -77,6 +75,16 @@ def sqlite_path(url: str) -> Path | None:
         raise ConfigError("url", f"{path[:80]!r}: that home directory is not known") from exc
     except FileNotFoundError as exc:
         raise StoreUnavailable(path, "the current directory was deleted; name an absolute path") from exc
+
+
+def _open_http(url: str, workspace: str, token: str | None) -> Store:
+    try:
+        from holdfast.store.http_store import open_http
+    except ImportError as exc:
+        raise ConfigError(
+            "url", "a Holdfast server needs an extra: pip install 'holdfast-sessions[http]'"
+        ) from exc
+    return open_http(url, workspace, token)
 
 
 def _open_postgres(url: str, workspace: str, clock: Clock | None, policy: Policy) -> Store:

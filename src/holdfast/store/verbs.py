@@ -1,4 +1,4 @@
-"""Owns the list of the Store's verbs as calls: what each takes and gives back, as JSON."""
+"""Owns the Store's verbs as HTTP calls: their arguments and answers as JSON, and the headers of a call."""
 
 from __future__ import annotations
 
@@ -6,13 +6,20 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Final
 
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.redaction import Json
 from holdfast.errors import InvalidInput
 from holdfast.store.contract import FACTS, Facts, Store
 from holdfast.store.wire import Coder, coder, declared
+
+#: names the workspace of a call; without it, the token's, or the one that the server was started for
+WORKSPACE_HEADER: Final = "Holdfast-Workspace"
+#: a call that is made again under the same key happens once
+KEY_HEADER: Final = "Idempotency-Key"
+#: how long a server lets a watch of the queue wait: proxies give up on answers that take half a minute
+LONGEST_WATCH_SECONDS: Final = 25.0
 
 
 @dataclass(frozen=True, slots=True)

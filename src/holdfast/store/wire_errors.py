@@ -1,7 +1,8 @@
-"""Owns how the errors of the error tree travel, so that they are caught on the other side as what they are."""
+"""Owns errors over HTTP: those of the error tree as JSON and back, and the words for a server without an answer."""
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Iterator, Mapping
 
 from holdfast.domain.redaction import Json
@@ -36,6 +37,19 @@ def decode_error(told: Mapping[str, Json]) -> HoldfastError | None:
         if not name.startswith("_"):
             setattr(error, name, value)
     return error
+
+
+def why_unreachable(error: Exception) -> str:
+    """In the words of the system, where httpx wrapped its error."""
+    # httpcore raises its errors "from None": what caused them is only their context
+    while type(error).__module__.startswith(("httpx", "httpcore")):
+        inner = error.__cause__ or error.__context__
+        if not isinstance(inner, Exception):
+            break
+        error = inner
+    if isinstance(error, ssl.SSLError) and error.reason == "WRONG_VERSION_NUMBER":
+        return "it does not speak TLS there; write http://, or name the proxy that does"
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__
 
 
 def _plain(fields: Mapping[str, object]) -> dict[str, Json]:

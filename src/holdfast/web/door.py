@@ -8,7 +8,6 @@ from collections import Counter
 from contextlib import nullcontext
 from functools import lru_cache
 from http import HTTPStatus
-from ipaddress import ip_address
 from typing import Final
 from urllib.parse import urlsplit
 
@@ -18,6 +17,7 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.errors import HoldfastError, InvalidInput, TooMany, Unauthenticated
+from holdfast.store.http_store import is_loopback
 from holdfast.web.access import ANYONE, Caller
 from holdfast.web.callers import Callers
 from holdfast.web.large_answers import LargeAnswers, is_large
@@ -45,7 +45,6 @@ _JSON: Final = "application/json"
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 #: what a browser says of a request that a page of this server makes, or a person
 _OWN_PAGES: Final = frozenset({"same-origin", "none"})
-_LOCAL_NAMES: Final = frozenset({"localhost"})
 _PROXIES_SAY: Final = frozenset(
     {b"cdn-loop", b"cf-connecting-ip", b"forwarded", b"true-client-ip", b"via", b"x-client-ip", b"x-real-ip"}
 )
@@ -158,15 +157,6 @@ class Door:
         scope.setdefault("state", {})["caller"] = caller
         refused = _not_from_here(headers) if caller is ANYONE else None
         return refused or _foreign_page(headers, self._public_origins) or _not_json(scope["method"], headers)
-
-
-def is_loopback(host: str) -> bool:
-    if host in _LOCAL_NAMES:
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _not_from_here(headers: Headers) -> Response | None:

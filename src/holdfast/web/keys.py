@@ -11,10 +11,9 @@ from holdfast.domain.ids import MAX_ID, check_id
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import InvalidInput
 from holdfast.store.contract import Store
-from holdfast.store.http_store import KEY_HEADER
 from holdfast.store.sql.calls import Call
 from holdfast.store.sql_store import SqlStore
-from holdfast.store.verbs import verbs
+from holdfast.store.verbs import KEY_HEADER, verbs
 from holdfast.web.access import caller_of, verb_of
 from holdfast.web.confined import confined
 from holdfast.web.serving import Served, served, signed

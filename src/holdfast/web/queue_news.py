@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import HoldfastError, StoreUnavailable, TooMany
 from holdfast.store.contract import QueueWatch, Store
-from holdfast.store.http_watch import LONGEST_SECONDS
+from holdfast.store.verbs import LONGEST_WATCH_SECONDS
 from holdfast.web.access import Guarded, caller_of
 from holdfast.web.events import Streams
 from holdfast.web.serving import Served
@@ -94,7 +94,7 @@ class _Queue:
             with self._store.watch_queue() as self._watch:
                 self._tell(self._open)
                 while not self._closed:
-                    if self._watch.wait(LONGEST_SECONDS):
+                    if self._watch.wait(LONGEST_WATCH_SECONDS):
                         self._tell(self._ring)
         except HoldfastError as exc:
             self._tell(self._fail, exc)
@@ -165,7 +165,7 @@ async def watch_queue(
     request: Request,
     holdfast: Served,
     mark: Annotated[str | None, Query(max_length=60)] = None,
-    seconds: Annotated[float, Query(ge=0, le=LONGEST_SECONDS)] = LONGEST_SECONDS,
+    seconds: Annotated[float, Query(ge=0, le=LONGEST_WATCH_SECONDS)] = LONGEST_WATCH_SECONDS,
 ) -> News:
     """Whether a turn may have become claimable since the answer with this mark; waits for it so many seconds.
 

@@ -14,11 +14,11 @@ import uvicorn
 
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import ConfigError, InvalidInput
+from holdfast.store.http_store import is_loopback
 from holdfast.store.sql_store import SqlStore
 from holdfast.web.app import create_app
 from holdfast.web.callers import Callers
 from holdfast.web.connections import Connection
-from holdfast.web.door import is_loopback
 from holdfast.web.events import Streams
 from holdfast.web.queue_news import Queues
 from holdfast.web.rates import Rates

@@ -11,11 +11,10 @@ from holdfast.domain.ids import MAX_ID, check_workspace
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import Forbidden, InvalidInput
 from holdfast.store.sql_store import SqlStore
+from holdfast.store.verbs import WORKSPACE_HEADER
 from holdfast.web.access import caller_of
 from holdfast.web.confined import confined
 
-#: names the workspace of a request; without it, the token's, or the one that the server was started for
-WORKSPACE_HEADER = "Holdfast-Workspace"
 _MOST_WORKSPACES = 1000
 
 

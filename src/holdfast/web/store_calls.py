@@ -16,17 +16,16 @@ from holdfast.domain.approvals import Answer
 from holdfast.domain.ids import MAX_ID
 from holdfast.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.store.contract import Store
-from holdfast.store.http_store import KEY_HEADER
 from holdfast.store.sql import parts
 from holdfast.store.sql_store import SqlStore
-from holdfast.store.verbs import Verb, verbs
+from holdfast.store.verbs import KEY_HEADER, WORKSPACE_HEADER, Verb, verbs
 from holdfast.web.access import caller_of, check_caller
 from holdfast.web.confined import Confined, Working, confined
 from holdfast.web.keys import once
 from holdfast.web.limits import check_arguments
 from holdfast.web.problems import ANSWERS
 from holdfast.web.schemas import Schemas
-from holdfast.web.serving import WORKSPACE_HEADER, served, signed
+from holdfast.web.serving import served, signed
 from holdfast.web.threads import Threads
 from holdfast.web.watching import about
 
