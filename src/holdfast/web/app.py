@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import cache
 from typing import Any
 
+from anyio import CapacityLimiter
 from fastapi import FastAPI
 
 from holdfast import __version__
@@ -25,7 +26,6 @@ from holdfast.web.problems import ANSWERS, SCHEMA, answer_with_problems
 from holdfast.web.rates import Rates
 from holdfast.web.schemas import Schemas
 from holdfast.web.serving import Workspaces
-from holdfast.web.threads import Threads
 from holdfast.web.watching import Watch
 
 _VERSION = "/v1"
@@ -43,7 +43,7 @@ def create_app(
     )
     app.state.workspaces = workspaces
     app.state.callers = callers
-    app.state.threads = Threads()
+    app.state.store_threads = CapacityLimiter(store_calls.MOST_CALLS)
     app.state.streams = events.Streams()
     app.state.queues = queue_news.Queues()
     app.state.meters = meters = metrics.Meters()

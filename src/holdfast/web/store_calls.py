@@ -8,6 +8,8 @@ from collections import deque
 from collections.abc import AsyncIterator, Iterator
 from typing import Any, Final, NoReturn, cast
 
+from anyio import CapacityLimiter
+from anyio.to_thread import run_sync
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
@@ -26,7 +28,6 @@ from holdfast.web.limits import check_arguments
 from holdfast.web.problems import ANSWERS
 from holdfast.web.schemas import Schemas
 from holdfast.web.serving import served, signed
-from holdfast.web.threads import Threads
 from holdfast.web.watching import about
 
 log = logging.getLogger("holdfast.web")
@@ -36,6 +37,10 @@ _JSON: Final = "application/json"
 _PIECE: Final = 256 * 1024
 #: so much of it is handed over at a time, and waits to be taken
 _SLICE: Final = 64 * 1024
+
+
+#: calls of the store that may wait for it at the same time; more would only wait for a connection to the database
+MOST_CALLS: Final = 40
 
 
 async def call(request: Request) -> Response:
@@ -82,9 +87,8 @@ def _content(schema: dict[str, Any]) -> dict[str, Any]:
 
 async def _called(verb: Verb, store: Store, request: Request) -> Response:
     body = await request.body()
-    threads = request.app.state.threads
-    assert isinstance(threads, Threads)
-    answer = await threads.run(lambda: _answer(verb, store, body, request))
+    threads: CapacityLimiter = request.app.state.store_threads
+    answer = await run_sync(_answer, verb, store, body, request, limiter=threads)
     if isinstance(answer, str):
         return Response(answer, media_type=_JSON)
     return _LongResponse(_sent(answer, threads), media_type=_JSON)
@@ -108,10 +112,10 @@ class _Long:
         self.rest = rest
 
 
-async def _sent(answer: _Long, threads: Threads) -> AsyncIterator[str]:
+async def _sent(answer: _Long, threads: CapacityLimiter) -> AsyncIterator[str]:
     while True:
         begun = answer.begun
-        piece = begun.popleft() if begun else await threads.run(lambda: next(answer.rest, None))
+        piece = begun.popleft() if begun else await run_sync(next, answer.rest, None, limiter=threads)
         if piece is None:
             return
         for text in piece:
