@@ -14,14 +14,16 @@ from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.delegations import NewDelegation, Question
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, SessionId
-from holdfast.domain.pointers import Pointer, Rights, TranscriptMark
+from holdfast.domain.pointers import NOTHING_YET, Pointer, Rights, TranscriptMark
 from holdfast.domain.runtimes import Capabilities, Runtime
 from holdfast.domain.sessions import NewSession
 from holdfast.domain.turns import (
+    Adoption,
     ClaimRequest,
     Event,
     EventKind,
     NewTurn,
+    OutsideTurn,
     ProcessMark,
     TurnEnd,
     TurnRequest,
@@ -131,6 +133,14 @@ def failed(
     failure_class: FailureClass = FailureClass.UNKNOWN, message: str = "it broke", **changes: Any
 ) -> TurnEnd:
     return replace(TurnEnd(TurnStatus.FAILED, failure=Failure(failure_class, message)), **changes)
+
+
+def an_adoption(pointer: Pointer, **changes: Any) -> Adoption:
+    """One turn that a person made in the session that the pointer names."""
+    turns = (OutsideTurn("made-by-hand", "by hand", "done by hand"),)
+    mark = replace(pointer.transcript or NOTHING_YET, size=8192)
+    adoption = Adoption(pointer, turns, pointer.seen or SeenTurns(), mark)
+    return replace(adoption, **changes)
 
 
 def a_pointer(session_id: str, **changes: Any) -> Pointer:

@@ -33,6 +33,7 @@ from tests.builders import (
     a_session,
     a_session_id,
     a_turn,
+    an_adoption,
     an_answer,
     an_approval,
     an_event,
@@ -122,6 +123,8 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "turns": lambda s, t: s.turns(t.id),
     "newest_turns": lambda s, t: s.newest_turns(t.id, 10),
     "head_turn": lambda s, t: s.head_turn(t.id),
+    "situation": lambda s, t: s.situation(t.id),
+    "adopt_turns": lambda s, t: s.adopt_turns(an_adoption(a_pointer(t.id, runtime_id=None))),
     "claim_turn": lambda s, _: s.claim_turn(a_claim(key="their-claim")),
     "start_turn": lambda s, t: s.start_turn(t.queued.id, a_turn(), a_claim()),
     "heartbeat": lambda s, t: s.heartbeat(t.lease, 60),
@@ -180,7 +183,7 @@ NAMES_AN_ID = [
     "create_session", "get_session", "find_session", "update_session", "finalize_session",
     "rename_session", "remove_session", "get_conversation", "history", "edit_turn", "truncate",
     "retry_turn", "new_generation", "fork", "enqueue_turn", "record_turn", "get_turn", "turns",
-    "start_turn", "cancel_turn", "explain", "set_pointer", "retire", "request_approval", "get_approval",
+    "situation", "adopt_turns", "start_turn", "cancel_turn", "explain", "set_pointer", "retire", "request_approval", "get_approval",
     "find_approval", "answer_approval", "revoke_token",
 ]  # fmt: skip
 #: verbs that are about no one's data in particular

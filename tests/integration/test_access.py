@@ -56,6 +56,7 @@ MEMORY = "sqlite:///:memory:"
 
 #: reader, operator, worker, admin: who may
 MATRIX = {
+    "adopt_turns": "-owa",
     "agent_token": "--wa",
     "answer_approval": "-o-a",
     "approval_window": "rowa",
@@ -130,6 +131,7 @@ MATRIX = {
     "revoke_token": "---a",
     "runtimes": "rowa",
     "session_state": "rowa",
+    "situation": "rowa",
     "set_pointer": "-owa",
     "start_turn": "---a",
     "statistics": "rowa",

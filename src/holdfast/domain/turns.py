@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from enum import StrEnum
 
 from holdfast.clock import SECOND, Instant
 from holdfast.domain.approvals import Approval, NewApproval
-from holdfast.domain.conversations import SeenTurns
+from holdfast.domain.conversations import Conversation, SeenTurns
 from holdfast.domain.decisions import Decided, Decision, DecisionKind, Reason, Refuse
-from holdfast.domain.failures import Failure
+from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import AttemptId, ConversationId, ProviderSessionId, RuntimeId, SessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import NOTHING_YET, Pointer, Rights, TranscriptMark
@@ -18,6 +18,7 @@ from holdfast.domain.policy import MAX_LEASE_SECONDS
 from holdfast.domain.records import record
 from holdfast.domain.redaction import Json
 from holdfast.domain.runtimes import Runtime
+from holdfast.domain.sessions import Session
 from holdfast.domain.usage import NO_CALL_YET, Usage, UsageReport
 
 
@@ -166,6 +167,139 @@ class ClaimRequest:
 
 
 @record
+class ProcessMark:
+    """Identifies a launched process group for good, across reuse of process ids."""
+
+    machine: str
+    boot_id: str
+    pgid: int
+    started_at: int  #: clock ticks since boot
+
+
+@record
+class Orphan:
+    """An open attempt whose lease has expired."""
+
+    lease: Lease
+    process: ProcessMark | None
+    foreground: bool
+
+
+#: attempts that a situation holds at most, the newest ones
+MOST_TRIES = 200
+
+
+@record
+class Try:
+    """One earlier attempt, without its evidence, its usage and what it has seen."""
+
+    number: int
+    fence: int
+    provider: str
+    status: AttemptStatus
+    kind: DecisionKind
+    provider_session_id: ProviderSessionId | None
+    forked_from: ProviderSessionId | None
+    work_dir: str | None
+    model: str | None
+    rights: Rights | None
+    launched: bool  #: a process was started
+    saved: bool  #: the provider's own session holds something of it
+    started_at: Instant
+    failure: Failure | None
+
+    @property
+    def reached_agent(self) -> bool:
+        """The agent may have been sent the request."""
+        spoke = self.status.has_spoken or self.status is AttemptStatus.FELL_BACK
+        return self.launched or self.saved or spoke
+
+
+@record
+class TriedTurn:
+    """One turn of the session that was tried before."""
+
+    seq: int
+    status: TurnStatus
+    is_dropped: bool  #: it left the history
+    failure: Failure | None
+    work_dir: str | None  #: that the turn asked for
+    tries: tuple[Try, ...]  #: oldest first
+
+    @property
+    def was_stopped(self) -> bool:
+        """An agent worked on the turn, and somebody or something else ended it."""
+        stopped = self.failure is not None and self.failure.failure_class in (
+            FailureClass.INTERRUPTED,
+            FailureClass.CANCELLED,
+        )
+        return stopped and any(each.reached_agent for each in self.tries)
+
+    @property
+    def first_spoken(self) -> Try | None:
+        """The first attempt in which the agent came to an end of its own."""
+        return next((each for each in self.tries if each.status.has_spoken), None)
+
+
+@record
+class Situation:
+    """What the next turn of a session depends on.
+
+    ``tried`` reaches back to the newest turn that was answered and is still in the history, at most
+    ``MOST_TRIES`` attempts. Turns of other sessions in the same conversation are not in it.
+    """
+
+    session: Session
+    conversation: Conversation
+    provider: str | None  #: that was asked for, else the session's, else that of its pointer
+    pointer: Pointer | None  #: of that provider, as it is stored
+    now: Instant
+    tried: tuple[TriedTurn, ...] = ()  #: oldest first
+    untold: tuple[Approval, ...] = ()  #: settled since the agent last answered: it is to be told of them
+    withheld: frozenset[str] = frozenset()  #: ids of the tool calls that have ever waited for a person
+    #: who has the lease of the session. None in a claim: the claim itself has it
+    holder: Orphan | None = None
+    #: how a plain turn would be sent, as far as the store knows. None in a claim, which has its own
+    decision: Decision | None = None
+
+    def earlier(self, seq: int) -> Iterator[TriedTurn]:
+        """The turns that were tried before turn ``seq``, the newest first."""
+        return (turn for turn in reversed(self.tried) if turn.seq < seq)
+
+    def tries_of(self, seq: int) -> tuple[Try, ...]:
+        """The earlier attempts of one turn, oldest first."""
+        return next((turn.tries for turn in self.tried if turn.seq == seq), ())
+
+    @property
+    def newest_try(self) -> Try | None:
+        return self.tried[-1].tries[-1] if self.tried else None
+
+    @property
+    def last_directory(self) -> str | None:
+        """Where the session ran last, or was to run."""
+        for turn in reversed(self.tried):
+            for each in reversed(turn.tries):
+                if each.work_dir is not None:
+                    return each.work_dir
+            if turn.work_dir is not None:
+                return turn.work_dir
+        return None
+
+
+def last_told(tried: Iterable[TriedTurn], seq: int) -> Instant:
+    """When the agent was last told of answers: as the newest turn before ``seq`` began that it has answered.
+
+    A turn that failed, or runs again, is told the same answers once more.
+    """
+    for turn in reversed(tuple(tried)):
+        # the first one that spoke: what continues after a tool call's approval is told nothing
+        spoken = None if turn.is_dropped or turn.seq >= seq else turn.first_spoken
+        if spoken is not None:
+            return spoken.started_at
+    return Instant(0)
+
+
+@record
 class Claim:
     lease: Lease
     turn: Turn
@@ -175,6 +309,7 @@ class Claim:
     epoch: int
     generation: int
     covers: SeenTurns  #: what the agent will have seen once this turn was sent
+    situation: Situation  #: of the moment in which it was decided
     approval: Approval | None = None  #: answered, and not acted on yet: it runs natively or not at all
     attempt_id: AttemptId | None = None  #: None only from a server that is older than attempt ids
 
@@ -185,16 +320,6 @@ class Refusal:
 
     turn: Turn
     decision: Refuse
-
-
-@record
-class ProcessMark:
-    """Identifies a launched process group for good, across reuse of process ids."""
-
-    machine: str
-    boot_id: str
-    pgid: int
-    started_at: int  #: clock ticks since boot
 
 
 @record
@@ -314,9 +439,21 @@ class LateReport:
 
 
 @record
-class Orphan:
-    """An open attempt whose lease has expired."""
+class OutsideTurn:
+    """A turn that a person made in the agent's own program."""
 
-    lease: Lease
-    process: ProcessMark | None
-    foreground: bool
+    key: str  #: recorded once under it
+    prompt: str
+    response: str | None
+
+
+@record
+class Adoption:
+    """What a provider's own session holds beyond what is known of it, and how far its pointer moves with that."""
+
+    before: Pointer  #: the pointer by which that was found
+    turns: tuple[OutsideTurn, ...]
+    seen: SeenTurns  #: what the session has really seen, besides these turns
+    transcript: TranscriptMark | None  #: how far it was read
+    moves: bool = True  #: False: the turns join the history, and the pointer stays behind them
+    counted: Usage | None = None  #: as in ``Store.set_pointer``

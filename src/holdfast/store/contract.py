@@ -51,6 +51,7 @@ from holdfast.domain.statistics import Statistics, Totals
 from holdfast.domain.telling.welcome import Welcome
 from holdfast.domain.tokens import NewToken, Role, Token
 from holdfast.domain.turns import (
+    Adoption,
     Attempt,
     Claim,
     ClaimRequest,
@@ -62,6 +63,7 @@ from holdfast.domain.turns import (
     NewTurn,
     Orphan,
     Refusal,
+    Situation,
     Turn,
     TurnEnd,
     TurnRequest,
@@ -340,6 +342,8 @@ class Store(Protocol):
         that a guard refuses ends as failed. The decision is made in the same transaction, from the claiming runtime. Idempotent by
         ``request.key`` while the attempt is open: the answer to a lost reply is the same claim.
 
+        The claim carries the session's situation, read in the same transaction.
+
         A turn whose approval was answered resumes the very provider session that deferred, or is refused,
         and then the approval is void. If the one session that was asked for waits for an approval:
         NeedsApproval, or Refused once that has expired.
@@ -363,6 +367,25 @@ class Store(Protocol):
         does not wait for one that itself waits for a limit to pass: that one ends as failed.
 
         Idempotent by ``request.key`` like a claim. Conflict if ``new.key`` is another turn's already.
+        """
+        ...
+
+    @verb(Role.READER)
+    def situation(self, session_id: str, provider: str | None = None) -> Situation:
+        """What the next turn of a session depends on, all of one moment, without texts. Changes nothing.
+
+        Without a provider, the session's own is meant, else that of its pointer. Every claim carries the same
+        record, read in its own transaction.
+        """
+        ...
+
+    @verb(Role.OPERATOR, Role.WORKER)
+    def adopt_turns(self, adoption: Adoption, lease: Lease | None = None) -> Situation | None:
+        """Take turns that were made in the provider's own program into the history, and move the pointer past them.
+
+        The situation afterwards. None, and nothing has changed, if somebody else has the session's lease, or if
+        the pointer is not ``adoption.before`` any more. Idempotent: each turn is recorded once under its key.
+        LeaseLost if ``lease``, of the turn that is about to be sent, is not held any more. SessionClosed.
         """
         ...
 
@@ -451,7 +474,8 @@ class Store(Protocol):
 
         ``waiting`` takes an approval: the attempt is deferred, which does not count as a try, nobody holds
         the turn, the pointer moves as if it had answered, and the session is in phase ``approval``; one that
-        was asked to stop is cancelled instead. ``phase`` does not take a session out of ``approval`` for another
+        was asked to stop is cancelled instead. Without ``phase``, a conversation that is ``initializing`` becomes
+        ``investigating``. ``phase`` does not take a session out of ``approval`` for another
         open one while something is asked. A turn that ends for good voids what it has not acted on; ``refused_by`` says why.
 
         ``retry_at`` puts a failed turn back into the queue while tries are left; after a limit, once.

@@ -34,6 +34,7 @@ from holdfast.domain.sessions import (
 from holdfast.domain.statistics import Statistics, Totals
 from holdfast.domain.tokens import ENTROPY, NewToken, Token, check_new_token
 from holdfast.domain.turns import (
+    Adoption,
     Attempt,
     Claim,
     ClaimRequest,
@@ -45,6 +46,7 @@ from holdfast.domain.turns import (
     NewTurn,
     Orphan,
     Refusal,
+    Situation,
     Turn,
     TurnEnd,
     TurnRequest,
@@ -89,6 +91,7 @@ from holdfast.store.sql import (
     provider_sessions,
     runtimes,
     sessions,
+    situations,
     statistics,
     tokens,
     totals,
@@ -319,6 +322,15 @@ class SqlStore(HookVerbs):
 
     def start_turn(self, session_id: str, new: NewTurn, request: ClaimRequest) -> Claim | Refusal:
         return self._write(claims.start, session_id, new, request)
+
+    def situation(self, session_id: str, provider: str | None = None) -> Situation:
+        with self._read() as s:
+            return claims.situation(s, session_id, provider)
+
+    def adopt_turns(self, adoption: Adoption, lease: Lease | None = None) -> Situation | None:
+        if adoption.counted is not None:
+            check_usage(adoption.counted)
+        return self._write(situations.adopt, adoption, lease)
 
     def heartbeat(self, lease: Lease, seconds: float, renewal: str | None = None) -> Heartbeat:
         return self._write(leases.heartbeat, lease, seconds, renewal)

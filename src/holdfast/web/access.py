@@ -67,7 +67,7 @@ def check_caller(request: Request, verb: str) -> None:
 
 #: what a worker may do, but not with any arguments
 CHECKED: Final = frozenset(
-    {"end_delegation", "record_turn", "request_approval", "set_pointer", "update_session"}
+    {"adopt_turns", "end_delegation", "record_turn", "request_approval", "set_pointer", "update_session"}
 )
 
 
@@ -80,6 +80,8 @@ def check_work(store: Store, verb: str, arguments: Mapping[str, Any]) -> None:
             if asked != NewTurn(asked.prompt, asked.provider, key=asked.key):
                 raise _not_a_workers("say how a turn is to be run")
             _require_at_work(store, arguments["session_id"])
+        case "adopt_turns":
+            _require_lease(arguments)
         case "set_pointer":
             _check_moved(store, arguments["pointer"])
         case "update_session":
@@ -94,6 +96,12 @@ def check_work(store: Store, verb: str, arguments: Mapping[str, Any]) -> None:
             # by its own id even a session is closed that was never delegated
             if end.id is None and end.session_id is not None:
                 _require_at_work(store, end.session_id, delegated=True)
+
+
+def _require_lease(arguments: Mapping[str, Any]) -> None:
+    """The store refuses a lease of another session."""
+    if arguments.get("lease") is None:
+        raise _not_a_workers("adopt turns of a session that it is not at work on")
 
 
 def _check_moved(store: Store, moved: Pointer) -> None:

@@ -36,6 +36,7 @@ from holdfast.domain.turns import (
     Lease,
     NewTurn,
     Refusal,
+    Situation,
     Turn,
     TurnRequest,
     TurnStatus,
@@ -55,6 +56,7 @@ from holdfast.store.sql import (
     provider_sessions,
     runtimes,
     sessions,
+    situations,
     totals,
     turns,
 )
@@ -73,12 +75,14 @@ SELECT {columns_of("c", history.COLUMNS)}, {turns.WITH_TEXTS},
     EXISTS (SELECT 1 FROM attempts a
         WHERE a.workspace = t.workspace AND a.conversation_id = t.conversation_id AND a.seq = t.seq
             AND a.number > t.attempts),
-    EXISTS (SELECT 1 FROM runtimes r WHERE r.workspace = t.workspace AND r.id = :runtime_id)
+    EXISTS (SELECT 1 FROM runtimes r WHERE r.workspace = t.workspace AND r.id = :runtime_id),
+    {situations.HAS_ASKED.format(workspace="t.workspace", session_id="t.session_id")}
 FROM turns t JOIN conversations c ON c.workspace = t.workspace AND c.id = t.conversation_id
 WHERE t.workspace = :ws AND t.conversation_id = :id AND t.seq = :seq"""
-HEAD_OF = (
-    "SELECT head_seq, fence, lease_owner, lease_expires_at FROM sessions WHERE workspace = :ws AND id = :id"
-)
+HEAD_OF = f"""
+SELECT head_seq, fence, lease_owner, lease_expires_at,
+    {situations.HAS_ASKED.format(workspace=":ws", session_id=":id")}
+FROM sessions WHERE workspace = :ws AND id = :id"""
 TAKE_LEASE = """
 UPDATE sessions SET fence = :fence, lease_owner = :owner, lease_expires_at = :expires_at,
     ready_at = NULL, wake_at = NULL, updated_at = :now
@@ -89,7 +93,9 @@ _NEWEST = 2**62
 _CONVERSATION_WIDTH = history.COLUMNS.count(",") + 1
 _HEAD = Shape("sessions", "head_seq, fence")
 _LEASED_HEAD = Shape(
-    "sessions", "head_seq, fence, lease_owner, lease_expires_at", "head_seq lease_owner lease_expires_at"
+    "sessions",
+    "head_seq, fence, lease_owner, lease_expires_at, has_asked",
+    "head_seq lease_owner lease_expires_at",
 )
 
 
@@ -101,6 +107,7 @@ class Position(NamedTuple):
     turn: Turn
     open_before: Sequence[int]  #: turns of others in the conversation, which nobody has seen the end of
     fence: int  #: of the session's newest attempt
+    has_asked: bool = False  #: people, for something
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +116,7 @@ class Judged:
     pointer: Pointer | None
     covers: SeenTurns
     approval: Approval | None
+    stored: Pointer | None  #: the one in the table; ``pointer`` may come from the newest attempt
 
 
 def claim(s: Scope, request: ClaimRequest, memory: heads.QueueMemory) -> Claim | None:
@@ -144,36 +152,37 @@ def start(s: Scope, session_id: str, new: NewTurn, request: ClaimRequest) -> Cla
     session = sessions.get(s, session_id)
     if new.foreground:
         _give_way(s, session)
-    fence = _idle_fence(s, session_id)
+    fence, has_asked = _idle_fence(s, session_id)
     if turns.known(s, locked, new) is not None:
         raise Conflict(f"the turn with the key {new.key} is there already", key=new.key)
     runtimes.register(s, request.runtime, refresh=False)
     taker = heads.Taker(new.provider, request.runtime.id)
     turn = turns.put(s, locked._replace(head_seq=None), new, taker=taker)  # idle by now
     open_before = turns.open_before(s, conversation.id, turn.seq)
-    judged = judge(s, Position(session, conversation, turn, open_before, fence), request.runtime)
+    at = Position(session, replace(conversation, next_seq=turn.seq + 1), turn, open_before, fence, has_asked)
+    judged = judge(s, at, request.runtime)
     tallies.count_decision(decision_kind(judged.decision), judged.decision.reason)
     if isinstance(judged.decision, Wait):
         raise Busy(f"the {new.provider} session of {session_id}")
     if isinstance(judged.decision, Refuse):
         return _refuse(s, turn, judged.decision)
-    claimed = _take(s, request, fence + 1, conversation, turn, judged)
+    claimed = _take(s, request, at, judged)
     if claimed is None:
         raise Busy(f"the {new.provider} session of {session_id}")
     return claimed
 
 
-def _idle_fence(s: Scope, session_id: str) -> int:
-    """Of a session with no open turn; else Busy, or what its turn waits for."""
+def _idle_fence(s: Scope, session_id: str) -> tuple[int, bool]:
+    """Of a session with no open turn, and whether it has asked people; else Busy, or what its turn waits for."""
     head = s.one(HEAD_OF, id=session_id)
     if head is None:
         raise NotFound("session", session_id)
-    seq, fence, owner, expires_at = _LEASED_HEAD.read(s.where, head, tuple, session_id)
+    seq, fence, owner, expires_at, has_asked = _LEASED_HEAD.read(s.where, head, tuple, session_id)
     if seq is not None:
         approvals.refuse_unanswered(s, session_id)
         until = None if expires_at is None else to_iso(read_instant(expires_at))
         raise Busy(f"session {session_id} (turn {seq})", owner, until)
-    return int(fence)
+    return int(fence), bool(has_asked)
 
 
 def _give_way(s: Scope, session: Session) -> None:
@@ -199,13 +208,22 @@ def redeliver(s: Scope, key: str, runtime: Runtime | None) -> Claim | None:
         attempt.session_id, attempt.conversation_id, attempt.seq, attempt.number, attempt.fence,
         attempt.owner, s.now if expires_at is None else expires_at,
     )  # fmt: skip
-    pointer = find_pointer(s, attempt.session_id, turn, runtime, attempt.fence)
+    stored, pointer = find_pointer(s, attempt.session_id, turn, runtime, attempt.fence)
     decision = attempt.decision.about(
         attempt.provider_session_id or attempt.forked_from or turn.request.provider_session_id,
         () if pointer is None else pointer.catch_up(turn.seq),
     )  # fmt: skip
+    known = Situation(
+        sessions.get(s, attempt.session_id),
+        history.get(s, turn.conversation_id),
+        turn.provider,
+        stored,
+        s.now,
+    )
+    has_asked = situations.has_asked(s, attempt.session_id)
+    situation = situations.complete(s, known, seq=turn.seq, fence=attempt.fence, has_asked=has_asked)
     return Claim(
-        lease, turn, decision, pointer, attempt.cause, attempt.epoch, attempt.generation, attempt.seen,
+        lease, turn, decision, pointer, attempt.cause, attempt.epoch, attempt.generation, attempt.seen, situation,
         approval_rows.of_turn(s, turn) if turn.has_unused_answer else None, attempt.id,
     )  # fmt: skip
 
@@ -245,7 +263,7 @@ def _judge_head(s: Scope, request: ClaimRequest, row: Row) -> Claim | None:
             _refuse(s, turn, judged.decision)
             return None
         case _:
-            claimed = _take(s, request, fence + 1, at.conversation, turn, judged)
+            claimed = _take(s, request, at, judged)
             if claimed is None:
                 heads.postpone(s, session.id)
             return claimed
@@ -255,21 +273,20 @@ def _position(s: Scope, session: Session, head_seq: int, fence: int, runtime: Ru
     row = s.one(HEAD_TURN, id=session.conversation_id, seq=head_seq, runtime_id=runtime.id)
     if row is None:
         raise NotFound("turn", str(head_seq), conversation_id=session.conversation_id)
-    *_, has_open_before, is_miscounted, knows_runtime = row
+    *_, has_open_before, is_miscounted, knows_runtime, has_asked = row
     conversation = history.read_conversation(s, row[:_CONVERSATION_WIDTH])
-    turn = turns.read_turn(s, row[_CONVERSATION_WIDTH:-3])
+    turn = turns.read_turn(s, row[_CONVERSATION_WIDTH:-4])
     if is_miscounted:
         raise attempts.miscounted(s, turn)
     if not knows_runtime:
         runtimes.register(s, runtime, refresh=False)
     open_before = turns.open_before(s, conversation.id, turn.seq) if has_open_before else []
-    return Position(session, conversation, turn, open_before, fence)
+    return Position(session, conversation, turn, open_before, fence, bool(has_asked))
 
 
-def _take(
-    s: Scope, request: ClaimRequest, fence: int, conversation: Conversation, turn: Turn, judged: Judged
-) -> Claim | None:
+def _take(s: Scope, request: ClaimRequest, at: Position, judged: Judged) -> Claim | None:
     """None: someone else took the provider session since it was judged."""
+    conversation, turn, fence = at.conversation, at.turn, at.fence + 1
     lease = Lease(
         turn.session_id, turn.conversation_id, turn.seq, turn.attempts + 1, fence, request.owner,
         after(s.now, request.lease_seconds),
@@ -279,6 +296,8 @@ def _take(
     if named is not None and not provider_sessions.take(s, turn.provider, named, lease):
         return None
     runtime = request.runtime
+    known = Situation(at.session, conversation, turn.provider, judged.stored, s.now)
+    situation = situations.complete(s, known, seq=turn.seq, fence=fence, has_asked=at.has_asked)
     opening = attempts.Opening(
         lease, turn, conversation, decision, judged.pointer, judged.covers, runtime.id, runtime.version,
         request.key,
@@ -290,7 +309,7 @@ def _take(
     )  # fmt: skip
     return Claim(
         lease, attempts.as_claimed(turn), decision, judged.pointer, cause, conversation.revision,
-        conversation.generation, judged.covers, judged.approval, opening.id,
+        conversation.generation, judged.covers, situation, judged.approval, opening.id,
     )  # fmt: skip
 
 
@@ -309,7 +328,9 @@ def judge(s: Scope, at: Position, runtime: Runtime | None, pointer: Pointer | No
     ``pointer``: in place of the one that is stored.
     """
     session, conversation, turn = at.session, at.conversation, at.turn
-    pointer = pointer or find_pointer(s, session.id, turn, runtime, at.fence + 1)
+    stored = None
+    if pointer is None:
+        stored, pointer = find_pointer(s, session.id, turn, runtime, at.fence + 1)
     wanted = turn.request.provider_session_id
     target = wanted or (pointer.provider_session_id if pointer else None)
     state = provider_sessions.state(s, turn.provider, target, besides=session.id) if target else None
@@ -346,7 +367,7 @@ def judge(s: Scope, at: Position, runtime: Runtime | None, pointer: Pointer | No
     covers = SeenTurns.up_to(turn.seq, without=at.open_before)
     if approval is not None and pointer is not None and pointer.seen is not None:
         covers = pointer.seen  # nothing is said to an agent that goes on with its call
-    return Judged(decision, pointer, covers, approval)
+    return Judged(decision, pointer, covers, approval, stored)
 
 
 def _asked_rights(turn: Turn, pointer: Pointer | None) -> Rights | None:
@@ -368,12 +389,28 @@ def explain(
     conversation = history.get(s, session.conversation_id)
     turn = _head(s, session) if request is None else None
     if turn is None or turn.status is not TurnStatus.QUEUED or turn.provider != provider:
-        turn = Turn(
-            conversation.id, conversation.next_seq, session.id, provider, TurnStatus.QUEUED, "", None,
-            request or TurnRequest(), 0, None, None, False, None, 0, 1, conversation.generation, None, None,
-            False, s.now, None,
-        )  # fmt: skip
+        turn = _next_turn(s, session, conversation, provider, request or TurnRequest())
     return judge(s, Position(session, conversation, turn, (), _NEWEST), runtime, pointer).decision
+
+
+def situation(s: Scope, session_id: str, provider: str | None) -> Situation:
+    """As of now, with how a plain turn would be sent, as far as the database knows."""
+    found = situations.of_session(s, session_id, provider)
+    if found.provider is None:
+        return found
+    plain = _next_turn(s, found.session, found.conversation, found.provider, TurnRequest())
+    at = Position(found.session, found.conversation, plain, (), _NEWEST)
+    return replace(found, decision=judge(s, at, None).decision)
+
+
+def _next_turn(
+    s: Scope, session: Session, conversation: Conversation, provider: str, request: TurnRequest
+) -> Turn:
+    """One that is not there yet."""
+    return Turn(
+        conversation.id, conversation.next_seq, session.id, provider, TurnStatus.QUEUED, "", None, request, 0,
+        None, None, False, None, 0, 1, conversation.generation, None, None, False, s.now, None,
+    )  # fmt: skip
 
 
 def _head(s: Scope, session: Session) -> Turn | None:
@@ -383,12 +420,13 @@ def _head(s: Scope, session: Session) -> Turn | None:
 
 def find_pointer(
     s: Scope, session_id: SessionId, turn: Turn, runtime: Runtime | None, before_fence: int
-) -> Pointer | None:
+) -> tuple[Pointer | None, Pointer | None]:
+    """The stored one, and the one that counts on this runtime."""
     stored = pointers.get(s, session_id, turn.provider)
     if runtime is None or (stored is not None and stored.runtime_id == runtime.id):
-        return stored
+        return stored, stored
     newest = attempts.newest_pointer(s, session_id, turn.provider, before_fence)
-    return choose_pointer(stored, newest, runtime.id)
+    return stored, choose_pointer(stored, newest, runtime.id)
 
 
 def _changes(

@@ -6,7 +6,6 @@ Each is one transaction that leaves the record, the pointer, the counters and th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from holdfast.clock import Instant
@@ -30,6 +29,7 @@ from holdfast.domain.turns import (
     Event,
     Lease,
     Orphan,
+    Situation,
     Turn,
     TurnEnd,
     TurnStatus,
@@ -51,6 +51,7 @@ from holdfast.store.sql import (
     provider_settling,
     session_statements,
     sessions,
+    situations,
     turns,
 )
 from holdfast.store.sql.scope import Scope
@@ -274,8 +275,9 @@ def _settle_session(s: Scope, session: Session, end: TurnEnd, used: Usage, taker
     elif end.failure is not None and end.failure.failure_class not in NOT_AN_ERROR:
         errors, message, at = errors + 1, redact_text(clean_text(end.failure.message)), s.now
     phase, ready = session.phase, session.resume_ready
-    if end.phase is not None and not session.phase.is_final and not _is_asking(s, session, end.phase):
-        phase = end.phase
+    wanted = end.phase or session.phase_after_turn
+    if wanted is not None and not session.phase.is_final and not _is_asking(s, session, wanted):
+        phase = wanted
         ready = sessions.is_ready(s, phase, session.kind)
     s.run(
         SETTLE_SESSION, id=session.id, error_count=errors, last_error=message, last_error_at=at,
@@ -371,12 +373,17 @@ def _figures(used: Usage) -> dict[str, object]:
 
 def _open_fallback(s: Scope, opening: attempts.Opening, turn: Turn, used: Usage) -> Claim:
     lease, conversation = opening.lease, opening.conversation
+    session_id = lease.session_id
+    stored = pointers.get(s, session_id, turn.provider)
+    known = Situation(sessions.get(s, session_id), conversation, turn.provider, stored, s.now)
+    has_asked = situations.has_asked(s, session_id)
+    situation = situations.complete(s, known, seq=turn.seq, fence=lease.fence, has_asked=has_asked)
     s.run(TAKE_FENCE, id=lease.session_id, fence=lease.fence, **_figures(used))
     attempts.insert(s, opening, AttemptCause.FALLBACK)
     s.run(NUMBER_ATTEMPT, id=turn.conversation_id, seq=turn.seq, number=lease.attempt)
     return Claim(
         lease, replace(turn, status=TurnStatus.CLAIMED, attempts=lease.attempt), opening.decision, None,
-        AttemptCause.FALLBACK, conversation.revision, conversation.generation, opening.covers,
+        AttemptCause.FALLBACK, conversation.revision, conversation.generation, opening.covers, situation,
         attempt_id=opening.id,
     )  # fmt: skip
 
@@ -453,11 +460,8 @@ def _pin(s: Scope, lease: Lease, transcript: TranscriptMark) -> None:
 
 def _answered(s: Scope, lease: Lease, response: str | None, transcript: TranscriptMark | None) -> Turn:
     """As its worker would have ended it; what was used, nobody has told."""
-    phase = None
-    with suppress(UnreadableSession):
-        phase = sessions.get(s, lease.session_id).phase_after_turn
     unknown = UsageReport(context=NO_CALL_YET)
-    end = TurnEnd(TurnStatus.DONE, response, transcript=transcript, usage=unknown, phase=phase)
+    end = TurnEnd(TurnStatus.DONE, response, transcript=transcript, usage=unknown)
     ended = finish(s, lease, end, by_its_worker=False)
     assert isinstance(ended, Turn), "the lease is the attempt's, and nobody has taken it"
     return ended

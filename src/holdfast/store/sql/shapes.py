@@ -74,7 +74,7 @@ _WHOLE = frozenset(
         "voided_at",
     ]
 )
-_FLAGS = frozenset({"foreground", "resume_ready"})
+_FLAGS = frozenset({"foreground", "has_asked", "launched", "resume_ready", "saved"})
 _NUMBERS = frozenset({"cost_usd", "reported_cost_usd"})
 
 #: the end of the year 9999

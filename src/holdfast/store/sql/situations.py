@@ -1,0 +1,189 @@
+"""Owns the situation of a session: reading it, and adopting the turns that change it before a turn is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from itertools import groupby
+from operator import itemgetter
+
+from holdfast.domain.approvals import Approval
+from holdfast.domain.decisions import DecisionKind
+from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.sessions import Session
+from holdfast.domain.turns import (
+    MOST_TRIES,
+    Adoption,
+    AttemptStatus,
+    Lease,
+    NewTurn,
+    Situation,
+    TriedTurn,
+    Try,
+    TurnStatus,
+    last_told,
+)
+from holdfast.domain.usage import NO_USAGE
+from holdfast.errors import Conflict
+from holdfast.store.driver import Row
+from holdfast.store.sql import approval_rows, codec, history, leases, pointers, sessions, turns
+from holdfast.store.sql.scope import Scope
+from holdfast.store.sql.shapes import Shape, read_flag, read_instant
+
+# The walk goes back along the index of this session's attempts, so it does not depend on how many turns other
+# agents have made in the same conversation. It ends at the newest turn that was answered and is not dropped.
+TRIED = """
+SELECT a.seq, a.number, a.fence, a.provider, a.status, a.decision, a.provider_session_id, a.forked_from,
+    a.work_dir, a.model, a.rights, a.process IS NOT NULL, a.transcript IS NOT NULL, a.started_at,
+    a.failure_class, a.error, t.status, t.dropped, t.failure_class, t.error, t.request
+FROM attempts a INDEXED BY newest_attempts
+JOIN turns t ON t.workspace = a.workspace AND t.conversation_id = a.conversation_id AND t.seq = a.seq
+WHERE a.workspace = :ws AND a.session_id = :session_id AND a.fence < :before AND a.fence >= COALESCE(
+    (SELECT MIN(f.fence) FROM attempts f
+    WHERE f.workspace = :ws AND f.conversation_id = :id AND f.seq =
+        (SELECT d.seq FROM
+            (SELECT n.seq, n.fence FROM attempts n INDEXED BY newest_attempts
+            WHERE n.workspace = :ws AND n.session_id = :session_id AND n.fence < :before
+            ORDER BY n.fence DESC LIMIT :limit) d
+        JOIN turns o ON o.workspace = :ws AND o.conversation_id = :id AND o.seq = d.seq
+        WHERE o.status = 'done' AND o.dropped IS NULL
+        ORDER BY d.fence DESC LIMIT 1)), 0)
+ORDER BY a.fence DESC LIMIT :limit"""
+#: whether a session has ever asked people for something
+HAS_ASKED = """EXISTS (SELECT 1 FROM approvals p INDEXED BY approvals_of_sessions
+    WHERE p.workspace = {workspace} AND p.session_id = {session_id})"""
+ONE_ASKED = """
+SELECT 1 FROM approvals INDEXED BY approvals_of_sessions
+WHERE workspace = :ws AND session_id = :session_id LIMIT 1"""
+WITHHELD = """
+SELECT call_id FROM approvals INDEXED BY approvals_of_sessions
+WHERE workspace = :ws AND session_id = :session_id AND call_id IS NOT NULL"""
+# when an answer came, or could no longer come, as ``domain.telling.answers.settled_at`` says it
+SETTLED_SINCE = f"""
+SELECT {approval_rows.COLUMNS} FROM approvals INDEXED BY approvals_of_sessions
+WHERE workspace = :ws AND session_id = :session_id AND CASE
+    WHEN seq IS NOT NULL THEN
+        status = 'voided' AND used_at IS NULL AND COALESCE(answered_at, requested_at) >= :since
+    WHEN status IN ('approved', 'denied') THEN answered_at >= :since
+    ELSE expires_at >= :since AND (void_reason = 'expired' OR (status = 'open' AND expires_at <= :now)) END
+ORDER BY requested_at, id"""
+
+_TRY = Shape(
+    "attempts",
+    "seq, number, fence, provider, status, decision, provider_session_id, forked_from, work_dir, model, rights, "
+    "launched, saved, started_at, failure_class, error",
+    "provider_session_id forked_from work_dir model rights failure_class error",
+)
+_TURN = Shape("turns", "status, dropped, failure_class, error, request", "dropped failure_class error")
+_OF_THE_TURN = 5  #: columns of a row that are the turn's
+#: above every fence
+_NEWEST = 2**62
+
+
+def complete(s: Scope, known: Situation, *, seq: int, fence: int, has_asked: bool) -> Situation:
+    """What is ``known`` when turn ``seq`` is claimed under ``fence``, and what was tried and answered before."""
+    # the first attempt of a session has none before it
+    tried = _tried(s, known.session, fence) if fence > 1 else ()
+    if has_asked:
+        untold, withheld = _answers(s, known.session.id, tried, seq)
+        return replace(known, tried=tried, untold=untold, withheld=withheld)
+    return replace(known, tried=tried) if tried else known
+
+
+def has_asked(s: Scope, session_id: str) -> bool:
+    return s.one(ONE_ASKED, session_id=session_id) is not None
+
+
+def of_session(s: Scope, session_id: str, provider: str | None) -> Situation:
+    """As of now, for the turn that comes next; without a decision."""
+    session = sessions.get(s, session_id)
+    conversation = history.get(s, session.conversation_id)
+    provider = provider or session.provider or _pointed_at(s, session_id)
+    pointer = None if provider is None else pointers.get(s, session_id, provider)
+    tried = _tried(s, session, _NEWEST)
+    untold, withheld = _answers(s, session_id, tried, conversation.next_seq)
+    holder = leases.holder(s, session_id)
+    return Situation(session, conversation, provider, pointer, s.now, tried, untold, withheld, holder)
+
+
+def adopt(s: Scope, adoption: Adoption, lease: Lease | None) -> Situation | None:
+    """None: a turn of another worker runs there, or the pointer is another one by now."""
+    before = adoption.before
+    turns.lock_both(s, before.session_id)
+    if lease is not None:
+        leases.require(s, lease)
+        if lease.session_id != before.session_id:
+            raise Conflict(f"the lease is of {lease.session_id}, not of {before.session_id}")
+    elif leases.holder(s, before.session_id) is not None:
+        return None
+    if pointers.get(s, before.session_id, before.provider) != before:
+        return None
+    seen = adoption.seen
+    for turn in adoption.turns:
+        new = NewTurn(turn.prompt, before.provider, key=turn.key)
+        seen = seen.with_turn(turns.record(s, before.session_id, new, turn.response, NO_USAGE).seq)
+    if adoption.moves:
+        moved = replace(before, seen=seen, transcript=adoption.transcript, updated_at=s.now)
+        pointers.adopt(s, moved, adoption.counted)
+    after = of_session(s, before.session_id, before.provider)
+    if lease is None:
+        return after
+    known = replace(after, tried=(), untold=(), withheld=frozenset(), holder=None)
+    has_asked_before = has_asked(s, before.session_id)
+    return complete(s, known, seq=lease.seq, fence=lease.fence, has_asked=has_asked_before)
+
+
+def _pointed_at(s: Scope, session_id: str) -> str | None:
+    return next((pointer.provider for pointer in pointers.of_session(s, session_id)), None)
+
+
+def _tried(s: Scope, session: Session, before: int) -> tuple[TriedTurn, ...]:
+    rows = s.all(TRIED, id=session.conversation_id, session_id=session.id, before=before, limit=MOST_TRIES)
+    by_turn = groupby(reversed(rows), key=itemgetter(0))
+    return tuple(_turn(s, seq, list(tries), session.id) for seq, tries in by_turn)
+
+
+def _turn(s: Scope, seq: int, rows: list[Row], session_id: str) -> TriedTurn:
+    tries = tuple(
+        _TRY.read(s.where, row[:-_OF_THE_TURN], _read_try, "turn", seq, "attempt", row[1], "of", session_id)
+        for row in rows
+    )
+    own = rows[-1][-_OF_THE_TURN:]
+    return _TURN.read(s.where, own, lambda row: _read_turn(seq, row, tries), "turn", seq, "of", session_id)
+
+
+def _read_turn(seq: int, row: Row, tries: tuple[Try, ...]) -> TriedTurn:
+    status, dropped, failure_class, error, request = row
+    return TriedTurn(
+        seq, TurnStatus(status), dropped is not None, _failure(failure_class, error),
+        codec.decode_request(request).work_dir, tries,
+    )  # fmt: skip
+
+
+def _read_try(row: Row) -> Try:
+    (
+        _, number, fence, provider, status, decision, provider_session_id, forked_from, work_dir, model, rights,
+        launched, saved, started_at, failure_class, error,
+    ) = row  # fmt: skip
+    return Try(
+        number, fence, provider, AttemptStatus(status), DecisionKind(decision), provider_session_id, forked_from,
+        work_dir, model, codec.decode_rights(rights), read_flag(launched), read_flag(saved),
+        read_instant(started_at), _failure(failure_class, error),
+    )  # fmt: skip
+
+
+def _failure(failure_class: str | None, error: str | None) -> Failure | None:
+    return None if failure_class is None else Failure(FailureClass(failure_class), error or "")
+
+
+def _answers(
+    s: Scope, session_id: str, tried: Iterable[TriedTurn], seq: int
+) -> tuple[tuple[Approval, ...], frozenset[str]]:
+    """Those that the agent is to be told of with turn ``seq``, and the calls that ever waited for one."""
+    since = last_told(tried, seq)
+    rows = s.all(SETTLED_SINCE, session_id=session_id, since=since, now=s.now)
+    waited = s.all(WITHHELD, session_id=session_id)
+    return (
+        tuple(approval_rows.read_approval(s, row) for row in rows),
+        frozenset(call_id for (call_id,) in waited),
+    )
