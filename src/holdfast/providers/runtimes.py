@@ -1,10 +1,14 @@
-"""Owns finding the agents of this machine: where a provider's binary is, and what it says it can do."""
+"""Owns finding the agents of this machine: where a provider's binary is, and what the binary says about itself."""
 
 from __future__ import annotations
 
+import json
 import os
+import re
+import tempfile
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 
 from holdfast.domain.records import record
@@ -14,10 +18,14 @@ from holdfast.processes.command import Command, find_program
 from holdfast.processes.machine import Machine
 from holdfast.processes.process import AgentProcess, StopCause
 from holdfast.providers.contract import Provider
-from holdfast.providers.probe_cache import ProbeCache
 
 PROBE_SECONDS = 20.0
 _MAX_OUTPUT = 1024 * 1024
+_VERSION = re.compile(r"(?<![\w.])v?(\d+\.\d+[\w.+-]*)")
+_NOT_A_NAME = re.compile(r"[^a-z0-9]+")
+#: a binary's arguments when it was asked
+Arguments = tuple[str, ...]
+_NAME = "probes.json"
 
 
 @record
@@ -92,3 +100,67 @@ def _ask(binary: str, arguments: tuple[str, ...], environ: Mapping[str, str], ma
         last = (ended.stderr.strip().splitlines() or ["it printed nothing"])[-1]
         raise MissingBinary(binary, f"does not answer {asked}: {how}, {last[:200]}")
     return answer
+
+
+def read_version(printed: str) -> tuple[str, str | None]:
+    """Product and version from the line that has one, such as ``2.1.325 (Claude Code)`` or ``codex-cli 0.166.0``."""
+    for line in printed.splitlines():
+        found = _VERSION.search(line)
+        if found and not line.startswith("WARNING"):
+            name = line[: found.start()] + " " + line[found.end() :]
+            return _NOT_A_NAME.sub("-", name.lower()).strip("-")[:40] or "unnamed", found[1]
+    return "unnamed", None
+
+
+def offers(help_text: str, word: str) -> bool:
+    """Does the help text list this option or command?"""
+    return re.search(rf"^\s*(?:-\w, )?{re.escape(word)}(?![\w-])", help_text, re.MULTILINE) is not None
+
+
+def home_folder(environ: Mapping[str, str], variable: str, name: str) -> Path:
+    """What the provider's own variable says, else ``name`` in the user's home."""
+    own = environ.get(variable)
+    return Path(own) if own else Path(environ.get("HOME") or "~").expanduser() / name
+
+
+class ProbeCache:
+    """A damaged file is an empty one, and a directory that cannot be written only costs time."""
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / _NAME
+
+    def get(self, binary: str, asked: tuple[Arguments, ...]) -> tuple[str, ...] | None:
+        match self._read().get(binary):
+            case {"state": state, "asked": before, "said": list(said)} if (
+                state == _state(binary)
+                and before == [list(arguments) for arguments in asked]
+                and all(isinstance(text, str) for text in said)
+            ):
+                return tuple(said) if len(said) == len(asked) else None
+            case _:
+                return None
+
+    def put(self, binary: str, asked: tuple[Arguments, ...], said: tuple[str, ...]) -> None:
+        known = self._read() | {binary: {"state": _state(binary), "asked": asked, "said": said}}
+        with suppress(OSError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor, fresh = tempfile.mkstemp(prefix=_NAME, dir=self._path.parent)
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(known, file)
+            Path(fresh).replace(self._path)
+
+    def _read(self) -> dict[str, object]:
+        try:
+            found = json.loads(self._path.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+def _state(binary: str) -> list[int] | None:
+    """Changes with the file: some installers set every file's modification to the same moment."""
+    try:
+        found = Path(binary).stat()
+    except OSError:
+        return None
+    return [found.st_mtime_ns, found.st_ctime_ns, found.st_size]

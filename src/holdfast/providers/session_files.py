@@ -1,18 +1,22 @@
-"""Owns reading session files that only grow: one JSON object a line, never rewritten.
+"""Owns reading a provider's own sessions, and marks that show later whether a session is still the same.
 
-What was there at a mark is recognised by size and digest, so that an edited or restored file is told
-from one that has grown. A line that is cut off or damaged is skipped: the provider does the same.
+Some providers only ever append to their session files, one JSON object a line: a mark is the size and the digest
+of the file, so that an edited or restored file differs from one that has grown. A line that is cut off or damaged
+is skipped: the providers do the same. Other providers rewrite their files: a mark is the number of turns and
+their digest, so that an undo, a rewind or a compacted context shows, too.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
+from holdfast.providers.contract import ArchivedTurn
 
 _BLOCK = 1024 * 1024
 #: a line longer than this is not looked at; nothing that marks a turn is that long
@@ -48,7 +52,7 @@ def mark_file(path: Path, is_prompt: Callable[[bytes], bool]) -> TranscriptMark 
 def is_prefix_intact(recorded: TranscriptMark) -> bool:
     """A file that is shorter now, or gone, is not what was recorded."""
     try:
-        size, digest = _digest(Path(recorded.path), recorded.size)
+        size, digest = _file_digest(Path(recorded.path), recorded.size)
     except OSError:
         return False
     return (size, digest) == (recorded.size, recorded.digest)
@@ -82,7 +86,7 @@ def parse_line(line: bytes) -> dict[str, Json] | None:
     return found if isinstance(found, dict) else None
 
 
-def _digest(path: Path, size: int) -> tuple[int, str]:
+def _file_digest(path: Path, size: int) -> tuple[int, str]:
     """Of the first ``size`` bytes, and how many of them there were."""
     hasher, done = hashlib.sha256(), 0
     with path.open("rb") as file:
@@ -90,3 +94,31 @@ def _digest(path: Path, size: int) -> tuple[int, str]:
             hasher.update(block)
             done += len(block)
     return done, hasher.hexdigest()
+
+
+def mark_turns(path: str, turns: Iterable[ArchivedTurn]) -> TranscriptMark | None:
+    """None if there are none: such a session has nothing to go on with.
+
+    Of a last turn that is not answered to its end only the request is marked: what was said may still grow.
+    """
+    known = list(turns)
+    if not known:
+        return None
+    return TranscriptMark(path, len(known), _turns_digest(known, is_open=not known[-1].complete), len(known))
+
+
+def are_turns_intact(recorded: TranscriptMark, turns: Iterable[ArchivedTurn]) -> bool:
+    known = list(islice(turns, recorded.size))
+    if len(known) < recorded.size:
+        return False
+    # the two are digests of different things: a mark of an answer is never met by its request alone
+    return recorded.digest in (_turns_digest(known, is_open=False), _turns_digest(known, is_open=True))
+
+
+def _turns_digest(turns: Sequence[ArchivedTurn], *, is_open: bool) -> str:
+    hasher = hashlib.sha256()
+    for number, turn in enumerate(turns, 1):
+        is_request_alone = is_open and number == len(turns)
+        marked = [turn.key, turn.prompt] if is_request_alone else [turn.key, turn.prompt, turn.response]
+        hasher.update(json.dumps(marked).encode())
+    return hasher.hexdigest()

@@ -5,8 +5,7 @@ from holdfast.processes.process import Exit
 from holdfast.providers.failure_rules import Evidence
 from holdfast.providers.gemini.provider import Gemini
 from holdfast.providers.gemini.stream import GeminiStream
-from holdfast.providers.judging import Ending, judge
-from holdfast.providers.report import Report
+from holdfast.providers.report import Ending, Report, judge
 from tests.unit.providers.builders import (
     OLD,
     RESUME,

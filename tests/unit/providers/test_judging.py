@@ -9,8 +9,7 @@ from holdfast.domain.redaction import Json
 from holdfast.processes.process import Exit, StopCause
 from holdfast.providers.codex.provider import Codex
 from holdfast.providers.happenings import Called, Deferred, Ended, Happening, Named, Returned, Said, Ungated
-from holdfast.providers.judging import Ending, judge
-from holdfast.providers.report import MAX_RESPONSE, Report
+from holdfast.providers.report import MAX_RESPONSE, Ending, Report, judge
 from holdfast.providers.scripted import Scripted
 from tests.unit.providers.builders import FORK, FRESH, NEW, OLD, RESUME, a_launch_spec, report_of
 

@@ -28,8 +28,7 @@ from holdfast.processes.locks import SessionLock
 from holdfast.processes.process import AgentProcess, Exit, StopCause
 from holdfast.providers.contract import LaunchSpec, Stream
 from holdfast.providers.happenings import Happening, Named, Noted
-from holdfast.providers.judging import Ending, judge
-from holdfast.providers.report import Report
+from holdfast.providers.report import Ending, Report, judge
 
 _TICK = 0.25
 

@@ -58,8 +58,7 @@ from holdfast.processes.locks import SessionLock
 from holdfast.processes.process import StopCause
 from holdfast.providers.contract import LaunchSpec, ToolGate
 from holdfast.providers.happenings import Deferred
-from holdfast.providers.judging import Ending
-from holdfast.providers.report import MAX_RESPONSE
+from holdfast.providers.report import MAX_RESPONSE, Ending
 
 T = TypeVar("T")
 

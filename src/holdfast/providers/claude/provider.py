@@ -29,7 +29,7 @@ from holdfast.providers.claude.hook_settings import HOOKS_OFF, NOT_WITH_A_GATE, 
 from holdfast.providers.claude.stream import ClaudeStream
 from holdfast.providers.contract import Archive, ForeignHook, LaunchSpec, Probe, Stream
 from holdfast.providers.failure_rules import FailureRules, load_rules
-from holdfast.providers.probing import home_folder, offers, read_version
+from holdfast.providers.runtimes import home_folder, offers, read_version
 
 _RESUME: Final = "use holdfast resume ID"
 _RUN_ID: Final = "use holdfast run --provider-session-id ID"

@@ -26,7 +26,7 @@ from holdfast.providers.codex.archive import CodexArchive
 from holdfast.providers.codex.stream import CodexStream
 from holdfast.providers.contract import Archive, ForeignHook, LaunchSpec, Probe, Stream
 from holdfast.providers.failure_rules import FailureRules, load_rules
-from holdfast.providers.probing import home_folder, offers, read_version
+from holdfast.providers.runtimes import home_folder, offers, read_version
 
 _SANDBOXES: Final = ("read-only", "workspace-write", "danger-full-access")
 _RESUME: Final = "use holdfast resume ID"

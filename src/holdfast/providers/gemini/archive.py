@@ -21,9 +21,8 @@ from holdfast.processes.table import command_lines, program_that_writes
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.providers.happenings import Called, Returned
 from holdfast.providers.loose_json import as_list, as_object, as_text, joined_text
-from holdfast.providers.probing import home_folder
-from holdfast.providers.session_files import read_lines
-from holdfast.providers.turn_marks import are_turns_intact, mark_turns
+from holdfast.providers.runtimes import home_folder
+from holdfast.providers.session_files import are_turns_intact, mark_turns, read_lines
 
 _ID_IN_NAME = 8  #: characters of the id that the name of the file ends with
 #: what the CLI tells the model in the user's place

@@ -18,7 +18,7 @@ from holdfast.providers.contract import Archive, ForeignHook, LaunchSpec, Probe,
 from holdfast.providers.failure_rules import FailureRules, load_rules
 from holdfast.providers.gemini.archive import GeminiArchive, gemini_home
 from holdfast.providers.gemini.stream import GeminiStream
-from holdfast.providers.probing import offers, read_version
+from holdfast.providers.runtimes import offers, read_version
 
 _MODES: Final = ("default", "auto_edit", "yolo", "plan")
 _RESUME: Final = "use holdfast resume ID"

@@ -10,7 +10,7 @@ from holdfast.domain.redaction import Json
 from holdfast.domain.usage import Usage, UsageReport
 from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
 from holdfast.providers.loose_json import as_count, as_object, as_text
-from holdfast.providers.said_text import SaidText
+from holdfast.providers.report import SaidText
 
 #: the model ended its answer in order, and had said nothing: the CLI asks again some times, and calls it an error
 _EMPTY_ANSWER = "The model returned an empty response with no text"

@@ -27,8 +27,8 @@ from holdfast.providers.contract import ArchivedTurn
 from holdfast.providers.happenings import Called, Returned
 from holdfast.providers.loose_json import as_object, as_text
 from holdfast.providers.opencode.stream import ANSWERED, PENDING, tool_use
-from holdfast.providers.probing import home_folder
-from holdfast.providers.turn_marks import are_turns_intact, mark_turns
+from holdfast.providers.runtimes import home_folder
+from holdfast.providers.session_files import are_turns_intact, mark_turns
 
 _BUSY_SECONDS = 2.0
 _SESSION: Final = "SELECT revert, directory FROM session WHERE id = ?"

@@ -26,7 +26,7 @@ from holdfast.providers.contract import Archive, ForeignHook, LaunchSpec, Probe,
 from holdfast.providers.failure_rules import FailureRules, load_rules
 from holdfast.providers.opencode.archive import OpencodeArchive, opencode_home
 from holdfast.providers.opencode.stream import OpencodeStream
-from holdfast.providers.probing import offers, read_version
+from holdfast.providers.runtimes import offers, read_version
 
 #: the one permission mode: what its settings do not forbid is allowed
 _AUTO: Final = "auto"

@@ -11,7 +11,7 @@ from holdfast.domain.redaction import Json
 from holdfast.domain.usage import NO_USAGE, Usage, UsageReport
 from holdfast.providers.happenings import Called, Ended, Happening, Named, Returned, Said, Spent
 from holdfast.providers.loose_json import as_amount, as_count, as_object, as_text
-from holdfast.providers.said_text import SaidText
+from holdfast.providers.report import SaidText
 
 #: how a model's answer ends when the agent then asks it again
 GOES_ON: Final = ("tool-calls", "unknown", "")

@@ -11,7 +11,6 @@ import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from holdfast.providers.scripted_agent.deferral import pending_call
 from holdfast.providers.scripted_agent.directives import explain_directives, pending_steps, read_steps
 from holdfast.providers.scripted_agent.memory import (
     Session,
@@ -20,7 +19,15 @@ from holdfast.providers.scripted_agent.memory import (
     session_path,
     take_lock,
 )
-from holdfast.providers.scripted_agent.turn import PERMISSION_MODES, Event, Profile, Stop, Turn, failure
+from holdfast.providers.scripted_agent.turn import (
+    PERMISSION_MODES,
+    Event,
+    Profile,
+    Stop,
+    Turn,
+    failure,
+    pending_call,
+)
 
 PROGRAM = "holdfast-scripted-agent"
 VERSION = "1.0"

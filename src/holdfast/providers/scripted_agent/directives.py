@@ -14,12 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-from holdfast.providers.scripted_agent.deferral import Pending, ToolCall
 from holdfast.providers.scripted_agent.memory import agent_home
 from holdfast.providers.scripted_agent.turn import (
+    Pending,
     Profile,
     Step,
     Stop,
+    ToolCall,
     Turn,
     failure,
     is_interrupted,
