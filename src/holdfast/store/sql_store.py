@@ -86,7 +86,6 @@ from holdfast.store.sql import (
     observed,
     observed_rows,
     parts,
-    phase_changes,
     pointers,
     provider_sessions,
     runtimes,
@@ -183,12 +182,12 @@ class SqlStore(HookVerbs):
 
     def phase_history(self, session_id: str) -> tuple[PhaseChange, ...]:
         with self._read() as s:
-            return phase_changes.of_session(s, session_id)
+            return sessions.phase_history(s, session_id)
 
     def trail(self, session_id: str, *, after: int = 0, limit: int = 1000) -> tuple[SessionChange, ...]:
         _check_numbers(after=after, limit=limit)
         with self._read() as s:
-            return phase_changes.trail(s, session_id, after, limit)
+            return sessions.trail(s, session_id, after, limit)
 
     def update_session(self, session_id: str, change: SessionUpdate) -> Session:
         return self._write(lifecycle.update, session_id, change)

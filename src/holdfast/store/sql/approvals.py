@@ -22,7 +22,7 @@ from holdfast.errors import (
     SessionClosed,
     StoreCorrupt,
 )
-from holdfast.store.sql import approval_rows, heads, phase_changes, sessions, turns
+from holdfast.store.sql import approval_rows, heads, sessions, turns
 from holdfast.store.sql.approval_rows import COLUMNS, GET
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.shapes import readable
@@ -45,7 +45,7 @@ def request(s: Scope, session_id: str, new: NewApproval) -> Approval:
     if session.finalized_at is not None:
         raise SessionClosed(session.id, session.phase)
     asked = approval_rows.add(s, session.id, session.conversation_id, None, new)
-    phase_changes.enter(s, session, Phase.APPROVAL)
+    sessions.enter(s, session, Phase.APPROVAL)
     return asked
 
 
@@ -108,7 +108,7 @@ def answer(s: Scope, approval_id: str, given: Answer) -> Approval:
         return approval
     answered = approval_rows.answer(s, approval, given)
     if approval.seq is None:
-        phase_changes.enter(s, session, session.phase)
+        sessions.enter(s, session, session.phase)
         return answered
     turn = turns.get(s, approval.conversation_id, approval.seq)
     if turn.status is not TurnStatus.WAITING:

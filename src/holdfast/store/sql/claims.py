@@ -61,7 +61,7 @@ from holdfast.store.sql import (
     turns,
 )
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.session_rows import read_session
+from holdfast.store.sql.sessions import read_session
 from holdfast.store.sql.shapes import Shape, columns_of, read_instant
 
 log = logging.getLogger("holdfast")

@@ -25,12 +25,8 @@ from holdfast.domain.phases import MayContinue, Phase, is_resumable_phase, may_c
 from holdfast.domain.quick_redaction import redact_seldom
 from holdfast.errors import AmbiguousId
 from holdfast.store.sql import approval_windows
-from holdfast.store.sql.session_statements import (
-    INSERT_SESSION,
-    PHASES,
-    begin_conversation,
-    close,
-)
+from holdfast.store.sql.session_statements import PHASES, begin_conversation, close
+from holdfast.store.sql.tables import APPROVALS, DELEGATIONS, SESSIONS
 
 TYPE_CHECKING = False
 
@@ -39,35 +35,28 @@ if TYPE_CHECKING:
     from holdfast.store.driver import Row
     from holdfast.store.sql.scope import Scope
 
-COLUMNS = """id, session_id, agent, project, resumed, reason, provider_session_id, owner, provider_agent_id,
-    transcript_path, at, ended_at, outcome"""
-GET = f"SELECT {COLUMNS} FROM delegations WHERE workspace = :ws AND id = :id"
+ROWS = DELEGATIONS.all()
+GET = f"SELECT {ROWS.sql} FROM delegations WHERE workspace = :ws AND id = :id"
 OPEN_OF_SESSION = f"""
-SELECT {COLUMNS} FROM delegations WHERE workspace = :ws AND session_id = :session_id AND ended_at IS NULL"""
+SELECT {ROWS.sql} FROM delegations WHERE workspace = :ws AND session_id = :session_id AND ended_at IS NULL"""
 OPEN = f"""
-SELECT {COLUMNS} FROM delegations INDEXED BY open_delegations
+SELECT {ROWS.sql} FROM delegations INDEXED BY open_delegations
 WHERE workspace = :ws AND ended_at IS NULL ORDER BY at, id"""
 OPEN_HERE = f"""
-SELECT {", ".join(f"d.{column.strip()}" for column in COLUMNS.split(","))}
+SELECT {ROWS.of("d").sql}
 FROM sessions AS s INDEXED BY delegable_sessions JOIN delegations AS d INDEXED BY open_delegations
     ON d.workspace = s.workspace AND d.session_id = s.id AND d.ended_at IS NULL
 WHERE s.workspace = :ws AND s.agent = :agent AND s.project = :project AND s.finalized_at IS NULL
 ORDER BY d.at, d.id"""
 NEWEST = f"""
-SELECT {COLUMNS} FROM delegations INDEXED BY delegations_by_session
+SELECT {ROWS.sql} FROM delegations INDEXED BY delegations_by_session
 WHERE workspace = :ws AND session_id = :session_id ORDER BY at DESC, id"""
 # the open ones, and what the same subagent has ended before
 DELEGATED_BY = f"""
-SELECT {COLUMNS} FROM delegations INDEXED BY delegations_by_provider_session
+SELECT {ROWS.sql} FROM delegations INDEXED BY delegations_by_provider_session
 WHERE workspace = :ws AND provider_session_id = :provider_session_id AND agent = :agent
     AND (ended_at IS NULL OR provider_agent_id = :provider_agent_id)
 ORDER BY id"""
-INSERT = """
-INSERT INTO delegations (workspace, id, session_id, agent, project, resumed, reason, provider_session_id,
-    owner, at, ended_at, outcome)
-VALUES (:ws, :id, :session_id, :agent, :project, :resumed, :reason, :provider_session_id,
-    :owner, :now, :ended_at, :outcome)
-ON CONFLICT DO NOTHING"""
 END = """
 UPDATE delegations SET ended_at = :now, outcome = :outcome,
     transcript_path = COALESCE(:transcript_path, transcript_path),
@@ -79,36 +68,40 @@ WHERE workspace = :ws AND provider_session_id = :provider_session_id AND ended_a
 COUNT = """
 SELECT COUNT(*), COALESCE(SUM(CASE WHEN resumed THEN 1 ELSE 0 END), 0) FROM delegations WHERE workspace = :ws"""
 
-SESSION = "id, kind, phase, resume_ready, error_count, updated_at, created_at, metadata"
+#: as much of a session's row as ``may_continue`` looks at
+SESSION = SESSIONS.pick(
+    "id", "kind", "phase", "resume_ready", "error_count", "updated_at", "created_at", "metadata"
+)
 FREE = f"""
-SELECT {SESSION} FROM sessions INDEXED BY delegable_sessions
+SELECT {SESSION.sql} FROM sessions INDEXED BY delegable_sessions
 WHERE workspace = :ws AND agent = :agent AND project = :project AND finalized_at IS NULL
     AND kind = 'delegated' AND resume_ready = TRUE AND NOT EXISTS
     (SELECT 1 FROM delegations d WHERE d.workspace = sessions.workspace AND d.session_id = sessions.id
         AND d.ended_at IS NULL)
 ORDER BY created_at DESC, id DESC LIMIT :limit"""
 FREE_HERE = f"""
-SELECT {SESSION}, agent, purpose FROM sessions INDEXED BY delegable_sessions
+SELECT {SESSION.sql}, agent, purpose FROM sessions INDEXED BY delegable_sessions
 WHERE workspace = :ws AND project = :project AND finalized_at IS NULL
     AND kind = 'delegated' AND resume_ready = TRUE AND NOT EXISTS
     (SELECT 1 FROM delegations d WHERE d.workspace = sessions.workspace AND d.session_id = sessions.id
         AND d.ended_at IS NULL)
 ORDER BY created_at DESC, id DESC LIMIT :limit"""
 FREE_ANYWHERE = f"""
-SELECT {SESSION}, agent, project, purpose FROM sessions
+SELECT {SESSION.sql}, agent, project, purpose FROM sessions
 WHERE workspace = :ws AND finalized_at IS NULL AND project IS NOT NULL AND kind = 'delegated'
     AND resume_ready = TRUE AND NOT EXISTS
     (SELECT 1 FROM delegations d WHERE d.workspace = sessions.workspace AND d.session_id = sessions.id
         AND d.ended_at IS NULL)
 ORDER BY created_at DESC, id DESC LIMIT :limit"""
-ONE = f"SELECT {SESSION} FROM sessions WHERE workspace = :ws AND id = :id"
+ONE = f"SELECT {SESSION.sql} FROM sessions WHERE workspace = :ws AND id = :id"
 LOCK_ONE = f"{ONE} FOR UPDATE"
 TOUCH = "UPDATE sessions SET updated_at = :now WHERE workspace = :ws AND id = :id"
 LOCK_END = """
 SELECT conversation_id, phase, finalized_at, head_seq FROM sessions
 WHERE workspace = :ws AND id = :id FOR UPDATE"""
-APPROVAL = """
-SELECT id, what, status, note FROM approvals
+APPROVAL = APPROVALS.pick("id", "what", "status", "note")
+NEWEST_APPROVAL = f"""
+SELECT {APPROVAL.sql} FROM approvals
 WHERE workspace = :ws AND session_id = :session_id ORDER BY requested_at DESC, id DESC LIMIT 1"""
 
 #: the newest sessions of an agent that are looked at
@@ -123,11 +116,15 @@ class _Found:
     )  # fmt: skip
 
     def __init__(self, row: Row) -> None:
-        self.id, kind, phase, ready, self.error_count, self.updated_at, self.created_at, metadata = row
-        self.is_delegated = kind == "delegated"
-        self.phase = Phase(phase)
-        self.resume_ready = bool(ready)
-        self.metadata = json.loads(metadata)
+        found = SESSION.named(row)
+        self.id = found["id"]
+        self.error_count = found["error_count"]
+        self.updated_at = found["updated_at"]
+        self.created_at = found["created_at"]
+        self.is_delegated = found["kind"] == "delegated"
+        self.phase = Phase(found["phase"])
+        self.resume_ready = bool(found["resume_ready"])
+        self.metadata = json.loads(found["metadata"])
         if type(self.metadata) is not dict or type(self.updated_at) is not int:
             raise ValueError("no Holdfast wrote this row")
 
@@ -209,31 +206,34 @@ def ask(s: Scope, question: Question) -> Delegated:
 
 def end(s: Scope, given: DelegationEnd) -> EndedDelegation | None:
     """None for what is not known. A session in phase approval, or with an open one, is not closed, but waits on."""
-    row = _find(s, given)
-    session_id = given.session_id if row is None else row[1]
+    known = _find(s, given)
+    session_id = given.session_id if known is None else known.session_id
     session = None if session_id is None else s.one(LOCK_END, id=session_id)
     if session is None or session_id is None:
         return None
     conversation_id, phase, finalized_at, head = session
-    said = given.outcome if row is None or row[12] is None else DelegationOutcome(row[12])
+    ended = known is not None and known.ended_at is not None
+    said = given.outcome
+    if known is not None and known.outcome is not None:
+        said = DelegationOutcome(known.outcome)
     outcome = _outcome(s, session_id, said, phase, is_closed=finalized_at is not None)
-    if row is not None and row[11] is not None:
-        return EndedDelegation(id=row[0], session_id=session_id, outcome=outcome)
+    if known is not None and ended:
+        return EndedDelegation(id=known.id, session_id=session_id, outcome=outcome)
     finalizes = finalized_at is None and outcome in (DelegationOutcome.COMPLETED, DelegationOutcome.FAILED)
     if finalizes:
         summary = None if given.summary is None else redact_seldom(given.summary)
         turns_in = None if head is None else conversation_id
         close(s, session_id, phase, Phase(outcome.value), summary=summary, turns_in=turns_in)
-    if row is not None:
+    if known is not None:
         s.run(
-            END, id=row[0], outcome=outcome.value, now=s.now, transcript_path=given.transcript_path,
+            END, id=known.id, outcome=outcome.value, now=s.now, transcript_path=given.transcript_path,
             provider_agent_id=given.provider_agent_id,
         )  # fmt: skip
     return EndedDelegation(
-        id=None if row is None else row[0],
+        id=None if known is None else known.id,
         session_id=session_id,
         outcome=outcome,
-        ended_now=row is not None or finalizes,
+        ended_now=known is not None or finalizes,
         finalized_now=finalizes,
     )
 
@@ -278,11 +278,11 @@ def counts(s: Scope) -> DelegationCounts:
 
 
 def _again(s: Scope, known: Row) -> Delegated:
-    """What the first call with this id was told."""
-    found = _find_session(s, known[1])
-    return Delegated(
-        id=known[0], reason=DelegationReason(known[5]), session=_told(s, found) if found else None
-    )
+    """The answer that the first call with this id got."""
+    first = _read(known)
+    found = _find_session(s, first.session_id)
+    reason = DelegationReason(first.reason)
+    return Delegated(id=first.id, reason=reason, session=_told(s, found) if found else None)
 
 
 def _going_on(s: Scope, found: _Found | None) -> _Found | None:
@@ -324,9 +324,9 @@ def _record(
     """Ended already, if there is an outcome."""
     by = new if isinstance(new, NewDelegation) else None
     written = s.changed(
-        INSERT, id=new.id, session_id=session_id, agent=new.agent, project=new.project,
+        DELEGATIONS.insert_once, id=new.id, session_id=session_id, agent=new.agent, project=new.project,
         resumed=reason is DelegationReason.RESUMABLE, reason=reason.value, owner=by and by.owner,
-        provider_session_id=by and by.provider_session_id, now=s.now,
+        provider_session_id=by and by.provider_session_id, at=s.now,
         ended_at=None if outcome is None else s.now, outcome=None if outcome is None else outcome.value,
     )  # fmt: skip
     return written == 1
@@ -337,10 +337,10 @@ def _begin(s: Scope, new: NewDelegation, session_id: str) -> Delegated:
     conversation_id = conversation_of(SessionId(session_id))
     begin_conversation(s, conversation_id)
     s.run(
-        INSERT_SESSION, id=session_id, conversation_id=conversation_id, agent=new.agent,
+        SESSIONS.insert_once, id=session_id, conversation_id=conversation_id, agent=new.agent,
         kind="delegated", purpose=redact_seldom(new.purpose), name=None, provider=new.provider,
         phase=phase.value, resume_ready=is_resumable_phase(phase, s.policy.continue_, delegated=True),
-        metadata="{}", now=s.now, parent_session_id=None, project=new.project,
+        metadata="{}", created_at=s.now, updated_at=s.now, parent_session_id=None, project=new.project,
     )  # fmt: skip
     if not _take(s, new, session_id, DelegationReason.NONE):
         from holdfast.store.driver import Undone  # the same tool call, asked twice in the same moment
@@ -362,38 +362,41 @@ def _told(s: Scope, found: _Found) -> DelegatedSession:
 
 
 def _newest_approval(s: Scope, session_id: str) -> DelegatedApproval | None:
-    row = s.one(APPROVAL, session_id=session_id)
-    if row is None:
-        return None
-    return DelegatedApproval(id=row[0], what=row[1], status=row[2], note=row[3])
+    row = s.one(NEWEST_APPROVAL, session_id=session_id)
+    return None if row is None else DelegatedApproval(**APPROVAL.named(row))
 
 
-def _find(s: Scope, given: DelegationEnd) -> Row | None:
+def _find(s: Scope, given: DelegationEnd) -> Delegation | None:
     if given.id is not None:
         row = s.one(GET, id=given.id)
-        return row if row is not None and _fits(row, given) else None
+        known = None if row is None else _read(row)
+        return known if known is not None and _fits(known, given) else None
     if given.session_id is not None:
-        return s.one(OPEN_OF_SESSION, session_id=given.session_id)
+        row = s.one(OPEN_OF_SESSION, session_id=given.session_id)
+        return None if row is None else _read(row)
     return _find_only(s, given)
 
 
-def _fits(row: Row, given: DelegationEnd) -> bool:
-    """What is said besides the id is true of it."""
-    return given.session_id in (None, row[1]) and given.provider_session_id in (None, row[6])
+def _fits(known: Delegation, given: DelegationEnd) -> bool:
+    """What is said besides the id is true of the delegation."""
+    return given.session_id in (None, known.session_id) and given.provider_session_id in (
+        None,
+        known.provider_session_id,
+    )
 
 
-def _find_only(s: Scope, given: DelegationEnd) -> Row | None:
-    fits = s.all(
+def _find_only(s: Scope, given: DelegationEnd) -> Delegation | None:
+    rows = s.all(
         DELEGATED_BY, provider_session_id=given.provider_session_id, agent=given.agent,
         provider_agent_id=given.provider_agent_id,
     )  # fmt: skip
-    fits = [row for row in fits if row[11] is not None] or fits
+    found = [_read(row) for row in rows]
+    fits = [known for known in found if known.ended_at is not None] or found
     if len(fits) > 1:
-        raise AmbiguousId(str(given.agent), tuple(row[0] for row in fits), "delegation")
+        raise AmbiguousId(str(given.agent), tuple(known.id for known in fits), "delegation")
     return fits[0] if fits else None
 
 
 def _read(row: Row) -> Delegation:
-    names = [name.strip() for name in COLUMNS.split(",")]
-    fields = dict(zip(names, row, strict=True))
-    return Delegation(**{**fields, "resumed": bool(fields["resumed"])})
+    columns = ROWS.named(row)
+    return Delegation(**columns | {"resumed": bool(columns["resumed"])})

@@ -55,7 +55,8 @@ from holdfast.store.sql import (
     turns,
 )
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.session_rows import COLUMNS, read_session
+from holdfast.store.sql.sessions import ROWS as SESSION
+from holdfast.store.sql.sessions import read_session
 from holdfast.store.sql.shapes import columns_of
 
 ATTEMPT_AND_TURN = f"""
@@ -65,7 +66,7 @@ JOIN turns t ON t.workspace = a.workspace AND t.conversation_id = a.conversation
 JOIN conversations c ON c.workspace = a.workspace AND c.id = a.conversation_id
 WHERE a.workspace = :ws AND a.conversation_id = :id AND a.seq = :seq AND a.number = :number"""
 LOCK_WITH_LEASE = f"""
-SELECT {COLUMNS}, fence, lease_expires_at FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"""
+SELECT {SESSION.sql}, fence, lease_expires_at FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"""
 SETTLE_SESSION = f"""
 UPDATE sessions SET {heads.HEAD_COLUMNS}, error_count = :error_count, last_error = :last_error, last_error_at = :last_error_at,
     phase = :phase, resume_ready = :resume_ready, updated_at = :now,

@@ -9,8 +9,7 @@ from holdfast.domain.sessions import NewSession, Session
 from holdfast.errors import Conflict, NotFound
 from holdfast.store.sql import gates, history, pointers, sessions
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.session_rows import SHAPE, read_session
-from holdfast.store.sql.session_statements import INSERT_CONVERSATION
+from holdfast.store.sql.tables import CONVERSATIONS
 
 FIRST_OPEN = """
 SELECT MIN(seq) FROM turns INDEXED BY open_turns
@@ -22,28 +21,28 @@ def fork(s: Scope, parent_id: str, child_id: SessionId, at: int | None, name: st
     row = s.one(sessions.GET, id=parent_id)
     if row is None:
         raise NotFound("session", parent_id)
-    parent = read_session(row, s.where)
+    parent = sessions.read_session(row, s.where)
     conversation = history.get(s, parent.conversation_id, lock=True)
     known = s.one(sessions.GET, id=child_id)
     if known is not None:
-        child = read_session(known, s.where)
+        child = sessions.read_session(known, s.where)
         if child.parent_session_id != parent.id:
             raise Conflict(f"session {child_id} exists already", session_id=child_id)
         return child
     seq = _fork_seq(s, conversation, at)
     child_conversation = conversation_of(child_id)
     s.run(
-        INSERT_CONVERSATION, id=child_conversation, parent_id=conversation.id, fork_seq=seq,
+        CONVERSATIONS.insert_once, id=child_conversation, parent_id=conversation.id, fork_seq=seq,
         fork_revision=conversation.revision, revision=conversation.revision,
-        generation=conversation.generation, next_seq=seq + 1, now=s.now,
+        generation=conversation.generation, next_seq=seq + 1, created_at=s.now,
     )  # fmt: skip
     new = NewSession(
         id=child_id, agent=parent.agent, purpose=parent.purpose, kind=parent.kind,
         metadata=parent.metadata, name=name, provider=parent.provider,
-        conversation_id=child_conversation,
+        conversation_id=child_conversation, project=parent.project,
     )  # fmt: skip
     sessions.refuse_taken_name(s, child_id, name)
-    metadata = SHAPE.column(row, "metadata")
+    metadata = sessions.ROWS.column(row, "metadata")
     child = sessions.insert(s, new, child_conversation, metadata, Phase.INITIALIZING, parent.id)
     pointers.copy_as_fork_source(s, parent.id, child.id, seq)
     gates.copy(s, parent.id, child.id)

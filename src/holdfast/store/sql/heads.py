@@ -11,7 +11,7 @@ from holdfast.errors import InvalidInput
 from holdfast.store.driver import Row
 from holdfast.store.sql import attempts, leases
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.session_rows import COLUMNS
+from holdfast.store.sql.sessions import ROWS as SESSION
 from holdfast.store.sql.shapes import Shape
 
 HEAD = """
@@ -68,7 +68,7 @@ WHERE workspace = :ws AND id IN (SELECT id FROM stepped)"""
 # SQLite sorts what is no number above every number: such a head would come first, and is never picked
 READY = """ready_at IS NOT NULL AND ready_at <= 9223372036854775807
     AND head_priority <= 9223372036854775807"""
-PICKED = f"{COLUMNS}, head_seq, fence, head_priority, ready_at"
+PICKED = f"{SESSION.sql}, head_seq, fence, head_priority, ready_at"
 
 
 def _best(runtime_id: str) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from holdfast.domain.metadata import Metadata, encode_metadata, merge_metadata
 from holdfast.domain.phases import Phase
 from holdfast.domain.redaction import Json, redact_text
@@ -9,10 +11,10 @@ from holdfast.domain.sessions import Session, SessionError, SessionUpdate
 from holdfast.errors import NotFound, PhaseConflict, SessionClosed
 from holdfast.store.sql import approval_rows, codec, sessions
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.session_rows import COLUMNS, read_metadata, read_session
 from holdfast.store.sql.session_statements import close, record_phase
+from holdfast.store.sql.sessions import ROWS, read_metadata, read_session
 
-LOCK = f"SELECT {COLUMNS}, head_seq FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"
+LOCK = f"SELECT {ROWS.sql}, head_seq FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"
 UPDATE = """
 UPDATE sessions SET phase = :phase, resume_ready = :resume_ready, metadata = COALESCE(:metadata, metadata),
     error_count = :error_count, last_error = :last_error, last_error_at = :last_error_at,
@@ -83,11 +85,14 @@ def _changed(s: Scope, current: Session, change: SessionUpdate, metadata: Metada
     errors = 0 if change.clear_errors else current.error_count
     if change.error is not None:
         error, errors = SessionError(redact_text(change.error), s.now), errors + 1
-    # spelled out: dataclasses.replace would take longer than the statements around it
-    return Session(
-        current.id, current.conversation_id, current.agent, current.kind, current.purpose, current.name,
-        current.provider, phase, ready, metadata, errors, error,
-        current.created_at, s.now, s.now if phase.is_final else None,
-        current.summary if change.summary is None else redact_text(change.summary),
-        current.parent_session_id, current.usage, current.project,
-    )  # fmt: skip
+    return replace(
+        current,
+        phase=phase,
+        resume_ready=ready,
+        metadata=metadata,
+        error_count=errors,
+        last_error=error,
+        updated_at=s.now,
+        finalized_at=s.now if phase.is_final else None,
+        summary=current.summary if change.summary is None else redact_text(change.summary),
+    )

@@ -2,25 +2,14 @@
 
 from __future__ import annotations
 
+from holdfast.store.sql.tables import CONVERSATIONS, PHASE_CHANGES
+
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from holdfast.domain.phases import Phase
     from holdfast.store.sql.scope import Scope
 
-INSERT_CONVERSATION = """
-INSERT INTO conversations (workspace, id, parent_id, fork_seq, fork_revision, revision, generation,
-    next_seq, created_at)
-VALUES (:ws, :id, :parent_id, :fork_seq, :fork_revision, :revision, :generation, :next_seq, :now)
-ON CONFLICT DO NOTHING"""
-# a fork belongs to the project of its parent
-INSERT_SESSION = """
-INSERT INTO sessions (workspace, id, conversation_id, agent, kind, purpose, name, provider, phase,
-    resume_ready, metadata, created_at, updated_at, parent_session_id, project)
-VALUES (:ws, :id, :conversation_id, :agent, :kind, :purpose, :name, :provider, :phase,
-    :resume_ready, :metadata, :now, :now, :parent_session_id, COALESCE(:project,
-        (SELECT p.project FROM sessions p WHERE p.workspace = :ws AND p.id = :parent_session_id)))
-ON CONFLICT DO NOTHING"""
 # apart from other updates, because finalized_at is in indexes that an open session need not touch
 CLOSE = """
 UPDATE sessions SET phase = :phase, resume_ready = FALSE, updated_at = :now, finalized_at = :now,
@@ -34,16 +23,17 @@ FROM phase_changes WHERE workspace = :ws AND session_id = :id"""
 VOID_APPROVALS = """
 UPDATE approvals INDEXED BY approvals_of_sessions SET status = 'voided', void_reason = :reason, voided_at = :now
 WHERE workspace = :ws AND session_id = :id AND used_at IS NULL AND status <> 'voided' AND (status = 'open' OR seq IS NOT NULL)"""
-PHASES = """
-SELECT from_phase, to_phase, at FROM phase_changes
+PHASE_CHANGE = PHASE_CHANGES.pick("from_phase", "to_phase", "at")
+PHASES = f"""
+SELECT {PHASE_CHANGE.sql} FROM phase_changes
 WHERE workspace = :ws AND session_id = :id AND from_phase <> to_phase ORDER BY number"""
 
 
 def begin_conversation(s: Scope, conversation_id: str) -> None:
     """An empty one, for a session that joins none; nothing if it exists."""
     s.run(
-        INSERT_CONVERSATION, id=conversation_id, parent_id=None, fork_seq=None, fork_revision=None,
-        revision=0, generation=0, next_seq=1, now=s.now,
+        CONVERSATIONS.insert_once, id=conversation_id, parent_id=None, fork_seq=None, fork_revision=None,
+        revision=0, generation=0, next_seq=1, created_at=s.now,
     )  # fmt: skip
 
 

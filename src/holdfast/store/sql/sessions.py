@@ -1,4 +1,4 @@
-"""Owns the rows of sessions: making, finding and listing them."""
+"""Owns the rows of sessions and of their phases: making, finding, listing and reading them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,22 @@ import re
 from collections.abc import Iterator
 
 from holdfast.domain.ids import ConversationId, ProviderSessionId, SessionId, conversation_of
-from holdfast.domain.metadata import encode_metadata, has_metadata
+from holdfast.domain.metadata import Metadata, encode_metadata, has_metadata
 from holdfast.domain.phases import MayContinue, Phase, is_resumable_phase, may_continue
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.sessions import (
     NewSession,
+    PhaseChange,
     Session,
+    SessionChange,
+    SessionError,
     SessionFilter,
     SessionKind,
     SessionPage,
     SessionState,
     SessionStatus,
 )
+from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.errors import (
     AmbiguousId,
     Conflict,
@@ -28,13 +32,42 @@ from holdfast.errors import (
     UnreadableSession,
 )
 from holdfast.store.driver import Row
-from holdfast.store.sql import approval_windows
+from holdfast.store.sql import approval_windows, codec
+from holdfast.store.sql.rows import Rows, part, readable
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.session_rows import COLUMNS, SHAPE, read_metadata, read_session
-from holdfast.store.sql.session_statements import INSERT_SESSION, begin_conversation
-from holdfast.store.sql.shapes import readable
+from holdfast.store.sql.session_statements import PHASE_CHANGE, PHASES, begin_conversation, record_phase
+from holdfast.store.sql.tables import MISREAD, PHASE_CHANGES, SESSIONS, problem_of, read_instant, unreadable
 
-GET = f"SELECT {COLUMNS} FROM sessions WHERE workspace = :ws AND id = :id"
+
+def read_metadata(text: str) -> Metadata:
+    if text == "{}":
+        return {}
+    value = codec.load(text)
+    if type(value) is not dict:
+        raise ValueError("its metadata is not a JSON object")
+    return value
+
+
+def _read_error(message: str | None, at: int | None) -> SessionError | None:
+    return None if message is None else SessionError(message, read_instant(at))
+
+
+def _read_usage(taken: int, cached: int, given: int, cost: float) -> Usage:
+    return Usage(taken, cached, given, cost) if taken or given or cost else NO_USAGE
+
+
+ROWS = Rows(
+    SESSIONS,
+    Session,
+    "{id}",
+    kind=SessionKind,
+    phase=Phase,
+    metadata=part(read_metadata, "metadata"),
+    last_error=part(_read_error, "last_error", "last_error_at"),
+    usage=part(_read_usage, "input_tokens", "cached_input_tokens", "output_tokens", "cost_usd"),
+)
+
+GET = f"SELECT {ROWS.sql} FROM sessions WHERE workspace = :ws AND id = :id"
 LOCK = f"{GET} FOR UPDATE"
 IS_CLOSED = "SELECT finalized_at IS NOT NULL FROM sessions WHERE workspace = :ws AND id = :id"
 LOCK_PHASE = """
@@ -48,10 +81,20 @@ BY_NAME = "SELECT id FROM sessions WHERE workspace = :ws AND name = :name"
 BY_PREFIX = """
 SELECT id FROM sessions WHERE workspace = :ws AND id >= :low AND id < :high ORDER BY id DESC LIMIT 6"""
 CHILDREN = f"""
-SELECT {COLUMNS} FROM sessions INDEXED BY sessions_by_parent
+SELECT {ROWS.sql} FROM sessions INDEXED BY sessions_by_parent
 WHERE workspace = :ws AND parent_session_id = :id ORDER BY created_at, id"""
+BEFORE_APPROVAL = """
+SELECT from_phase FROM phase_changes
+WHERE workspace = :ws AND session_id = :id AND to_phase = 'approval' AND from_phase <> 'approval' ORDER BY number DESC LIMIT 1"""
+_CHANGE = PHASE_CHANGES.pick("number", "at", "made_by", "from_phase", "to_phase", "change")
+TRAIL = f"""
+SELECT {_CHANGE.sql} FROM phase_changes
+WHERE workspace = :ws AND session_id = :id AND number > :after ORDER BY number LIMIT :limit"""
+ENTER = """
+UPDATE sessions SET phase = :phase, resume_ready = :resume_ready, updated_at = :now
+WHERE workspace = :ws AND id = :id"""
 
-# the one place where a status is told; what comes first counts
+# The only place that decides a session's status. The first WHEN that is true counts.
 STATUS = """
 CASE
 WHEN finalized_at IS NOT NULL THEN CASE phase WHEN 'failed' THEN 'failed' ELSE 'done' END
@@ -89,6 +132,7 @@ COALESCE((SELECT p.provider_session_id FROM pointers p
     ORDER BY p.updated_at DESC LIMIT 1))"""
 STATE = f"SELECT {STATUS}, {PROVIDER_SESSION} FROM sessions WHERE workspace = :ws AND id = :id"
 
+_OPEN = {phase.value: phase for phase in Phase if not phase.is_final}
 #: as far as the engines can count
 _FAR = 2**63 - 1
 _WHOLE = re.compile(r"-?[0-9]{1,19}\Z")
@@ -121,18 +165,31 @@ def insert(
     phase: Phase,
     parent: SessionId | None,
 ) -> Session:
-    ready, purpose = is_ready(s, phase, new.kind), redact_text(new.purpose)
-    written = s.changed(
-        INSERT_SESSION, id=new.id, conversation_id=conversation_id, agent=new.agent, kind=new.kind.value,
-        purpose=purpose, name=new.name, provider=new.provider, phase=phase.value,
-        resume_ready=ready, metadata=metadata, now=s.now, parent_session_id=parent, project=new.project,
-    )  # fmt: skip
-    if not written:
+    session = Session(
+        id=new.id,
+        conversation_id=conversation_id,
+        agent=new.agent,
+        kind=new.kind,
+        purpose=redact_text(new.purpose),
+        name=new.name,
+        provider=new.provider,
+        phase=phase,
+        resume_ready=is_ready(s, phase, new.kind),
+        metadata=read_metadata(metadata),
+        error_count=0,
+        last_error=None,
+        created_at=s.now,
+        updated_at=s.now,
+        finalized_at=None,
+        summary=None,
+        parent_session_id=parent,
+        project=new.project,
+    )
+    # the metadata is encoded already: redacting it once is enough
+    row = ROWS.values(session) | {"metadata": metadata}
+    if not s.changed(SESSIONS.insert_once, **row):
         return _already_there(s, new, conversation_id)
-    return Session(
-        new.id, conversation_id, new.agent, new.kind, purpose, new.name, new.provider, phase,
-        ready, read_metadata(metadata), 0, None, s.now, s.now, None, None, parent, project=new.project,
-    )  # fmt: skip
+    return session
 
 
 def _already_there(s: Scope, new: NewSession, conversation_id: ConversationId) -> Session:
@@ -148,6 +205,14 @@ def _already_there(s: Scope, new: NewSession, conversation_id: ConversationId) -
     raise Conflict(
         f"{new.agent} already has an open session in this conversation: {other or '?'}", session_id=other
     )
+
+
+def read_session(row: Row, where: str) -> Session:
+    """Raises UnreadableSession."""
+    try:
+        return ROWS.build(row)
+    except MISREAD as exc:
+        raise UnreadableSession(where, str(ROWS.column(row, "id")), problem_of(exc)) from exc
 
 
 def get(s: Scope, session_id: str) -> Session:
@@ -183,6 +248,50 @@ def require_open(s: Scope, session_id: str) -> None:
     phase, finalized_at = row
     if finalized_at is not None:
         raise SessionClosed(session_id, phase)
+
+
+def enter(s: Scope, session: Session, phase: Phase) -> None:
+    """An open phase; the session must be locked, and counts as active now."""
+    ready = is_ready(s, phase, session.kind)
+    s.run(ENTER, id=session.id, phase=phase.value, resume_ready=ready, now=s.now)
+    if phase is not session.phase:
+        record_phase(s, session.id, session.phase.value, phase)
+
+
+def before_approval(s: Scope, session: Session) -> Phase:
+    (phase,) = s.one(BEFORE_APPROVAL, id=session.id) or (None,)
+    return _OPEN.get(phase, Phase.EXECUTING)
+
+
+def phase_history(s: Scope, session_id: str) -> tuple[PhaseChange, ...]:
+    try:
+        return tuple(map(_read_phase, s.all(PHASES, id=session_id)))
+    except MISREAD as exc:
+        raise UnreadableSession(s.where, session_id, f"phase_changes: {problem_of(exc)}") from exc
+
+
+def _read_phase(row: Row) -> PhaseChange:
+    PHASE_CHANGE.check(row)
+    from_phase, to_phase, at = row
+    return PhaseChange(from_phase, to_phase, read_instant(at))
+
+
+def trail(s: Scope, session_id: str, after: int, limit: int) -> tuple[SessionChange, ...]:
+    rows = s.all(TRAIL, id=session_id, after=after, limit=limit)
+    try:
+        return tuple(map(_read_change, rows))
+    except MISREAD as exc:
+        raise unreadable(s.where, PHASE_CHANGES.name, f"the trail of {session_id}", exc) from exc
+
+
+def _read_change(row: Row) -> SessionChange:
+    _CHANGE.check(row)
+    number, at, by, from_phase, to_phase, change = row
+    more = {} if change is None else codec.decode_object(change)
+    return SessionChange(
+        number, read_instant(at), by, from_phase, to_phase, tuple(more.get("metadata", ())),
+        more.get("error"), bool(more.get("cleared_errors")), bool(more.get("summary")),
+    )  # fmt: skip
 
 
 def rename(s: Scope, session_id: str, name: str | None) -> Session:
@@ -245,10 +354,10 @@ def list_page(s: Scope, wanted: SessionFilter, limit: int, cursor: str | None) -
             session = read_session(row[:-2], s.where)
             if _fits(s, session, wanted):
                 found.append(session)
-                size += len(SHAPE.column(row, "metadata")) + len(session.purpose) + len(session.summary or "")
+                size += len(ROWS.column(row, "metadata")) + len(session.purpose) + len(session.summary or "")
                 states[session.id] = _read_state(*row[-2:])
         except UnreadableSession as exc:
-            unreadable[str(SHAPE.column(row, "id"))] = exc.problem
+            unreadable[str(ROWS.column(row, "id"))] = exc.problem
     return SessionPage(tuple(found), states, unreadable, None)
 
 
@@ -262,7 +371,7 @@ def _rows(s: Scope, wanted: SessionFilter, limit: int, cursor: str | None) -> It
             conditions.append("(created_at < :at OR (created_at = :at AND id < :after))")
             conditions.append("created_at <= :at")
         sql = (
-            f"SELECT {COLUMNS}, {STATUS}, {PROVIDER_SESSION} FROM sessions WHERE {' AND '.join(conditions)} "
+            f"SELECT {ROWS.sql}, {STATUS}, {PROVIDER_SESSION} FROM sessions WHERE {' AND '.join(conditions)} "
             "ORDER BY created_at DESC, id DESC LIMIT :limit"
         )
         rows = s.all(sql, limit=step, now=s.now, **params)
@@ -309,9 +418,9 @@ def _conditions(wanted: SessionFilter) -> tuple[list[str], dict[str, object]]:
 
 def _cursor_at(row: Row) -> str:
     """Where the list goes on, also after a row that is no instant: what is no number sorts before all others."""
-    at = SHAPE.column(row, "created_at")
+    at = ROWS.column(row, "created_at")
     place = math.floor(max(-_FAR, min(at, _FAR))) if isinstance(at, int | float) else _FAR
-    return f"{place}~{SHAPE.column(row, 'id')}"
+    return f"{place}~{ROWS.column(row, 'id')}"
 
 
 def _parse_cursor(cursor: str) -> tuple[int, str]:

@@ -22,7 +22,6 @@ from holdfast.store.sql import (
     gates,
     heads,
     history,
-    phase_changes,
     runtimes,
     sessions,
 )
@@ -369,7 +368,7 @@ def cancel(s: Scope, session_id: str, seq: int) -> Turn:
 def leave_approval(s: Scope, session: Session) -> None:
     """Back to the phase before, unless something else is asked. The session must be locked."""
     if session.phase is Phase.APPROVAL and not approval_rows.has_open(s, session.id):
-        phase_changes.enter(s, session, phase_changes.before_approval(s, session))
+        sessions.enter(s, session, sessions.before_approval(s, session))
 
 
 def cancel_all(s: Scope, conversation_id: str, session_id: str) -> None:
