@@ -521,6 +521,7 @@ class Store(Protocol):
         Nothing is ``answered`` that was asked to stop.
 
         ``events`` are kept as by ``record_events``: what happened in the attempt, and nobody has recorded yet.
+        Conflict if the attempt has recorded an event of such a number meanwhile: its worker is late, not gone.
 
         Whoever calls has made sure that its process is gone; with ``owner_is_gone`` also that the
         lease's owner is, and then it need not have expired. Conflict if it is no orphan any more,

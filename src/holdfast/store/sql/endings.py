@@ -424,7 +424,7 @@ def recover(  # noqa: PLR0913 - what is known about the end, by keyword
     if fence != lease.fence or expires_at is None or (is_held and not owner_is_gone):
         raise Conflict(f"turn {lease.seq} of {lease.session_id} is no orphan any more", seq=lease.seq)
     if events:
-        event_rows.add(s, lease, events)
+        event_rows.add_behind(s, lease, events)
     turn = turns.get(s, lease.conversation_id, lease.seq)
     if answered and not turn.cancel_requested and turn.dropped is None:
         return _answered(s, lease, response, transcript)

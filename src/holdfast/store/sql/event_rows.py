@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.redaction import encode_redacted
 from holdfast.domain.turns import Event, EventKind, Lease
+from holdfast.errors import Conflict
 from holdfast.store.driver import Row
 from holdfast.store.sql import codec, leases
 from holdfast.store.sql.scope import Scope
@@ -28,6 +29,9 @@ BEFORE_NEWEST = """
 SELECT attempt, number FROM events
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq
 ORDER BY attempt DESC, number DESC LIMIT 1 OFFSET :newest"""
+LAST = """
+SELECT COALESCE(MAX(number), 0) FROM events
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq AND attempt = :attempt"""
 _SHAPE = Shape("events", "attempt, number, kind, at, data")
 
 
@@ -44,6 +48,14 @@ def add(s: Scope, lease: Lease, events: Sequence[Event]) -> None:
             for event in events
         ],
     )  # fmt: skip
+
+
+def add_behind(s: Scope, lease: Lease, events: Sequence[Event]) -> None:
+    """Conflict if one of their numbers is taken: whoever numbered them has not seen what was recorded since."""
+    (last,) = s.one(LAST, id=lease.conversation_id, seq=lease.seq, attempt=lease.attempt) or (0,)
+    if any(event.number <= last for event in events):
+        raise Conflict(f"turn {lease.seq} of {lease.session_id} has recorded more meanwhile", seq=lease.seq)
+    add(s, lease, events)
 
 
 def of_turn(
