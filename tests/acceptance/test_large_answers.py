@@ -12,7 +12,7 @@ import pytest
 from holdfast.domain.turns import NewTurn
 from holdfast.engine.holdfast import Holdfast
 from holdfast.store.open import open_store
-from holdfast.web.large_answers import MOST_OF_ONE
+from holdfast.web.admission import MOST_LARGE_OF_ONE
 from tests.acceptance.served import ask, server
 
 _MB = 1024 * 1024
@@ -71,7 +71,7 @@ def test_slow_readers_of_a_long_history_take_far_less_memory_than_they_are_sent(
     with server("--url", store) as (url, process):
         assert ask(url, "GET", "/readyz")[0].status == 200
         before = peak_of(process.pid)
-        readers = [Reader(url, conversation) for _ in range(MOST_OF_ONE)]
+        readers = [Reader(url, conversation) for _ in range(MOST_LARGE_OF_ONE)]
         assert all(reader.begin().startswith(b"HTTP/1.1 200") for reader in readers)
         ending = [threading.Thread(target=reader.end) for reader in readers]
         for thread in ending:

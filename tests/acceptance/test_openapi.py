@@ -10,9 +10,8 @@ from schemathesis import GenerationMode, checks
 
 from holdfast import Holdfast
 from holdfast.store.open import open_store
-from holdfast.web.app import create_app
-from holdfast.web.callers import Callers
-from holdfast.web.rates import Rates
+from holdfast.web.admission import Callers, Rates
+from holdfast.web.server import create_app
 from holdfast.web.serving import Workspaces
 from tests.acceptance.served import server
 from tests.contract.served import NoTokens

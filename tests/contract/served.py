@@ -14,10 +14,8 @@ from holdfast.engine.holdfast import Holdfast
 from holdfast.store.contract import Store
 from holdfast.store.http_store import open_http
 from holdfast.store.sql_store import SqlStore
-from holdfast.web.app import create_app
-from holdfast.web.callers import Callers, TokenBook
-from holdfast.web.rates import Rates
-from holdfast.web.server import listen
+from holdfast.web.admission import Callers, Rates, TokenBook
+from holdfast.web.server import create_app, listen
 from holdfast.web.serving import Workspaces
 from tests.clock import NOON
 

@@ -41,9 +41,8 @@ from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.verbs import verbs
 from holdfast.web.access import ANYONE, CHECKED
-from holdfast.web.app import create_app
-from holdfast.web.callers import Callers
-from holdfast.web.rates import Rates
+from holdfast.web.admission import Callers, Rates
+from holdfast.web.server import create_app
 from holdfast.web.serving import Workspaces
 from tests.builders import a_delegation, a_runtime, a_session, an_answer, an_approval
 from tests.clock import ManualClock

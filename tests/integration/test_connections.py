@@ -11,9 +11,8 @@ import pytest
 import uvicorn
 from starlette.types import Receive, Scope, Send
 
-from holdfast.web import connections
-from holdfast.web.connections import Connection
-from holdfast.web.server import listen
+from holdfast.web import server as web_server
+from holdfast.web.server import Connection, listen
 
 ASK = b"GET %s HTTP/1.1\r\nHost: localhost\r\n\r\n"
 PATIENCE = 30.0
@@ -46,7 +45,7 @@ def app() -> App:
 
 @pytest.fixture
 def address(app: App, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, int]]:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", HEAD_SECONDS)
+    monkeypatch.setattr(web_server, "HEAD_SECONDS", HEAD_SECONDS)
     config = uvicorn.Config(app, http=Connection, log_config=None, lifespan="off", log_level="error")
     server = uvicorn.Server(config)
     with listen("127.0.0.1", 0) as listening:
@@ -120,7 +119,7 @@ def test_an_answer_may_take_its_time(address: tuple[str, int], app: App) -> None
 def test_who_does_not_take_an_answer_is_let_go(
     address: tuple[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "UNREAD_SECONDS", HEAD_SECONDS / 10)
+    monkeypatch.setattr(web_server, "UNREAD_SECONDS", HEAD_SECONDS / 10)
     with connect(address) as asking, connect(address) as silent:
         asking.sendall(ASK % b"/large")
         assert is_closed(silent), "by now, the time to take it is over"
@@ -133,8 +132,8 @@ def test_who_does_not_take_an_answer_is_let_go(
 def test_who_says_nothing_for_the_longest_makes_room(
     address: tuple[str, int], app: App, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "HEAD_SECONDS", PATIENCE)
-    monkeypatch.setattr(connections, "MOST_CONNECTIONS", 5)
+    monkeypatch.setattr(web_server, "HEAD_SECONDS", PATIENCE)
+    monkeypatch.setattr(web_server, "MOST_CONNECTIONS", 5)
     with ExitStack() as opened:
         asking = opened.enter_context(connect(address))
         asking.sendall(ASK % b"/slow")

@@ -9,9 +9,8 @@ import pytest
 from holdfast import Holdfast
 from holdfast.domain.sessions import SessionFilter
 from holdfast.store.contract import Store
-from holdfast.web.app import create_app
-from holdfast.web.callers import Callers
-from holdfast.web.rates import Rates
+from holdfast.web.admission import Callers, Rates
+from holdfast.web.server import create_app
 from holdfast.web.serving import Workspaces
 from tests.contract.served import NoTokens
 

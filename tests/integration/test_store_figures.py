@@ -8,8 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast.domain.phases import Phase
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
-from holdfast.web import store_figures
-from holdfast.web.store_figures import StoreFigures
+from holdfast.web import metrics
+from holdfast.web.metrics import StoreFigures
 from tests.steps import begin, run
 
 
@@ -22,8 +22,8 @@ def store() -> Iterator[Store]:
 
 @pytest.fixture(autouse=True)
 def _counted_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_figures, "_COUNTED_SECONDS", 0.0)
-    monkeypatch.setattr(store_figures, "_PART", 0)
+    monkeypatch.setattr(metrics, "_COUNTED_SECONDS", 0.0)
+    monkeypatch.setattr(metrics, "_PART", 0)
 
 
 def sums(figures: StoreFigures) -> dict[str, float]:
@@ -78,7 +78,7 @@ def test_what_is_deleted_stays_counted(store: Store) -> None:
 
 
 def test_those_who_ask_often_get_the_same_again(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store_figures, "_COUNTED_SECONDS", 3600.0)
+    monkeypatch.setattr(metrics, "_COUNTED_SECONDS", 3600.0)
     figures = StoreFigures(store)
     first = figures.exposition()
     begin(store)

@@ -12,7 +12,7 @@ from holdfast.errors import StoreUnavailable, TooMany
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
 from holdfast.web import events
-from holdfast.web.callers import Callers
+from holdfast.web.admission import Callers
 from holdfast.web.events import Follower, Streams
 from tests.builders import an_event
 from tests.steps import begin, claim, enqueue

@@ -1,26 +1,27 @@
-"""Owns what callers may do: each verb's roles are in the contract; what the contract does not know is for admins alone.
-
-Routes are named after the verb that they carry out, so that no route has rules of its own.
-"""
+"""Owns what a caller may do: by the roles of each verb, and for agents and workers by its arguments."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from pathlib import PurePath
+from typing import Any, Final, cast
 
 from fastapi import Request
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from holdfast.domain.approvals import Answer
-from holdfast.domain.delegations import DelegationEnd
+from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, NewDelegation, Question
+from holdfast.domain.observed import Sighting
 from holdfast.domain.pointers import Pointer
 from holdfast.domain.sessions import SessionUpdate
 from holdfast.domain.tokens import Role
 from holdfast.domain.turns import NewTurn
-from holdfast.errors import Forbidden
+from holdfast.engine.holdfast import Holdfast
+from holdfast.errors import Forbidden, NotFound
 from holdfast.store.contract import FACTS, Store
+from holdfast.store.verbs import verbs
 
 #: routes that carry out no verb of the store, and the verb whose roles are theirs
 _LIKE: Final = {"hook": "delegate", "hooks": "delegate", "readyz": "statistics"}
@@ -148,3 +149,171 @@ def caller_of(request: Request) -> Caller:
     caller = request.state.caller
     assert isinstance(caller, Caller)
     return caller
+
+
+_NOT_TAKEN: Final = (DelegationOutcome.LOST, DelegationOutcome.ASKED)
+
+
+def confined(caller: Caller, holdfast: Holdfast) -> Holdfast:
+    """As it is to anyone but an agent or a worker."""
+    if caller.role is Role.WORKER:
+        return Holdfast(cast(Store, Working(holdfast.store)), holdfast.policy)
+    if caller.role is not Role.AGENT or caller.session_id is None:
+        return holdfast
+    return Holdfast(cast(Store, Confined(holdfast.store, caller.session_id)), holdfast.policy)
+
+
+class Working:
+    """A store that checks the arguments of the verbs in ``CHECKED`` before it calls them."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        call: Callable[..., Any] = getattr(self._store, name)
+        if name not in CHECKED:
+            return call
+
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            given = verbs()[name].signature.bind(None, *args, **kwargs).arguments
+            check_work(self._store, name, given)
+            return call(*args, **kwargs)
+
+        return checked
+
+
+class Confined:
+    """A store of which every verb is about one session, or what was delegated from it."""
+
+    def __init__(self, store: Store, session_id: str) -> None:
+        self._store = store
+        self._session_id = session_id
+
+    def __getattr__(self, name: str) -> Any:
+        verb = verbs().get(name)
+        if verb is None:
+            return getattr(self._store, name)
+        self._check_role(name)
+        call: Callable[..., Any] = getattr(self._store, name)
+
+        def checked(*args: Any, **kwargs: Any) -> Any:
+            given = verb.signature.bind(None, *args, **kwargs).arguments
+            self._check(name, given)
+            return self._check_answer(name, call(*args, **kwargs))
+
+        return checked
+
+    def in_parts(self, name: str, arguments: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+        """See ``SqlStore.in_parts``."""
+        self._check_role(name)
+        self._check(name, arguments)
+        found: Iterator[tuple[Any, ...]] = cast(Any, self._store).in_parts(name, arguments)
+        return found
+
+    def _check_role(self, name: str) -> None:
+        if not may(Role.AGENT, name):
+            raise Forbidden(f"a token of the role {Role.AGENT} does not do {name}", role=Role.AGENT.value)
+
+    def _check(self, name: str, given: Mapping[str, Any]) -> None:
+        if "session_id" in given or name == "approvals":
+            self._require(given.get("session_id"))
+        if name == "open_delegations" and given.get("agent") is None:
+            raise _elsewhere()
+        if "conversation_id" in given:
+            own = self._store.get_session(self._session_id).conversation_id
+            if given["conversation_id"] != own:
+                raise _elsewhere()
+        if "provider_session_id" in given:
+            self._require_own(given["provider_session_id"])
+        if "project" in given or name == "open_delegations":
+            self._require_project(given.get("project"))
+        for value in given.values():
+            self._check_record(value)
+
+    def _check_answer(self, name: str, answer: Any) -> Any:
+        match name:
+            case "find_session":
+                self._require(answer)
+            case "get_approval":
+                self._require(answer.session_id)
+            case "find_approval":
+                self._require(self._store.get_approval(answer).session_id)
+            case "free_sessions":
+                return tuple(free for free in answer if free.project in self._own_projects())
+            case "delegate" | "ask_delegation" if answer.session is not None:
+                self._require_delegable(answer.session.id)  # of an id that somebody else has used before
+        return answer
+
+    def _check_record(self, value: object) -> None:
+        match value:
+            case NewDelegation():
+                self._require_own(value.provider_session_id)
+                self._require_project(value.project)
+                self._require_delegable(value.told)
+            case Question():
+                self._require_project(value.project)
+                if value.session_id is not None:
+                    self._require(value.session_id)
+            case DelegationEnd(session_id=str() as session_id):
+                self._require(session_id)
+            case DelegationEnd():
+                self._require_own(value.provider_session_id)
+            case Sighting():
+                self._require_own(value.id)
+            case _:
+                pass
+
+    def _require(self, session_id: str | None) -> None:
+        if session_id == self._session_id:
+            return
+        known = self._store.delegations(session_id or "")
+        # the newest one that took the session: whoever only asked for it, or lost it, does not have it
+        newest = next((one for one in known if one.outcome not in _NOT_TAKEN), None)
+        if newest is None or newest.provider_session_id not in self._own_ids():
+            raise _elsewhere()
+
+    def _require_own(self, provider_session_id: str | None) -> None:
+        if provider_session_id not in self._own_ids():
+            raise _elsewhere()
+
+    def _require_delegable(self, session_id: str | None) -> None:
+        """One that a delegation of this project might have taken, or begins."""
+        if session_id is None:
+            return
+        try:
+            session = self._store.get_session(session_id)
+        except NotFound:
+            return
+        if not session.is_delegated or session.project not in self._own_projects():
+            self._require(session_id)
+
+    def _require_project(self, project: str | None) -> None:
+        if project not in self._own_projects():
+            raise _elsewhere()
+
+    def _own_projects(self) -> set[str]:
+        """Its session's project; and the directory that it runs in, or one around it: where its hooks find a repository."""
+        session, attempt = (
+            self._store.get_session(self._session_id),
+            self._store.newest_attempt(self._session_id),
+        )
+        known = set() if session.project is None else {session.project}
+        if attempt is not None and attempt.work_dir is not None:
+            runs_in = PurePath(attempt.work_dir)
+            known |= {str(runs_in), *map(str, runs_in.parents)}
+        return known
+
+    def _own_ids(self) -> set[str | None]:
+        """Of the provider: by these its hooks say who they are."""
+        newest = self._store.newest_attempt(self._session_id)
+        known = {pointer.provider_session_id for pointer in self._store.pointers(self._session_id)}
+        return {
+            *known,
+            *(() if newest is None or not newest.provider_session_id else (newest.provider_session_id,)),
+        }
+
+
+def _elsewhere() -> Forbidden:
+    return Forbidden(
+        "the token of an agent is for its own session, and what it has delegated", role=Role.AGENT.value
+    )

@@ -24,9 +24,9 @@ from holdfast.engine.following import BEGINNING, Place, events_behind, is_over
 from holdfast.errors import HoldfastError, InvalidInput, StoreUnavailable, TooMany
 from holdfast.store.contract import Store
 from holdfast.web.access import Guarded, caller_of
-from holdfast.web.callers import Callers
+from holdfast.web.admission import Callers
+from holdfast.web.resources import SessionPath
 from holdfast.web.serving import Served
-from holdfast.web.sessions import SessionPath
 
 router = APIRouter(tags=["events"], route_class=Guarded)
 

@@ -1,32 +1,189 @@
-"""Owns the running server: its socket, and how it begins and ends."""
+"""Owns the running server: its routes, its socket and connections, and how it begins and ends."""
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from types import FrameType
-from typing import NoReturn
+from typing import Any, Final, NoReturn
 
 import uvicorn
+from anyio import CapacityLimiter
+from fastapi import APIRouter, FastAPI, Request
+from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
+from holdfast import __version__
+from holdfast.domain.sessions import SessionFilter
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import ConfigError, InvalidInput
 from holdfast.store.http_store import is_loopback
 from holdfast.store.sql_store import SqlStore
-from holdfast.web.app import create_app
-from holdfast.web.callers import Callers
-from holdfast.web.connections import Connection
+from holdfast.web import events, hooks, metrics, queue_news, resources, store_calls
+from holdfast.web.access import Guarded
+from holdfast.web.access_log import AccessLog
+from holdfast.web.admission import Admission, Callers, Rates
 from holdfast.web.events import Streams
+from holdfast.web.problems import ANSWERS, SCHEMA, answer_with_problems
 from holdfast.web.queue_news import Queues
-from holdfast.web.rates import Rates
-from holdfast.web.serving import Workspaces
+from holdfast.web.schemas import Schemas
+from holdfast.web.serving import Served, Workspaces
 
+#: for a whole head, from the beginning of the connection or the end of the answer before
+HEAD_SECONDS: Final = 10.0
+#: for a caller that does not read its answer
+UNREAD_SECONDS: Final = 30.0
+#: with the files of a store, they fit into the 1024 descriptors that a process usually has
+MOST_CONNECTIONS: Final = 800
 #: requests that are still answered after a signal has come
-_LAST_ANSWERS_SECONDS = 10
-_BACKLOG = 128
+_LAST_ANSWERS_SECONDS: Final = 10
+_BACKLOG: Final = 128
+_VERSION: Final = "/v1"
+
+
+class Connection(H11Protocol):
+    """Closes connections that send no request in time or do not read their answer, and when there are too many.
+
+    uvicorn's settings do not stop such callers: ``timeout_keep_alive`` ends with the first byte that comes, and
+    ``limit_concurrency`` counts silent connections and refuses everyone else. A connection is silent while no
+    request of it is being answered.
+    """
+
+    silent_since = 0.0
+    _deadline: asyncio.TimerHandle | None = None
+    _unread: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override] # as uvicorn's own
+        super().connection_made(transport)
+        self._watch_silence()
+        if len(self.connections) > MOST_CONNECTIONS:
+            self._make_room()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch_silence()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._watch_silence()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._forget_deadline()
+        self._forget_unread()
+
+    def pause_writing(self) -> None:
+        """``close`` would wait until the rest is read; ``abort`` drops it."""
+        super().pause_writing()
+        self._unread = self.loop.call_later(UNREAD_SECONDS, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._forget_unread()
+
+    @property
+    def is_silent(self) -> bool:
+        # uvicorn declares that there is always one
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None or cycle.response_complete
+
+    def _watch_silence(self) -> None:
+        if not self.is_silent or self.transport.is_closing():
+            self._forget_deadline()
+        elif self._deadline is None:
+            self.silent_since = self.loop.time()
+            self._deadline = self.loop.call_later(HEAD_SECONDS, self.transport.close)
+
+    def _forget_deadline(self) -> None:
+        if self._deadline is not None:
+            self._deadline.cancel()
+            self._deadline = None
+
+    def _forget_unread(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
+
+    def _make_room(self) -> None:
+        """Closes the one that has been silent for the longest."""
+        silent = [
+            other
+            for other in self.connections
+            if isinstance(other, Connection) and other.is_silent and not other.transport.is_closing()
+        ]
+        if silent:
+            min(silent, key=lambda other: other.silent_since).transport.close()
+
+
+_health = APIRouter(tags=["health"])
+_readiness = APIRouter(tags=["health"], route_class=Guarded)
+
+
+@_health.head("/healthz", include_in_schema=False)
+@_health.get("/healthz", openapi_extra={"security": []})
+def healthz(request: Request) -> dict[str, str]:
+    """The server answers."""
+    request.state.verb = "healthz"
+    return {"status": "ok"}
+
+
+@_readiness.get("/readyz")
+def readyz(holdfast: Served) -> dict[str, str]:
+    """The store answers too."""
+    holdfast.store.list_sessions(SessionFilter(), 1)
+    return {"status": "ok"}
+
+
+def create_app(
+    workspaces: Workspaces, callers: Callers, rates: Rates, public_origins: frozenset[str] = frozenset()
+) -> FastAPI:
+    app = FastAPI(
+        title="Holdfast",
+        version=__version__,
+        summary="Durable sessions for coding agents",
+        responses=ANSWERS,
+        generate_unique_id_function=lambda route: f"{route.tags[0]}.{route.name}",
+    )
+    app.state.workspaces = workspaces
+    app.state.callers = callers
+    app.state.store_threads = CapacityLimiter(store_calls.MOST_CALLS)
+    app.state.streams = events.Streams()
+    app.state.queues = queue_news.Queues()
+    app.state.meters = meters = metrics.Meters()
+    app.add_middleware(Admission, callers=callers, rates=rates, public_origins=public_origins)
+    app.add_middleware(AccessLog, meters=meters)
+    answer_with_problems(app)
+    # first, as routes are looked through in their order; described below, by hand
+    app.add_route(f"{_VERSION}/store/{{verb}}", store_calls.call, methods=["POST"], include_in_schema=False)
+    app.include_router(_health)
+    app.include_router(_readiness)
+    app.include_router(metrics.router)
+    for router in (*resources.routers, events.router, queue_news.router, hooks.router):
+        app.include_router(router, prefix=_VERSION)
+    _describe(app)
+    return app
+
+
+def _describe(app: FastAPI) -> None:
+    """Adds the verbs of the Store contract to the framework's document."""
+    generate = app.openapi
+
+    @cache
+    def described() -> dict[str, Any]:
+        document, schemas = generate(), Schemas()
+        for path, item in store_calls.described(schemas).items():
+            document["paths"][_VERSION + path] = item
+        parts = document.setdefault("components", {})
+        parts["schemas"] = {**parts.get("schemas", {}), **schemas.components, "Problem": SCHEMA}
+        parts["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
+        document["security"] = [{"token": []}]
+        return document
+
+    app.openapi = described  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +194,7 @@ class Listening:
 
 
 def serve_until_stopped(holdfast: Holdfast, at: Listening, announce: Callable[[str], None]) -> None:
-    """``announce`` gets the address once somebody can connect to it."""
+    """``announce`` gets the address as soon as others can connect to it."""
     store = holdfast.store
     if not isinstance(store, SqlStore):
         raise ConfigError("url", "a server works on a database, and not on another server")
@@ -67,7 +224,7 @@ def serve_until_stopped(holdfast: Holdfast, at: Listening, announce: Callable[[s
 
 
 class _Server(uvicorn.Server):
-    """Tells those who wait, and those who listen, before it waits for its last answers."""
+    """Ends streams and watches of the queue first, then waits for the last answers."""
 
     def __init__(self, config: uvicorn.Config, streams: Streams, queues: Queues) -> None:
         super().__init__(config)
@@ -81,12 +238,12 @@ class _Server(uvicorn.Server):
 
 
 class _Stopped(BaseException):
-    """SIGTERM came: the way in which servers are ended, and no error."""
+    """SIGTERM has come: how servers are stopped, and not an error."""
 
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Also after its last answers, when the server repeats to us the signal that it got."""
+    """uvicorn raises the signal again after its last answers; that ends the server without an error, too."""
 
     def stop(*_: object) -> NoReturn:
         raise _Stopped

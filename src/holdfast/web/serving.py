@@ -12,8 +12,7 @@ from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import Forbidden, InvalidInput
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.verbs import WORKSPACE_HEADER
-from holdfast.web.access import caller_of
-from holdfast.web.confined import confined
+from holdfast.web.access import caller_of, confined
 
 _MOST_WORKSPACES = 1000
 

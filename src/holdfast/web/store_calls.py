@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any, Final, NoReturn, cast
 
 from anyio import CapacityLimiter
@@ -14,21 +14,27 @@ from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
-from holdfast.domain.approvals import Answer
-from holdfast.domain.ids import MAX_ID
+from holdfast.domain.approvals import Answer, check_note
+from holdfast.domain.ids import MAX_ID, check_id, check_provider, check_session_name
+from holdfast.domain.inputs import check_name, check_text
+from holdfast.domain.pointers import Pointer, Rights
+from holdfast.domain.sessions import NewSession
+from holdfast.domain.turns import NewTurn
+from holdfast.engine.conversations import accepted_arguments, check_turn
+from holdfast.engine.rights import check_rights
 from holdfast.errors import HoldfastError, InvalidInput, NotFound
+from holdfast.providers.registry import get_provider, provider_names
 from holdfast.store.contract import Store
 from holdfast.store.sql import parts
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.verbs import KEY_HEADER, WORKSPACE_HEADER, Verb, verbs
-from holdfast.web.access import caller_of, check_caller
-from holdfast.web.confined import Confined, Working, confined
-from holdfast.web.keys import once
-from holdfast.web.limits import check_arguments
+from holdfast.store.wire import MAX_WORD
+from holdfast.web.access import Confined, Working, caller_of, check_caller, confined
+from holdfast.web.access_log import about
+from holdfast.web.idempotency import once
 from holdfast.web.problems import ANSWERS
 from holdfast.web.schemas import Schemas
 from holdfast.web.serving import served, signed
-from holdfast.web.watching import about
 
 log = logging.getLogger("holdfast.web")
 
@@ -37,6 +43,10 @@ _JSON: Final = "application/json"
 _PIECE: Final = 256 * 1024
 #: so much of it is handed over at a time, and waits to be taken
 _SLICE: Final = 64 * 1024
+#: the most rows that one call may ask for
+MAX_PAGE: Final = 10_000
+#: arguments that are texts; other strings are words, such as ids
+_TEXTS: Final = frozenset({"prompt", "response", "summary", "why"})
 
 
 #: calls of the store that may wait for it at the same time; more would only wait for a connection to the database
@@ -168,3 +178,44 @@ def _read(verb: Verb, body: bytes) -> Any:
 
 def _no_number(name: str) -> NoReturn:
     raise ValueError(f"{name} is no number of JSON")
+
+
+def check_arguments(store: Store, verb: str, arguments: Mapping[str, object]) -> None:
+    """As the engine checks what a person gives: a caller of the contract need not have used the engine."""
+    for name, value in arguments.items():
+        place = f"{verb}.{name}"
+        match value:
+            case int() if name == "limit" and value > MAX_PAGE:
+                raise InvalidInput(place, f"must be at most {MAX_PAGE}")
+            case str() if name in _TEXTS:
+                check_text(place, value)
+            case str():
+                check_text(place, value, limit=MAX_WORD)
+            case NewSession():
+                _check_session(value)
+            case NewTurn():
+                _check_turn(store, str(arguments["session_id"]), value)
+            case Pointer(provider=provider, rights=Rights() as rights) if provider in provider_names():
+                check_rights(rights, get_provider(provider), allow_wider=True)
+            case Answer():
+                check_note(value.note)
+            case _:
+                pass
+
+
+def _check_session(new: NewSession) -> None:
+    check_id("id", new.id)
+    check_name("agent", new.agent)
+    check_text("purpose", new.purpose)
+    if new.name is not None:
+        check_session_name(new.name)
+    if new.provider is not None:
+        check_provider(new.provider)
+    if new.conversation_id is not None:
+        check_id("conversation", new.conversation_id)
+
+
+def _check_turn(store: Store, session_id: str, new: NewTurn) -> None:
+    check_turn(new.prompt, new, accepted=accepted_arguments(store, session_id, new.request))
+    if new.key is not None:
+        check_text("key", new.key, limit=MAX_WORD)

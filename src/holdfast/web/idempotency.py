@@ -14,8 +14,7 @@ from holdfast.store.contract import Store
 from holdfast.store.sql.calls import Call
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.verbs import KEY_HEADER, verbs
-from holdfast.web.access import caller_of, verb_of
-from holdfast.web.confined import confined
+from holdfast.web.access import caller_of, confined, verb_of
 from holdfast.web.serving import Served, served, signed
 
 

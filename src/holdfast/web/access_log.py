@@ -1,4 +1,4 @@
-"""Owns what is told about each request: one line in the log, and the figures."""
+"""Owns the access log: one line for each request, and its part in the figures."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from holdfast.web.problems import unexpected
 
 log = logging.getLogger("holdfast.web")
 
-#: of a request that got to no verb: it was not let in, or asked for nothing that there is
+#: of a request that reached no verb: it was refused, or asked for a path that does not exist
 NO_VERB: Final = "none"
-#: any other word is a caller's own text
+#: any other method is a caller's own text, and is not logged
 _METHODS: Final = frozenset(HTTPMethod)
-#: what workers that have nothing to do ask all day, and where that is all there is to tell
+#: idle workers ask these all day: an answer without a turn is logged at DEBUG
 _IDLING: Final = frozenset({"claim_turn", "watch_queue"})
 
 
-class Watch:
+class AccessLog:
     def __init__(self, app: ASGIApp, meters: Meters) -> None:
         self._app = app
         self._meters = meters
@@ -46,7 +46,7 @@ class Watch:
 
         try:
             await self._app(scope, receive, noticed)
-        except Exception as error:  # noqa: BLE001 - whoever is above would log its words
+        except Exception as error:  # noqa: BLE001 - uvicorn would log its message
             answer = unexpected(state.get("verb", NO_VERB), error)
             if not is_begun:
                 await answer(scope, receive, noticed)
@@ -58,22 +58,22 @@ class Watch:
             level = logging.DEBUG if is_idle else logging.INFO
             if log.isEnabledFor(level):
                 method = scope["method"] if scope["method"] in _METHODS else "other"
-                log.log(level, "%s %s", method, verb, extra={"about": _told(state, status, seconds)})
+                log.log(level, "%s %s", method, verb, extra={"about": _fields(state, status, seconds)})
 
 
-def _told(state: Mapping[str, object], status: int, seconds: float) -> dict[str, object]:
+def _fields(state: Mapping[str, object], status: int, seconds: float) -> dict[str, object]:
     caller = state.get("caller")
-    told: dict[str, object] = {"status": status, "seconds": round(seconds, 6)}
+    fields: dict[str, object] = {"status": status, "seconds": round(seconds, 6)}
     if isinstance(caller, Caller) and caller.id:
-        told["token"] = caller.id
+        fields["token"] = caller.id
     if "code" in state:
-        told["code"] = state["code"]
+        fields["code"] = state["code"]
     about = state.get("about")
-    return told | about if isinstance(about, dict) else told
+    return fields | about if isinstance(about, dict) else fields
 
 
 def about(arguments: Mapping[str, object], answer: object) -> dict[str, object]:
-    """The session, the turn and the attempt that a call was about, where it says so."""
+    """The session, turn and attempt that a call is about, as far as its arguments or its answer name them."""
     lease = arguments.get("lease")
     if isinstance(answer, Claim):
         lease = answer.lease

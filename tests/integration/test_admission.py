@@ -8,10 +8,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from holdfast.domain.ids import TokenId, Workspace
 from holdfast.domain.tokens import Role, Token
-from holdfast.web import door, large_answers
-from holdfast.web.callers import Callers
-from holdfast.web.door import Door
-from holdfast.web.rates import Rates
+from holdfast.web import admission
+from holdfast.web.admission import Admission, Callers, Rates
 from tests.clock import NOON
 from tests.contract.served import NoTokens
 
@@ -43,7 +41,7 @@ def status_of(pieces: list[Message], *, pause: float = 0.0) -> int:
         sent.append(message)
 
     scope = {"type": "http", "method": "POST", "path": "/", "headers": A_BODY}
-    asyncio.run(Door(reads_everything, Callers(NoTokens()), Rates(1000))(scope, receive, send))
+    asyncio.run(Admission(reads_everything, Callers(NoTokens()), Rates(1000))(scope, receive, send))
     return int(sent[0]["status"])
 
 
@@ -52,14 +50,14 @@ def a_piece(size: int, *, more: bool = True) -> Message:
 
 
 def test_a_body_that_does_not_come_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "BODY_SECONDS", 0.2)
+    monkeypatch.setattr(admission, "BODY_SECONDS", 0.2)
 
     assert status_of([a_piece(1), a_piece(1, more=False)]) == 200
     assert status_of([a_piece(1)] * 1000, pause=0.05) == 408, "a byte now and then does not help"
 
 
 def test_pieces_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "MAX_BODY", 100)
+    monkeypatch.setattr(admission, "MAX_BODY", 100)
 
     assert status_of([a_piece(50), a_piece(50, more=False)]) == 200
     assert status_of([a_piece(50), a_piece(51, more=False)]) == 413
@@ -68,7 +66,7 @@ def test_pieces_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_more_than_can_be_answered_are_told_so_and_a_supervisor_is_answered(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(door, "MOST_AT_ONCE", 1)
+    monkeypatch.setattr(admission, "MOST_REQUESTS", 1)
     answers: list[Any] = []
 
     async def meet() -> None:
@@ -90,7 +88,7 @@ def test_more_than_can_be_answered_are_told_so_and_a_supervisor_is_answered(
             headers = [(b"host", b"localhost")]
             await entrance({"type": "http", "method": "GET", "path": path, "headers": headers}, receive, send)
 
-        entrance = Door(stay, Callers(NoTokens()), Rates(1000))
+        entrance = Admission(stay, Callers(NoTokens()), Rates(1000))
         staying = asyncio.create_task(ask("/stay"))
         await stays.wait()
         await ask("/healthz")
@@ -129,7 +127,7 @@ class Entrance:
 
     def __init__(self, book: Book) -> None:
         self.seconds = 0.0  #: as far as it matters for how long a token is believed
-        self._door = Door(reads_everything, Callers(book, lambda: self.seconds), Rates(1, lambda: 0.0))
+        self._door = Admission(reads_everything, Callers(book, lambda: self.seconds), Rates(1, lambda: 0.0))
 
     def ask(self, token_id: str) -> int:
         sent: list[Any] = []
@@ -216,7 +214,7 @@ class Visits:
         self.most = 0
         self.answered: list[tuple[str, int]] = []
         self.go = asyncio.Event()
-        self.door = Door(self._app, Callers(Everyone()), Rates(1e9))
+        self.door = Admission(self._app, Callers(Everyone()), Rates(1e9))
 
     async def _app(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.under_way += 1
@@ -259,7 +257,7 @@ def test_a_caller_with_many_slow_bodies_keeps_nobody_else_out() -> None:
         slow = [asyncio.create_task(visits.visit(1, body=come)) for _ in range(705)]
         await settled()
         refused = [status for _, status in visits.answered]
-        assert len(refused) == 705 - door.MOST_BODIES
+        assert len(refused) == 705 - admission.MOST_BODIES
         assert set(refused) <= {429, 503}
         visits.go.set()
         await visits.visit(2, body=_set())
@@ -270,7 +268,7 @@ def test_a_caller_with_many_slow_bodies_keeps_nobody_else_out() -> None:
 
     answered = asyncio.run(crowd()).answered
     assert answered.count(("2", 200)) == 2
-    assert answered.count(("1", 200)) == door.MOST_BODIES
+    assert answered.count(("1", 200)) == admission.MOST_BODIES
 
 
 def _set() -> asyncio.Event:
@@ -282,7 +280,7 @@ def _set() -> asyncio.Event:
 def test_one_caller_has_no_more_than_its_share_of_requests_under_way() -> None:
     async def crowd() -> Visits:
         visits = Visits()
-        waiting = [asyncio.create_task(visits.visit(1)) for _ in range(door.MOST_OF_ONE + 10)]
+        waiting = [asyncio.create_task(visits.visit(1)) for _ in range(admission.MOST_REQUESTS_OF_ONE + 10)]
         await settled()
         assert visits.answered == [("1", 429)] * 10
         visits.go.set()
@@ -296,10 +294,10 @@ def test_one_caller_has_no_more_than_its_share_of_requests_under_way() -> None:
 def test_the_tokens_of_one_workspace_leave_room_for_another() -> None:
     async def crowd() -> Visits:
         visits = Visits()
-        crowds = [(token, door.MOST_OF_ONE) for token in (1, 2)]
+        crowds = [(token, admission.MOST_REQUESTS_OF_ONE) for token in (1, 2)]
         waiting = [asyncio.create_task(visits.visit(token)) for token, many in crowds for _ in range(many)]
         await settled()
-        assert visits.under_way == door.MOST_OF_WORKSPACE
+        assert visits.under_way == admission.MOST_REQUESTS_OF_WORKSPACE
         visits.go.set()
         await visits.visit(200)
         await asyncio.gather(*waiting)
@@ -313,10 +311,10 @@ def test_the_tokens_of_one_workspace_leave_large_answers_to_another() -> None:
         visits = Visits()
         many = [asyncio.create_task(visits.visit(token, "/v1/store/turns")) for token in range(1, 10)]
         await settled()
-        assert visits.under_way == large_answers.MOST_OF_WORKSPACE
+        assert visits.under_way == admission.MOST_LARGE_OF_WORKSPACE
         other = asyncio.create_task(visits.visit(200, "/v1/store/turns"))
         await settled()
-        assert visits.under_way == large_answers.MOST_OF_WORKSPACE + 1
+        assert visits.under_way == admission.MOST_LARGE_OF_WORKSPACE + 1
         visits.go.set()
         await asyncio.gather(*many, other)
         return visits
@@ -325,7 +323,7 @@ def test_the_tokens_of_one_workspace_leave_large_answers_to_another() -> None:
 
 
 def test_bodies_of_one_caller_are_kept_up_to_a_limit_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(door, "MOST_BYTES", 5)
+    monkeypatch.setattr(admission, "MOST_BYTES", 5)
 
     async def crowd() -> Visits:
         visits = Visits()
@@ -361,7 +359,7 @@ def test_large_answers_are_made_and_sent_a_few_at_a_time(path: str) -> None:
         readers = [asyncio.create_task(visits.visit(1, path)) for _ in range(12)]
         others = [asyncio.create_task(visits.visit(100 * n, path)) for n in range(2, 12)]
         await settled()
-        assert visits.under_way == large_answers.MOST
+        assert visits.under_way == admission.MOST_LARGE
         small = asyncio.create_task(visits.visit(1, "/v1/store/now"))
         visits.go.set()
         await asyncio.gather(*readers, *others, small)
@@ -372,8 +370,8 @@ def test_large_answers_are_made_and_sent_a_few_at_a_time(path: str) -> None:
 
 
 def test_whoever_waits_too_long_for_a_large_answer_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(large_answers, "WAIT_SECONDS", 0.05)
-    monkeypatch.setattr(large_answers, "MOST_WAITING", 3)
+    monkeypatch.setattr(admission, "LARGE_WAIT_SECONDS", 0.05)
+    monkeypatch.setattr(admission, "MOST_LARGE_WAITING", 3)
 
     async def crowd() -> Visits:
         visits = Visits()
@@ -384,5 +382,5 @@ def test_whoever_waits_too_long_for_a_large_answer_is_told_so(monkeypatch: pytes
         return visits
 
     answered = asyncio.run(crowd()).answered
-    assert answered.count(("1", 200)) == large_answers.MOST_OF_ONE
-    assert answered.count(("1", 429)) == 8 - large_answers.MOST_OF_ONE
+    assert answered.count(("1", 200)) == admission.MOST_LARGE_OF_ONE
+    assert answered.count(("1", 429)) == 8 - admission.MOST_LARGE_OF_ONE

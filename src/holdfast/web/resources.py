@@ -1,0 +1,366 @@
+"""Owns sessions, turns and approvals as resources: for people, scripts and pages, as the JSON of the command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from http import HTTPStatus
+from typing import Annotated, Any, Final, TypeVar
+
+from fastapi import APIRouter, Path, Query, Request
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from holdfast.clock import after
+from holdfast.domain.approvals import Answer, Approval, check_note
+from holdfast.domain.conversations import HistoryTurn
+from holdfast.domain.decisions import decision_document
+from holdfast.domain.ids import MAX_ID, RuntimeId
+from holdfast.domain.inputs import MAX_NAME, MAX_NUMBER
+from holdfast.domain.metadata import MAX_PAIRS, parse_pairs
+from holdfast.domain.pointers import NO_RIGHTS, Rights
+from holdfast.domain.sessions import Session, SessionFilter, SessionStatus
+from holdfast.domain.turns import NewTurn, Turn, TurnRequest
+from holdfast.engine.documents import (
+    Document,
+    approval_document,
+    attempt_document,
+    history_turn_document,
+    late_report_document,
+    session_document,
+    turn_document,
+    waiting_document,
+)
+from holdfast.engine.holdfast import Holdfast
+from holdfast.processes.owners import this_user
+from holdfast.store.pages import Pace, characters
+from holdfast.store.wire import MAX_WORD, check_json
+from holdfast.web.access import Guarded, caller_of
+from holdfast.web.idempotency import ServedOnce
+from holdfast.web.serving import Served
+
+_sessions = APIRouter(tags=["sessions"], prefix="/sessions", route_class=Guarded)
+_turns = APIRouter(tags=["turns"], prefix="/sessions/{session}/turns", route_class=Guarded)
+_approvals = APIRouter(tags=["approvals"], prefix="/approvals", route_class=Guarded)
+routers: Final = (_sessions, _turns, _approvals)
+
+AnyTurn = TypeVar("AnyTurn", HistoryTurn, Turn)
+
+#: records on one page
+MAX_SHOWN: Final = 500
+#: characters of the texts on one page; the page ends with the turn that exceeds it
+_SHOWN_CHARACTERS: Final = 4 * 1024 * 1024
+
+#: an id, the unique beginning of one, or a name
+SessionPath = Annotated[str, Path(min_length=1, max_length=MAX_NAME)]
+Limit = Annotated[int, Query(ge=1, le=MAX_SHOWN)]
+
+
+class Body(BaseModel):
+    """What is not known is refused: it may have been meant."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _can_be_kept(cls, given: Any) -> Any:
+        """Its own checks quote what they refuse, and let metadata of any kind pass."""
+        return check_json(given, "body")
+
+
+class NewSessionBody(Body):
+    agent: str
+    purpose: str = ""
+    metadata: dict[str, Any] | None = None
+    name: str | None = None
+    provider: str | None = None
+
+
+class ChangeBody(Body):
+    phase: str | None = None
+    expected_phase: str | None = None
+    metadata: dict[str, Any] | None = None
+    error: str | None = None
+    clear_errors: bool = False
+    summary: str | None = None
+
+
+class OutcomeBody(Body):
+    outcome: str
+    summary: str | None = None
+
+
+@_sessions.get("", name="list_sessions")
+def list_sessions(  # noqa: PLR0913 - each filter is a parameter
+    holdfast: Served,
+    active: bool = False,
+    agent: Annotated[str | None, Query(max_length=MAX_NAME)] = None,
+    status: SessionStatus | None = None,
+    resumable: bool = False,
+    metadata: Annotated[list[str] | None, Query(max_length=MAX_PAIRS)] = None,
+    limit: Limit = 50,
+    cursor: Annotated[str | None, Query(max_length=MAX_WORD)] = None,
+) -> Document:
+    """Newest first; ``next_cursor`` leads to the next page, and is null on the last one.
+
+    ``metadata`` is ``key=value``, and may be given several times.
+    """
+    wanted = SessionFilter(
+        active_only=active,
+        agent=agent,
+        status=status,
+        resumable=resumable,
+        metadata=parse_pairs(metadata or ()),
+    )
+    page = holdfast.page(wanted, limit, cursor)
+    return {
+        "sessions": [session_document(one, page.states[one.id]) for one in page.sessions],
+        "unreadable": sorted(page.unreadable),
+        "next_cursor": page.next_cursor,
+    }
+
+
+@_sessions.post("", name="create_session", status_code=HTTPStatus.CREATED)
+def create_session(holdfast: ServedOnce, new: NewSessionBody) -> Document:
+    made = holdfast.create(new.agent, new.purpose, new.metadata, name=new.name, provider=new.provider)
+    return _document(holdfast, made)
+
+
+@_sessions.get("/{session}", name="get_session")
+def get_session(holdfast: Served, session: SessionPath) -> Document:
+    found = holdfast.session(holdfast.find(session))
+    return session_document(
+        found, holdfast.store.session_state(found.id), holdfast.store.phase_history(found.id)
+    )
+
+
+@_sessions.patch("/{session}", name="update_session")
+def update_session(holdfast: ServedOnce, session: SessionPath, change: ChangeBody) -> Document:
+    """Change what is given; with ``expected_phase``, only if that is the phase now."""
+    changed = holdfast.update(
+        holdfast.find(session),
+        phase=change.phase,
+        metadata=change.metadata,
+        error=change.error,
+        clear_errors=change.clear_errors,
+        summary=change.summary,
+        expected_phase=change.expected_phase,
+    )
+    return _document(holdfast, changed)
+
+
+@_sessions.post("/{session}/finalize", name="finalize_session")
+def finalize_session(holdfast: ServedOnce, session: SessionPath, end: OutcomeBody) -> Document:
+    """Close for good: as completed, failed or abandoned."""
+    return _document(holdfast, holdfast.finalize(holdfast.find(session), end.outcome, end.summary))
+
+
+def _document(holdfast: Holdfast, session: Session) -> Document:
+    return session_document(session, holdfast.store.session_state(session.id))
+
+
+@_sessions.get("/{session}/history", name="history")
+def history(
+    holdfast: Served,
+    session: SessionPath,
+    limit: Limit = 50,
+    before: Annotated[int | None, Query(ge=2, le=MAX_NUMBER)] = None,
+) -> Document:
+    """The newest turns of the conversation as it stands, oldest first; fewer than ``limit`` if they are long.
+
+    ``next_before`` leads to those that came before them, and is null where it begins.
+    """
+    found = holdfast.find(session)
+
+    def earlier(count: int, than: HistoryTurn | None) -> Sequence[HistoryTurn]:
+        return holdfast.history(found, count, before=before if than is None else than.seq)[::-1]
+
+    turns = [*shown(earlier, limit)]
+    begins = not turns or turns[-1].seq == 1 or not earlier(1, turns[-1])
+    return {
+        "turns": [history_turn_document(turn) for turn in reversed(turns)],
+        "next_before": None if begins else turns[-1].seq,
+    }
+
+
+@_sessions.get("/{session}/decision", name="explain")
+def decision(holdfast: Served, session: SessionPath) -> Document:
+    """How the next turn would go on if it were claimed now, why, and what it waits for."""
+    found = holdfast.find(session)
+    return decision_document(holdfast.decide(found)) | waiting_document(holdfast.waiting(found))
+
+
+TurnPath = Annotated[int, Path(ge=1, le=MAX_NUMBER)]
+_MOST_PRIORITY = 1000
+_LONGEST_DELAY = 366 * 24 * 3600
+
+
+class NewTurnBody(Body):
+    prompt: str
+    provider: str | None = None
+    model: str | None = None
+    work_dir: str | None = None
+    fresh: bool = False
+    priority: Annotated[int, Query(ge=-_MOST_PRIORITY, le=_MOST_PRIORITY)] = 0
+    delay: Annotated[float, Field(ge=0, le=_LONGEST_DELAY)] = 0.0
+    runtime_id: str | None = None
+    key: str | None = None
+    permission_mode: str | None = None
+    allowed_tools: Sequence[str] = ()
+    extra_dirs: Sequence[str] = ()
+    approve_tools: Sequence[str] = ()
+    allow_wider_rights: bool = False
+
+    @property
+    def rights(self) -> Rights | None:
+        """None: nobody named any."""
+        named = Rights(
+            self.permission_mode,
+            frozenset(self.allowed_tools),
+            frozenset(self.extra_dirs),
+            approve_tools=frozenset(self.approve_tools),
+        )
+        return None if named == NO_RIGHTS else named
+
+
+class EditBody(Body):
+    prompt: str | None = None
+    response: str | None = None
+
+
+class RetryBody(Body):
+    prompt: str | None = None
+
+
+@_turns.get("", name="turns")
+def turns(
+    holdfast: Served,
+    session: SessionPath,
+    behind: Annotated[int, Query(alias="after", ge=0, le=MAX_NUMBER)] = 0,
+    limit: Limit = 50,
+) -> Document:
+    """In order, fewer than ``limit`` if they are long; ``next_after`` leads to the next page, and is null on the last."""
+    found_id = holdfast.find(session)
+
+    def later(count: int, than: Turn | None) -> Sequence[Turn]:
+        return holdfast.store.turns(found_id, after=behind if than is None else than.seq, limit=count)
+
+    found = [*shown(later, limit)]
+    return {
+        "turns": [turn_document(turn) for turn in found],
+        "next_after": found[-1].seq if found and later(1, found[-1]) else None,
+    }
+
+
+@_turns.post("", name="enqueue_turn", status_code=HTTPStatus.CREATED)
+def enqueue_turn(holdfast: ServedOnce, session: SessionPath, new: NewTurnBody) -> Document:
+    """Put a turn into the queue, for a worker to run."""
+    found = holdfast.session(holdfast.find(session))
+    asked = NewTurn(
+        new.prompt,
+        holdfast.provider_of(found, new.provider),
+        TurnRequest(
+            new.work_dir, new.model, new.rights, new.fresh, allow_wider_rights=new.allow_wider_rights
+        ),
+        priority=new.priority,
+        not_before=after(holdfast.store.now(), new.delay) if new.delay else None,
+        runtime_id=None if new.runtime_id is None else RuntimeId(new.runtime_id),
+        key=new.key,
+    )
+    return turn_document(holdfast.enqueue(found.id, new.prompt, asked))
+
+
+@_turns.get("/{turn}", name="get_turn")
+def get_turn(holdfast: Served, session: SessionPath, turn: TurnPath) -> Document:
+    conversation = holdfast.session(holdfast.find(session)).conversation_id
+    found = holdfast.store.get_turn(conversation, turn)
+    attempts = holdfast.store.attempts(conversation, turn)
+    late = [report for report in holdfast.store.late_reports(conversation) if report.seq == turn]
+    return {
+        **turn_document(found),
+        "attempts": [attempt_document(attempt) for attempt in attempts],
+        "late_reports": [late_report_document(report) for report in late],
+    }
+
+
+@_turns.patch("/{turn}", name="edit_turn")
+def edit_turn(holdfast: ServedOnce, session: SessionPath, turn: TurnPath, edit: EditBody) -> Document:
+    """Change what was asked or answered: whatever has seen it is not resumed any more."""
+    edited = holdfast.edit(holdfast.find(session), turn, prompt=edit.prompt, response=edit.response)
+    return history_turn_document(edited)
+
+
+@_turns.post("/{turn}/cancel", name="cancel_turn")
+def cancel_turn(holdfast: ServedOnce, session: SessionPath, turn: TurnPath) -> Document:
+    """At once while it waits; one that runs is asked to stop, and its session stays."""
+    return turn_document(holdfast.cancel(holdfast.find(session), turn))
+
+
+@_turns.post("/{turn}/retry", name="retry_turn", status_code=HTTPStatus.CREATED)
+def retry_turn(holdfast: ServedOnce, session: SessionPath, turn: TurnPath, again: RetryBody) -> Document:
+    """Take it and what came after it out of the history, and put it into the queue again."""
+    return turn_document(holdfast.retry(holdfast.find(session), turn, again.prompt))
+
+
+ApprovalPath = Annotated[str, Path(min_length=1, max_length=128)]
+
+
+class AnswerBody(Body):
+    """``arguments_hash`` and ``nonce`` as they were shown: the answer counts for exactly that."""
+
+    approved: bool
+    arguments_hash: str
+    nonce: str
+    note: str | None = None
+
+
+@_approvals.get("", name="approvals")
+def approvals(
+    holdfast: Served,
+    session: Annotated[str | None, Query(min_length=1, max_length=MAX_NAME)] = None,
+    every: bool = False,
+    after: Annotated[str | None, Query(min_length=1, max_length=MAX_ID)] = None,
+    limit: Limit = 50,
+) -> Document:
+    """Those without an answer, the oldest first; ``every``: the answered ones too.
+
+    ``next_after`` leads to the next page, and is null on the last one.
+    """
+    session_id = None if session is None else holdfast.find(session)
+    found = holdfast.approvals(session_id, open_only=not every, after=after, limit=limit)
+    return {
+        "approvals": [_shown(holdfast, approval) for approval in found],
+        "next_after": found[-1].id if len(found) == limit else None,
+    }
+
+
+@_approvals.get("/{approval}", name="get_approval")
+def get_approval(holdfast: Served, approval: ApprovalPath) -> Document:
+    return _shown(holdfast, holdfast.approval(approval))
+
+
+@_approvals.post("/{approval}/answer", name="answer_approval")
+def answer_approval(
+    request: Request, holdfast: Served, approval: ApprovalPath, answer: AnswerBody
+) -> Document:
+    """Once; the same answer again changes nothing. The note is told to the agent: why not, for example."""
+    check_note(answer.note)
+    # on a server without tokens it is by the user that this runs as
+    given = Answer(answer.approved, this_user(), answer.arguments_hash, answer.nonce, answer.note)
+    asked = holdfast.approval(approval)
+    return _shown(holdfast, holdfast.store.answer_approval(asked.id, caller_of(request).sign(given)))
+
+
+def _shown(holdfast: Holdfast, approval: Approval) -> Document:
+    return approval_document(approval, holdfast.store.now())
+
+
+def shown(read: Callable[[int, AnyTurn | None], Sequence[AnyTurn]], limit: int) -> Iterator[AnyTurn]:
+    """At most ``limit`` turns, fewer if they are long. ``read`` gets how many to read, and the last turn it returned."""
+    pace, left, size = Pace(), limit, 0
+    last: AnyTurn | None = None
+    while left and size < _SHOWN_CHARACTERS:
+        found = read(min(pace.size, left), last)
+        if not found:
+            return
+        yield from found
+        pace.adapt(found)
+        left, size, last = left - len(found), size + characters(found), found[-1]
