@@ -273,9 +273,9 @@ def check_turn(prompt: str, new: NewTurn, *, accepted: Collection[tuple[str, ...
 def _check_rights(rights: Rights, provider: str, allow_wider: bool) -> None:
     """As far as it is one of ours. Of another provider no argument is known to be harmless."""
     from holdfast.engine.rights import check_rights  # brings the providers
-    from holdfast.providers.registry import get_provider, provider_names
+    from holdfast.providers.registry import get_provider, is_provider
 
-    if provider in provider_names():
+    if is_provider(provider):
         check_rights(rights, get_provider(provider), allow_wider=allow_wider)
     elif rights.extra_args and not allow_wider:
         raise InvalidInput(

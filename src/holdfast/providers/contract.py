@@ -19,9 +19,10 @@ from holdfast.domain.records import record
 from holdfast.domain.redaction import Json
 from holdfast.domain.runtimes import Capabilities
 from holdfast.domain.usage import Usage
+from holdfast.errors import InvalidInput
 from holdfast.processes.command import Command
 from holdfast.providers.arguments import ArgumentRules
-from holdfast.providers.failure_rules import FailureRules
+from holdfast.providers.failure_rules import FailureRules, load_rules
 from holdfast.providers.happenings import Called, Happening, Returned
 
 
@@ -196,3 +197,44 @@ class Provider(Protocol):
     def stream(self, spec: LaunchSpec) -> Stream: ...
 
     def archive(self, home: Path) -> Archive: ...
+
+
+class BaseProvider:
+    """What most providers say alike. A provider inherits it, and overrides what is different about itself."""
+
+    name: str
+    arguments: ArgumentRules
+    probes: tuple[tuple[str, ...], ...] = (("--version",), ("--help",))
+    rules_file: Path | None = None  #: its own failure rules, as TOML; None: the common rules alone
+
+    @property
+    def binaries(self) -> tuple[str, ...]:
+        return (self.name,)
+
+    @property
+    def rules(self) -> FailureRules:
+        return load_rules(self.name, self.rules_file)
+
+    def check(self, rights: Rights, *, allow_wider: bool = False) -> None:
+        """Only the arguments are checked: a provider refuses the other rights that it cannot express."""
+        if rights.approve_tools:
+            raise InvalidInput("approve_tools", f"not supported by this provider ({self.name})")
+        self.arguments.check(rights.extra_args, allow_wider=allow_wider)
+
+    def foreign_hooks(self, home: Path, work_dir: Path, rights: Rights) -> tuple[ForeignHook, ...]:
+        return ()
+
+    def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:
+        return None
+
+
+class BaseArchive:
+    """The same for archives: the sessions hold the ids of the stream, and nothing is counted across runs."""
+
+    renames_calls = False
+
+    def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
+        return None
+
+    def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
+        return None

@@ -20,7 +20,7 @@ from holdfast.clock import Instant
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.records import record
 
-_FOLDER = Path(__file__).parent / "rules"
+RULES = Path(__file__).parent / "rules"  #: of the built-in providers, and the common ones
 _MICROSECONDS = 1_000_000
 _NOT_ACCEPTED = (400, 422)
 #: where a message begins: the text itself, or a field of the JSON in it, which may be JSON in JSON
@@ -94,18 +94,19 @@ class FailureRules:
 
 
 @cache
-def load_rules(provider: str) -> FailureRules:
-    """The provider's own rules, then the common ones."""
-    own, common = _read(provider), _read("common")
+def load_rules(provider: str, file: Path | None) -> FailureRules:
+    """The provider's own rules, then the common ones; without a file, the common ones alone."""
+    own: dict[str, Any] = {"version": 0, "rule": []} if file is None else _read(file)
+    common = _read(RULES / "common.toml")
     version = f"{provider} {own['version']}, common {common['version']}"
     rules = tuple(_rule(entry) for entry in (*own["rule"], *common["rule"]))
     return FailureRules(version, rules, re.compile(own["noise"]) if "noise" in own else None)
 
 
-def _read(name: str) -> dict[str, Any]:
+def _read(file: Path) -> dict[str, Any]:
     import tomllib  # only needed when something has failed
 
-    return tomllib.loads((_FOLDER / f"{name}.toml").read_text("utf-8"))
+    return tomllib.loads(file.read_text("utf-8"))
 
 
 def _rule(entry: Mapping[str, Any]) -> Rule:

@@ -56,7 +56,7 @@ def find_runtime(
 
 
 def _locate(provider: Provider, environ: Mapping[str, str], binary: str | None) -> str:
-    variable = f"HOLDFAST_{provider.name.upper()}_BINARY"
+    variable = f"HOLDFAST_{provider.name.upper().replace('-', '_')}_BINARY"
     chosen = binary or environ.get(variable)
     for name in (chosen,) if chosen else provider.binaries:
         found = find_program(name, environ)

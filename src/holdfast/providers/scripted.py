@@ -9,7 +9,7 @@ import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from holdfast.domain.decisions import Fork, Fresh, NotObservable, Resume
+from holdfast.domain.decisions import Fork, Fresh, Resume
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Rights, TranscriptMark
 from holdfast.domain.redaction import Json
@@ -17,15 +17,18 @@ from holdfast.domain.runtimes import Capabilities
 from holdfast.domain.usage import ContextUse, Usage, UsageReport
 from holdfast.errors import InvalidInput
 from holdfast.processes.command import Command
-from holdfast.processes.table import program_that_writes
 from holdfast.providers.arguments import FLAG, ArgumentRules
-from holdfast.providers.contract import ArchivedTurn, ForeignHook, LaunchSpec, Probe
-from holdfast.providers.failure_rules import FailureRules, load_rules
+from holdfast.providers.contract import ArchivedTurn, BaseProvider, LaunchSpec, Probe
+from holdfast.providers.failure_rules import RULES
 from holdfast.providers.happenings import Called, Deferred, Ended, Happening, Named, Returned, Said, Spent
 from holdfast.providers.loose_json import as_amount, as_count, as_object, as_text
 from holdfast.providers.scripted_agent.memory import agent_home, session_path
 from holdfast.providers.scripted_agent.turn import PERMISSION_MODES
-from holdfast.providers.session_files import is_prefix_intact, mark_file, parse_line, read_lines
+from holdfast.providers.session_files import (
+    AppendOnlyArchive,
+    parse_line,
+    read_lines,
+)
 
 _PROGRAM = "holdfast-scripted-agent"
 #: a work directory on Python's path would be imported from
@@ -33,9 +36,9 @@ _MISLEADING = ("PYTHONHOME", "PYTHONPATH")
 _VERSION = re.compile(rf"{_PROGRAM} (\d+(?:\.\d+)*)\s*\Z")
 
 
-class Scripted:
+class Scripted(BaseProvider):
     name = "scripted"
-    probes = (("--version",), ("--help",))
+    rules_file = RULES / "scripted.toml"
     arguments = ArgumentRules(
         {
             "--session-id": "use holdfast run --provider-session-id ID",
@@ -57,10 +60,6 @@ class Scripted:
         """It comes with Holdfast, into the same environment, which need not be on PATH."""
         folders = (Path(sys.executable).parent, Path(sysconfig.get_path("scripts")))
         return (*dict.fromkeys(str(folder / _PROGRAM) for folder in folders), _PROGRAM)
-
-    @property
-    def rules(self) -> FailureRules:
-        return load_rules(self.name)
 
     def read_probe(self, outputs: tuple[str, ...]) -> Probe:
         version, usage = (*outputs, "", "")[:2]
@@ -89,9 +88,6 @@ class Scripted:
             raise InvalidInput(
                 "permission_mode", f"{rights.permission_mode!r} is none of {', '.join(PERMISSION_MODES)}"
             )
-
-    def foreign_hooks(self, home: Path, work_dir: Path, rights: Rights) -> tuple[ForeignHook, ...]:
-        return ()
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId:
         return ProviderSessionId(str(uuid.uuid4()))
@@ -172,9 +168,7 @@ def _end(ok: bool, line: Mapping[str, Json]) -> Ended:
     return Ended(ok, error=as_text(line.get("error")), status=status, code=as_text(line.get("code")))
 
 
-class ScriptedArchive:
-    renames_calls = False
-
+class ScriptedArchive(AppendOnlyArchive):
     def __init__(self, home: Path) -> None:
         self._home = home
 
@@ -220,18 +214,5 @@ class ScriptedArchive:
                 case {"type": "result", "id": str(call_id), "output": str(output)} if turn == key:
                     yield Returned(call_id, output, line.get("is_error") is True)
 
-    def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
-        return mark_file(Path(path), _is_prompt)
-
-    def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
-        return None
-
-    def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
-        return program_that_writes(path)
-
-    def is_intact(self, recorded: TranscriptMark, session_id: ProviderSessionId) -> bool | NotObservable:
-        return is_prefix_intact(recorded)
-
-
-def _is_prompt(line: bytes) -> bool:
-    return b'"user"' in line and (parse_line(line) or {}).get("type") == "user"
+    def is_prompt(self, line: bytes) -> bool:
+        return b'"user"' in line and (parse_line(line) or {}).get("type") == "user"

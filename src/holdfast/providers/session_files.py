@@ -14,15 +14,35 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
 
+from holdfast.domain.decisions import NotObservable
+from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
-from holdfast.providers.contract import ArchivedTurn
+from holdfast.processes.table import program_that_writes
+from holdfast.providers.contract import ArchivedTurn, BaseArchive
 
 _BLOCK = 1024 * 1024
 #: a line longer than this is not looked at; nothing that marks a turn is that long
 MAX_LINE = 64 * 1024 * 1024
 #: a longer line is digested in pieces, never held as a whole, and does not count: an answer, most likely
 _LONGEST_PROMPT = 1024 * 1024
+
+
+class AppendOnlyArchive(BaseArchive):
+    """What is alike wherever each session is a file of JSON lines that only grows."""
+
+    def is_prompt(self, line: bytes) -> bool:
+        """Does this line of a session file begin a turn?"""
+        raise NotImplementedError
+
+    def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
+        return mark_file(Path(path), self.is_prompt)
+
+    def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
+        return program_that_writes(path)
+
+    def is_intact(self, recorded: TranscriptMark, session_id: ProviderSessionId) -> bool | NotObservable:
+        return is_prefix_intact(recorded)
 
 
 def mark_file(path: Path, is_prompt: Callable[[bytes], bool]) -> TranscriptMark | None:

@@ -23,7 +23,7 @@ from holdfast.domain.turns import NewTurn
 from holdfast.engine.conversations import accepted_arguments, check_turn
 from holdfast.engine.rights import check_rights
 from holdfast.errors import HoldfastError, InvalidInput, NotFound
-from holdfast.providers.registry import get_provider, provider_names
+from holdfast.providers.registry import get_provider, is_provider
 from holdfast.store.contract import Store
 from holdfast.store.sql import parts
 from holdfast.store.sql_store import SqlStore
@@ -195,7 +195,7 @@ def check_arguments(store: Store, verb: str, arguments: Mapping[str, object]) ->
                 _check_session(value)
             case NewTurn():
                 _check_turn(store, str(arguments["session_id"]), value)
-            case Pointer(provider=provider, rights=Rights() as rights) if provider in provider_names():
+            case Pointer(provider=provider, rights=Rights() as rights) if is_provider(provider):
                 check_rights(rights, get_provider(provider), allow_wider=True)
             case Answer():
                 check_note(value.note)

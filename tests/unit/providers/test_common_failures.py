@@ -1,17 +1,17 @@
 import pytest
 
 from holdfast.domain.failures import FailureClass
-from holdfast.providers.failure_rules import Evidence, load_rules
-from holdfast.providers.registry import provider_names
+from holdfast.providers.failure_rules import Evidence
+from holdfast.providers.registry import BUILT_IN, get_provider
 
 
-@pytest.fixture(params=provider_names())
+@pytest.fixture(params=list(BUILT_IN))
 def provider(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 def classify(provider: str, text: str) -> FailureClass:
-    return load_rules(provider).classify(Evidence(text, exit_code=1, resumed=True)).failure_class
+    return get_provider(provider).rules.classify(Evidence(text, exit_code=1, resumed=True)).failure_class
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_a_service_that_fails_is_known_by_what_it_says(
 def test_a_status_has_its_class_whatever_the_words_are(
     provider: str, status: int, expected: FailureClass
 ) -> None:
-    found = load_rules(provider).classify(
+    found = get_provider(provider).rules.classify(
         Evidence("nobody knows these words", status, exit_code=1, resumed=True)
     )
     assert found.failure_class is expected
@@ -114,7 +114,7 @@ GOOGLE = '[API Error: {{"error":{{"message":"{{\\n \\"error\\": {{\\n \\"code\\"
 def test_what_a_service_is_known_to_answer_400_to_is_no_fault_of_the_history(
     provider: str, text: str, expected: FailureClass
 ) -> None:
-    found = load_rules(provider).classify(Evidence(text, 400, exit_code=1, resumed=True))
+    found = get_provider(provider).rules.classify(Evidence(text, 400, exit_code=1, resumed=True))
     assert found.failure_class is expected
 
 
@@ -126,7 +126,7 @@ def test_what_a_service_is_known_to_answer_400_to_is_no_fault_of_the_history(
 def test_a_status_of_another_class_retires_no_session_whatever_the_words_are(
     provider: str, status: int, expected: FailureClass, quoted: str
 ) -> None:
-    found = load_rules(provider).classify(Evidence(quoted, status, exit_code=1, resumed=True))
+    found = get_provider(provider).rules.classify(Evidence(quoted, status, exit_code=1, resumed=True))
     assert found.failure_class is expected
 
 
@@ -182,5 +182,5 @@ LARGE_IMAGE = (
 def test_an_image_is_the_historys_fault_only_where_the_error_points_at_it(
     provider: str, text: str, status: int | None, expected: FailureClass
 ) -> None:
-    found = load_rules(provider).classify(Evidence(text, status, exit_code=1, resumed=True))
+    found = get_provider(provider).rules.classify(Evidence(text, status, exit_code=1, resumed=True))
     assert found.failure_class is expected

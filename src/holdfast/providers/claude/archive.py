@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from holdfast.domain.decisions import NotObservable
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
@@ -21,8 +20,7 @@ from holdfast.providers.contract import ArchivedTurn
 from holdfast.providers.happenings import Called, Returned
 from holdfast.providers.loose_json import as_amount, as_count, as_list, as_object, as_text, joined_text
 from holdfast.providers.session_files import (
-    is_prefix_intact,
-    mark_file,
+    AppendOnlyArchive,
     parse_line,
     placed_lines,
     read_lines,
@@ -39,9 +37,7 @@ _OF_A_COMMAND: Final = "<local-command-"
 _NOT_A_PROMPT: Final = (_OF_A_COMMAND, "<task-notification>", "[Request interrupted by user")
 
 
-class ClaudeArchive:
-    renames_calls = False
-
+class ClaudeArchive(AppendOnlyArchive):
     def __init__(self, home: Path) -> None:
         self._projects = home / "projects"
         self._processes = home / "sessions"
@@ -84,8 +80,11 @@ class ClaudeArchive:
             if line is not None and turn.key == key and _is_of_the_agent(line):
                 yield from calls_in(as_object(line.get("message")))
 
-    def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
-        return mark_file(Path(path), _is_prompt)
+    def is_prompt(self, line: bytes) -> bool:
+        """Only a line that may be one is parsed: a quote within a text has a backslash."""
+        if b'"user"' not in line or b'"tool_result"' in line:
+            return False
+        return _begin(parse_line(line) or {}) is not None
 
     def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
         """The next process goes on from the last line of this kind, on whatever branch that was written."""
@@ -106,13 +105,6 @@ class ClaudeArchive:
             if entry.get("sessionId") == session_id and (pid := _living(entry)) is not None:
                 return f"claude (process {pid})"
         return None
-
-    def is_intact(
-        self,
-        recorded: TranscriptMark,
-        session_id: ProviderSessionId,
-    ) -> bool | NotObservable:
-        return is_prefix_intact(recorded)
 
 
 @dataclass(slots=True)
@@ -266,13 +258,6 @@ def _living(entry: Mapping[str, Json]) -> int | None:
     # elsewhere its own words for the start are not ours; it lists itself right after it began
     listed_after = as_count(entry.get("startedAt")) / 1000 - started_at
     return pid if -1 <= listed_after <= _SECONDS_TO_BEGIN else None
-
-
-def _is_prompt(line: bytes) -> bool:
-    """Only a line that may be one is parsed: a quote within a text has a backslash."""
-    if b'"user"' not in line or b'"tool_result"' in line:
-        return False
-    return _begin(parse_line(line) or {}) is not None
 
 
 def _is_folder_of(folder: Path, work_dir: str) -> bool:

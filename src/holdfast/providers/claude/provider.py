@@ -27,8 +27,8 @@ from holdfast.providers.claude.archive import ClaudeArchive
 from holdfast.providers.claude.foreign_hooks import find_foreign_hooks
 from holdfast.providers.claude.hook_settings import HOOKS_OFF, NOT_WITH_A_GATE, hook_settings, knows_defer
 from holdfast.providers.claude.stream import ClaudeStream
-from holdfast.providers.contract import Archive, ForeignHook, LaunchSpec, Probe, Stream
-from holdfast.providers.failure_rules import FailureRules, load_rules
+from holdfast.providers.contract import Archive, BaseProvider, ForeignHook, LaunchSpec, Probe, Stream
+from holdfast.providers.failure_rules import RULES
 from holdfast.providers.runtimes import home_folder, offers, read_version
 
 _RESUME: Final = "use holdfast resume ID"
@@ -147,15 +147,10 @@ _OF_THE_CALLER: Final = (
 )
 
 
-class Claude:
+class Claude(BaseProvider):
     name = "claude"
-    binaries = ("claude",)
-    probes = (("--version",), ("--help",))
+    rules_file = RULES / "claude.toml"
     arguments = _RULES
-
-    @property
-    def rules(self) -> FailureRules:
-        return load_rules(self.name)
 
     def read_probe(self, outputs: tuple[str, ...]) -> Probe:
         version_text, help_text = outputs

@@ -8,17 +8,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from holdfast.domain.decisions import NotObservable
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
 from holdfast.domain.usage import Usage
-from holdfast.processes.table import program_that_writes
 from holdfast.providers.codex.stream import called, returned, total_usage
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.providers.happenings import Called, Returned
 from holdfast.providers.loose_json import as_count, as_object, as_text, joined_text
-from holdfast.providers.session_files import is_prefix_intact, mark_file, parse_line, read_lines
+from holdfast.providers.session_files import (
+    AppendOnlyArchive,
+    parse_line,
+    read_lines,
+)
 
 _ACTIVE: Final = "sessions/*/*/*"
 _ARCHIVED: Final = "archived_sessions"
@@ -40,7 +42,7 @@ _UNREPORTED: Final = ("update_plan", "write_stdin")
 _RUNS_ON: Final = "Process running with session ID"
 
 
-class CodexArchive:
+class CodexArchive(AppendOnlyArchive):
     renames_calls = True
 
     def __init__(self, home: Path) -> None:
@@ -82,8 +84,15 @@ class CodexArchive:
                 calls.add(line)
         yield from calls.in_order()
 
-    def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
-        return mark_file(Path(path), _is_prompt)
+    def is_prompt(self, line: bytes) -> bool:
+        """Only a line that may be one is parsed: a quote within a text has a backslash."""
+        if b'"UserMessage"' not in line:
+            return False
+        event = _event(parse_line(line) or {})
+        return (
+            event.get("type") == "item_completed"
+            and as_object(event.get("item")).get("type") == "UserMessage"
+        )
 
     def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
         """A fork goes on counting from where it left its parent."""
@@ -93,16 +102,6 @@ class CodexArchive:
             if event.get("type") == "token_count":
                 counted = as_object(as_object(event.get("info")).get("total_token_usage")) or counted
         return total_usage(counted)
-
-    def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
-        return program_that_writes(path)
-
-    def is_intact(
-        self,
-        recorded: TranscriptMark,
-        session_id: ProviderSessionId,
-    ) -> bool | NotObservable:
-        return is_prefix_intact(recorded)
 
     def _rollout(self, thread_id: str, *folders: str) -> Path | None:
         for ending in (".jsonl", f".jsonl{_COMPRESSED}"):
@@ -228,14 +227,6 @@ def _as_streamed(item: Mapping[str, Json]) -> Mapping[str, Json]:
                 {"path": path, "kind": as_object(change).get("type")} for path, change in changes.items()
             ]
     return streamed
-
-
-def _is_prompt(line: bytes) -> bool:
-    """Only a line that may be one is parsed: a quote within a text has a backslash."""
-    if b'"UserMessage"' not in line:
-        return False
-    event = _event(parse_line(line) or {})
-    return event.get("type") == "item_completed" and as_object(event.get("item")).get("type") == "UserMessage"
 
 
 def _event(line: Mapping[str, Json]) -> Mapping[str, Json]:

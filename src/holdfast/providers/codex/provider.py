@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.domain.decisions import Fork, Fresh, Resume
-from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
@@ -24,8 +23,8 @@ from holdfast.providers.arguments import (
 )
 from holdfast.providers.codex.archive import CodexArchive
 from holdfast.providers.codex.stream import CodexStream
-from holdfast.providers.contract import Archive, ForeignHook, LaunchSpec, Probe, Stream
-from holdfast.providers.failure_rules import FailureRules, load_rules
+from holdfast.providers.contract import Archive, BaseProvider, LaunchSpec, Probe, Stream
+from holdfast.providers.failure_rules import RULES
 from holdfast.providers.runtimes import home_folder, offers, read_version
 
 _SANDBOXES: Final = ("read-only", "workspace-write", "danger-full-access")
@@ -116,15 +115,11 @@ _KNOWN: Final[Mapping[str, Option]] = {
 _OF_THE_CALLER: Final = ("CODEX_CI", "CODEX_SESSION_ID", "CODEX_THREAD_ID", "CODEX_TOOL_CALL_ID")
 
 
-class Codex:
+class Codex(BaseProvider):
     name = "codex"
-    binaries = ("codex",)
+    rules_file = RULES / "codex.toml"
     probes = (("--version",), ("exec", "--help"))
     arguments = ArgumentRules(_OWNED, _KNOWN)
-
-    @property
-    def rules(self) -> FailureRules:
-        return load_rules(self.name)
 
     def read_probe(self, outputs: tuple[str, ...]) -> Probe:
         version_text, help_text = outputs
@@ -150,15 +145,7 @@ class Codex:
             )
         if rights.allowed_tools:
             raise InvalidInput("allowed tools", "Codex has no list of them; use a permission mode")
-        if rights.approve_tools:
-            raise InvalidInput("approve_tools", "not supported by this provider (codex)")
-        self.arguments.check(rights.extra_args, allow_wider=allow_wider)
-
-    def foreign_hooks(self, home: Path, work_dir: Path, rights: Rights) -> tuple[ForeignHook, ...]:
-        return ()
-
-    def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:
-        return None
+        super().check(rights, allow_wider=allow_wider)
 
     def command(self, spec: LaunchSpec) -> Command:
         # options of `exec` come before its own commands: `exec resume` knows neither --sandbox nor --add-dir.

@@ -16,9 +16,8 @@ from holdfast.domain.decisions import NotObservable
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
-from holdfast.domain.usage import Usage
 from holdfast.processes.table import command_lines, program_that_writes
-from holdfast.providers.contract import ArchivedTurn
+from holdfast.providers.contract import ArchivedTurn, BaseArchive
 from holdfast.providers.happenings import Called, Returned
 from holdfast.providers.loose_json import as_list, as_object, as_text, joined_text
 from holdfast.providers.runtimes import home_folder
@@ -37,9 +36,7 @@ def gemini_home(environ: Mapping[str, str]) -> Path:
     return home_folder(environ, "GEMINI_CLI_HOME", "") / ".gemini"
 
 
-class GeminiArchive:
-    renames_calls = False
-
+class GeminiArchive(BaseArchive):
     def __init__(self, home: Path) -> None:
         self._home = home
         self._projects = home / "tmp"
@@ -74,9 +71,6 @@ class GeminiArchive:
 
     def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
         return mark_turns(path, (turn.archived for turn in _turns(Path(path))))
-
-    def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
-        return None
 
     def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
         """One that was started on this very session; it opens its file for each line, and is seen then, too."""

@@ -14,8 +14,8 @@ from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
 from holdfast.processes.command import Command
 from holdfast.providers.arguments import FLAG, VALUES, WIDER_FLAG, WIDER_VALUES, ArgumentRules, Option
-from holdfast.providers.contract import Archive, ForeignHook, LaunchSpec, Probe, Stream
-from holdfast.providers.failure_rules import FailureRules, load_rules
+from holdfast.providers.contract import Archive, BaseProvider, LaunchSpec, Probe, Stream
+from holdfast.providers.failure_rules import RULES
 from holdfast.providers.gemini.archive import GeminiArchive, gemini_home
 from holdfast.providers.gemini.stream import GeminiStream
 from holdfast.providers.runtimes import offers, read_version
@@ -81,15 +81,10 @@ _KNOWN: Final[Mapping[str, Option]] = {
 }
 
 
-class Gemini:
+class Gemini(BaseProvider):
     name = "gemini"
-    binaries = ("gemini",)
-    probes = (("--version",), ("--help",))
+    rules_file = RULES / "gemini.toml"
     arguments = ArgumentRules(_OWNED, _KNOWN)
-
-    @property
-    def rules(self) -> FailureRules:
-        return load_rules(self.name)
 
     def read_probe(self, outputs: tuple[str, ...]) -> Probe:
         """It prints its version alone; its name is in the help."""
@@ -123,12 +118,7 @@ class Gemini:
                 raise InvalidInput(
                     field, "Gemini would take a comma for the end of one and the start of another"
                 )
-        if rights.approve_tools:
-            raise InvalidInput("approve_tools", "not supported by this provider (gemini)")
-        self.arguments.check(rights.extra_args, allow_wider=allow_wider)
-
-    def foreign_hooks(self, home: Path, work_dir: Path, rights: Rights) -> tuple[ForeignHook, ...]:
-        return ()
+        super().check(rights, allow_wider=allow_wider)
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:
         return None if isinstance(decision, Fork) else ProviderSessionId(str(uuid.uuid4()))

@@ -21,9 +21,8 @@ from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.records import record
 from holdfast.domain.redaction import Json
-from holdfast.domain.usage import Usage
 from holdfast.processes.table import command_lines
-from holdfast.providers.contract import ArchivedTurn
+from holdfast.providers.contract import ArchivedTurn, BaseArchive
 from holdfast.providers.happenings import Called, Returned
 from holdfast.providers.loose_json import as_object, as_text
 from holdfast.providers.opencode.stream import ANSWERED, PENDING, tool_use
@@ -52,9 +51,7 @@ def opencode_home(environ: Mapping[str, str]) -> Path:
     return home_folder(environ, "XDG_DATA_HOME", ".local/share") / "opencode"
 
 
-class OpencodeArchive:
-    renames_calls = False
-
+class OpencodeArchive(BaseArchive):
     def __init__(self, home: Path) -> None:
         self._database = home / "opencode.db"
 
@@ -89,9 +86,6 @@ class OpencodeArchive:
             return mark_turns(path, _archived(path, session_id))
         except _UNREADABLE:
             return None
-
-    def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
-        return None
 
     def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
         """One that was started on this very session: the database, in which all are, does not tell who has which open."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.domain.decisions import Fork, Fresh, Resume
-from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
@@ -22,8 +21,8 @@ from holdfast.providers.arguments import (
     Option,
     Takes,
 )
-from holdfast.providers.contract import Archive, ForeignHook, LaunchSpec, Probe, Stream
-from holdfast.providers.failure_rules import FailureRules, load_rules
+from holdfast.providers.contract import Archive, BaseProvider, LaunchSpec, Probe, Stream
+from holdfast.providers.failure_rules import RULES
 from holdfast.providers.opencode.archive import OpencodeArchive, opencode_home
 from holdfast.providers.opencode.stream import OpencodeStream
 from holdfast.providers.runtimes import offers, read_version
@@ -85,15 +84,11 @@ _KNOWN: Final[Mapping[str, Option]] = {
 _OTHER_DATABASE: Final = ("OPENCODE_DB",)
 
 
-class Opencode:
+class Opencode(BaseProvider):
     name = "opencode"
-    binaries = ("opencode",)
+    rules_file = RULES / "opencode.toml"
     probes = (("--version",), ("run", "--help"))
     arguments = ArgumentRules(_OWNED, _KNOWN)
-
-    @property
-    def rules(self) -> FailureRules:
-        return load_rules(self.name)
 
     def read_probe(self, outputs: tuple[str, ...]) -> Probe:
         """It prints its version alone; its name begins the help."""
@@ -122,15 +117,7 @@ class Opencode:
             raise InvalidInput("allowed tools", "opencode has no such option; use its own settings")
         if rights.extra_dirs:
             raise InvalidInput("extra directories", "opencode has no such option; use its own settings")
-        if rights.approve_tools:
-            raise InvalidInput("approve_tools", "not supported by this provider (opencode)")
-        self.arguments.check(rights.extra_args, allow_wider=allow_wider)
-
-    def foreign_hooks(self, home: Path, work_dir: Path, rights: Rights) -> tuple[ForeignHook, ...]:
-        return ()
-
-    def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:
-        return None
+        super().check(rights, allow_wider=allow_wider)
 
     def command(self, spec: LaunchSpec) -> Command:
         """Asked from another directory than the session's it would run the turn, print nothing and never end."""
