@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.cli.json_logs import JsonLines
+from holdfast.cli.fleet import JsonLines
 from holdfast.clock import Instant
 from holdfast.domain.ids import ConversationId, SessionId
 from holdfast.domain.policy import QueuePolicy

@@ -1,115 +1,32 @@
-"""Owns the commands of a fleet: enqueue and worker."""
+"""Owns the commands of a fleet: the processes worker and serve with their log, runtimes and recover."""
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import signal
-from contextlib import nullcontext
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from types import FrameType
-from typing import Any
 
 import click
 
 from holdfast.cli import output
-from holdfast.cli.arguments import named_rights, rights_options, text_argument
 from holdfast.cli.command import Invocation, command, pass_invocation
-from holdfast.cli.json_logs import logged_as_json
-from holdfast.clock import after
-from holdfast.domain.turns import NewTurn, Turn, TurnRequest
-from holdfast.engine.documents import turn_document
+from holdfast.cli.output import Cell, Column, Table, Tone, age, cell
+from holdfast.clock import SECOND, Instant, to_iso
+from holdfast.domain.redaction import redact_text
+from holdfast.domain.runtimes import Capabilities, KnownRuntime, Runtime
+from holdfast.engine.documents import known_runtime_document, runtime_document, turn_document
+from holdfast.engine.running.agents import Agent
+from holdfast.engine.running.log_subject import log_subject
 from holdfast.engine.spooling import empty_spool
 from holdfast.engine.worker import Worker, WorkerOptions
+from holdfast.errors import ConfigError, HoldfastError
 
 _MOST_SLOTS = 256
-_LONGEST_DELAY = 366 * 24 * 3600.0
-
-
-@command(
-    "enqueue",
-    "holdfast enqueue --agent terraform-architect 'plan the change'",
-    "holdfast enqueue deploy 'and now apply it' --priority 5",
-)
-@click.argument("session", metavar="[ID]")
-@text_argument("prompt", required=False)
-@click.option("--agent", metavar="NAME", help="Begin a session of this agent; without ID.")
-@click.option(
-    "--provider", metavar="NAME", help="Who runs it; by default the session's, else the configured one."
-)
-@click.option("--name", metavar="NAME", help="A name for the new session.")
-@click.option(
-    "--cwd",
-    metavar="DIR",
-    help="The directory to work in, as it is called on the worker's machine; by default where the session "
-    "did, else where the worker was started.",
-)
-@click.option("--model", metavar="MODEL", help="The model; by default the session's, else the provider's.")
-@click.option("--fresh", is_flag=True, help="Start a new provider session, with the whole context.")
-@rights_options
-@click.option("--priority", type=click.IntRange(-1000, 1000), default=0, help="Sessions with more go first.")
-@click.option(
-    "--delay",
-    type=click.FloatRange(0, _LONGEST_DELAY),
-    metavar="SECONDS",
-    help="Not before this long from now.",
-)
-@click.option("--runtime", metavar="ID", help="Only this runtime may run it; see holdfast runtimes --all.")
-@click.option("--key", metavar="KEY", help="Enqueueing again with the same key does nothing more; with ID.")
-@pass_invocation
-def enqueue(run: Invocation, /, session: str, prompt: str | None, **given: Any) -> None:
-    """Put a turn into the queue, for a worker to run.
-
-    With --agent a new session is begun, and only the PROMPT is given; otherwise ID says which one goes on.
-    """
-    turn = (
-        _go_on(run, session, prompt, given) if given["agent"] is None else _begin(run, session, prompt, given)
-    )
-    if run.json:
-        output.document(turn_document(turn))
-    else:
-        output.line(turn.session_id, turn.seq, turn.status)
-
-
-def _go_on(run: Invocation, session: str, prompt: str | None, given: dict[str, Any]) -> Turn:
-    if prompt is None:
-        raise click.UsageError("say which session, and what to do; or begin one with --agent")
-    if given["name"] is not None:
-        raise click.UsageError("--name is for a session that begins: with --agent")
-    found = run.holdfast.session(run.find(session))
-    new = _new_turn(run, run.holdfast.provider_of(found, given["provider"]), given)
-    return run.holdfast.enqueue(found.id, prompt, new)
-
-
-def _begin(run: Invocation, prompt: str, behind: str | None, given: dict[str, Any]) -> Turn:
-    """The one argument is the prompt; a dash is standard input there, too."""
-    if behind is not None:
-        raise click.UsageError("a session that begins has no ID yet")
-    if given["key"] is not None:
-        raise click.UsageError("--key is for a session that is there: with ID")
-    if prompt == "-":
-        prompt = run.read_input("prompt")
-    new = _new_turn(run, given["provider"] or run.holdfast.policy.run.provider, given)
-    return run.holdfast.begin_queued(prompt, new, agent=given["agent"], name=given["name"])
-
-
-def _new_turn(run: Invocation, provider: str, given: dict[str, Any]) -> NewTurn:
-    request = TurnRequest(
-        given["cwd"],
-        given["model"],
-        named_rights(given),
-        given["fresh"],
-        allow_wider_rights=given["allow_wider_rights"],
-    )
-    delay = given["delay"]
-    return NewTurn(
-        "",
-        provider,
-        request,
-        priority=given["priority"],
-        not_before=after(run.holdfast.store.now(), delay) if delay else None,
-        runtime_id=given["runtime"],
-        key=given["key"],
-    )
 
 
 @command("worker", "holdfast worker --once", "holdfast worker --provider scripted --slots 2 --once")
@@ -164,3 +81,212 @@ def _work(working: Worker) -> None:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup
             signal.signal(number, stop)
     working.run()
+
+
+@command("serve", "holdfast serve --port 8787")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="The address to listen on; one that others can reach only if there are tokens.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=8787,
+    show_default=True,
+    help="The port to listen on; 0: any free one, which is printed.",
+)
+@click.option(
+    "--rate",
+    type=click.FloatRange(1),
+    default=1000,
+    show_default=True,
+    metavar="N",
+    help="Requests a second that one token, or one address, may make.",
+)
+@click.option("--log-json", is_flag=True, help="Every line as JSON, and one for each request.")
+@pass_invocation
+def serve(run: Invocation, host: str, port: int, rate: float, log_json: bool) -> None:
+    """Answer over HTTP until stopped.
+
+    Before the first token is made, to programs on this machine; from then on, to whoever has one.
+    Claude Code's hooks can ask it instead of starting a process for each: holdfast hooks install --http
+    """
+    try:
+        from holdfast.web.server import Listening, serve_until_stopped
+    except ImportError as exc:
+        raise ConfigError(
+            "serve", "the server needs an extra: pip install 'holdfast-sessions[server]'"
+        ) from exc
+    as_json = run.json or log_json
+    with logged_as_json(run) if log_json else nullcontext():
+        serve_until_stopped(
+            run.holdfast, Listening(host, port, rate), lambda url: _announce(url, as_json=as_json)
+        )
+
+
+def _announce(url: str, *, as_json: bool) -> None:
+    if as_json:
+        output.record({"url": url})
+    else:
+        output.say(f"listening on {url}")
+        output.flush()
+
+
+_SHORT = 12  #: of a machine's id
+
+_HERE_COLUMNS = (
+    Column("PROVIDER", whole=True),
+    Column("VERSION", whole=True),
+    Column("BINARY"),
+    Column("CAN", wraps=True),
+)
+
+
+_KNOWN_COLUMNS = (
+    Column("RUNTIME", whole=True),
+    Column("PROVIDER", whole=True),
+    Column("VERSION", whole=True),
+    Column("SEEN", whole=True),
+    Column("MACHINE", whole=True),
+    Column("HOME"),
+)
+
+
+@command("runtimes", "holdfast runtimes", "holdfast runtimes --all")
+@click.option("--all", "everywhere", is_flag=True, help="Those that workers have used, on any machine.")
+@pass_invocation
+def runtimes(run: Invocation, everywhere: bool) -> None:
+    """Show which agents this machine has, and what they can do.
+
+    A binary is found by HOLDFAST_CLAUDE_BINARY and the like, else on PATH, and asked once as long as it
+    does not change. A session is resumed only on the runtime that it ran on.
+    """
+    if everywhere:
+        _show_known(run)
+        return
+    found = run.holdfast.agents.all()
+    if run.json:
+        output.document({"runtimes": [_document(name, agent) for name, agent in found.items()]})
+    else:
+        output.blocks([Table(_HERE_COLUMNS, tuple(_row(name, agent) for name, agent in found.items()))])
+
+
+def _show_known(run: Invocation) -> None:
+    store = run.holdfast.store
+    known, now = store.runtimes(), store.now()
+    if run.json:
+        output.document({"runtimes": [known_runtime_document(one) for one in known]})
+    else:
+        output.blocks([Table(_KNOWN_COLUMNS, tuple(_known_row(one, now) for one in known))])
+
+
+def _known_row(known: KnownRuntime, now: Instant) -> tuple[Cell, ...]:
+    runtime = known.runtime
+    seen = f"{age(known.last_seen_at, now)} ago"
+    words = (known.id, runtime.provider, _version(runtime), seen, runtime.machine[:_SHORT], runtime.home)
+    return tuple(map(cell, words))
+
+
+def _document(name: str, agent: Agent | HoldfastError) -> dict[str, object]:
+    if isinstance(agent, HoldfastError):
+        return {"provider": name, "available": False, "problem": agent.message}
+    return {"available": True, "binary": agent.binary, **runtime_document(agent.runtime)}
+
+
+def _row(name: str, agent: Agent | HoldfastError) -> tuple[Cell, ...]:
+    if isinstance(agent, HoldfastError):
+        return (cell(name, Tone.DIM), cell("-"), cell("-"), cell(agent.message, Tone.DIM))
+    runtime = agent.runtime
+    abilities = cell(_abilities(runtime.capabilities))
+    return (cell(name, Tone.STRONG), cell(_version(runtime)), cell(agent.binary), abilities)
+
+
+def _version(runtime: Runtime) -> str:
+    return f"{runtime.distribution} {runtime.version or '?'}"
+
+
+def _abilities(can: Capabilities) -> str:
+    words = {
+        "resume": can.can_resume,
+        "fork": can.can_fork,
+        "choose its id": can.chooses_id,
+        "prove its record": can.append_only_transcript,
+        "tell its context": can.reports_context,
+        "wait for approval": can.can_defer,
+    }
+    return ", ".join(word for word, able in words.items() if able) or "only start"
+
+
+@command("recover", "holdfast recover")
+@pass_invocation
+def recover(run: Invocation) -> None:
+    """Take over from workers that went away.
+
+    What they left running is ended, and their turns are freed. `resume` does this by itself for its own session.
+    What runs here of turns that another machine took over is ended, too. Sessions of subagents whose
+    orchestrator was killed on this machine are free again.
+    """
+    turns = run.holdfast.recover()
+    if run.json:
+        output.document({"recovered": [turn_document(turn) for turn in turns]})
+    else:
+        for turn in turns:
+            output.line(turn.session_id, turn.seq, turn.status.value)
+        if not turns and output.is_terminal():
+            output.say("nothing to recover: every turn that runs has a living owner")
+
+
+# --- the log as JSON ---
+
+log = logging.getLogger("holdfast")
+
+
+class JsonLines(logging.Formatter):
+    """What the thread works for, and what the line itself is about, are fields of it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "at": to_iso(Instant(int(record.created * SECOND))),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": redact_text(record.getMessage()),
+            **log_subject(),
+        }
+        about = getattr(record, "about", None)
+        if isinstance(about, dict):
+            line |= about
+        if record.exc_info is not None:
+            line["traceback"] = redact_text(self.formatException(record.exc_info))
+        return json.dumps(line, default=str)
+
+
+@contextmanager
+def logged_as_json(run: Invocation) -> Iterator[None]:
+    """Everything that is logged in the block; what it fails with is the last line."""
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(JsonLines())
+    log.setLevel(logging.INFO)
+    logging.captureWarnings(capture=True)
+    threading.excepthook = _log_lost_thread
+    try:
+        yield
+    except (click.ClickException, click.exceptions.Exit):
+        raise
+    except Exception as exc:
+        _log_failure(exc)
+        if run.json:
+            raise
+        raise click.exceptions.Exit(getattr(exc, "exit_code", 1)) from exc
+
+
+def _log_failure(error: Exception) -> None:
+    if isinstance(error, HoldfastError):
+        log.error("%s", error.message, extra={"about": {"code": error.code}})
+    else:
+        log.error("internal error: %r", error, exc_info=error, extra={"about": {"code": "internal_error"}})
+
+
+def _log_lost_thread(lost: threading.ExceptHookArgs) -> None:
+    log.error("a thread was lost: %r", lost.exc_value, exc_info=lost.exc_value)

@@ -1,7 +1,8 @@
-"""Owns the commands of a session's life: create, update, should-resume, get, finalize, cleanup."""
+"""Owns the commands of a session's life: create, get, update, rename, relocate, finalize, rm and cleanup."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 
 import click
@@ -15,13 +16,10 @@ from holdfast.cli.arguments import (
     text_option,
 )
 from holdfast.cli.command import Invocation, command, pass_invocation
-from holdfast.cli.exit_codes import NOT_FOUND, REFUSED
-from holdfast.cli.verdicts import continue_words
+from holdfast.cli.escape import one_line
 from holdfast.domain.metadata import Metadata
-from holdfast.domain.phases import MayContinue
 from holdfast.domain.sessions import Session
 from holdfast.engine.documents import session_document
-from holdfast.errors import NotFound, UnreadableSession
 
 
 @command(
@@ -94,42 +92,6 @@ def update(  # noqa: PLR0913 - one parameter for each option
         expected_phase=expected,
     )
     _show_changed(run, changed)
-
-
-@command("should-resume", "holdfast should-resume deploy")
-@session_argument
-@pass_invocation
-@click.pass_context
-def should_resume(ctx: click.Context, run: Invocation, session: str) -> None:
-    """Tell whether a session's work may go on, and the reason.
-
-    Exit code 0: it may. 4: it may not. 3: there is no such session.
-    """
-    try:
-        session_id = run.find(session)
-        answer = run.holdfast.may_continue(session_id)
-    except NotFound:
-        session_id, answer = None, MayContinue.NOT_FOUND
-    may = answer is MayContinue.YES
-    words = _words(run, answer, session_id)
-    if run.json:
-        output.document(
-            {"session_id": session_id, "should_resume": may, "reason": answer.value, "message": words}
-        )
-    elif output.is_terminal():
-        output.say(f"{'yes' if may else 'no'}: {answer.value} ({words})")
-    else:
-        output.say(answer.value)
-    if not may:
-        ctx.exit(NOT_FOUND if answer is MayContinue.NOT_FOUND else REFUSED)
-
-
-def _words(run: Invocation, answer: MayContinue, session_id: str | None) -> str:
-    try:
-        found = None if session_id is None else run.holdfast.session(session_id)
-    except (NotFound, UnreadableSession):
-        found = None
-    return continue_words(answer, found, run.holdfast.policy.continue_, run.holdfast.store.now())
 
 
 @command("get", "holdfast get deploy")
@@ -215,3 +177,65 @@ def _show_changed(run: Invocation, session: Session) -> None:
         output.document(session_document(session, state, history))
     else:
         output.line(session.id, session.phase.value)
+
+
+@command("rename", "holdfast rename deploy deploy-eu", "holdfast rename deploy --clear")
+@session_argument
+@click.argument("name", required=False)
+@click.option("--clear", is_flag=True, help="Take the name away.")
+@pass_invocation
+def rename(run: Invocation, session: str, name: str | None, clear: bool) -> None:
+    """Give a session a name that can be used in place of its id."""
+    if (name is None) is not clear:
+        raise click.UsageError("give a NAME or --clear")
+    renamed = run.holdfast.rename(run.find(session), name)
+    if run.json:
+        output.document(session_document(renamed, run.holdfast.store.session_state(renamed.id)))
+    else:
+        output.line(renamed.id, renamed.name or "")
+
+
+@command("rm", "holdfast rm deploy --yes")
+@session_argument
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@pass_invocation
+@click.pass_context
+def remove(ctx: click.Context, run: Invocation, session: str, yes: bool) -> None:
+    """Delete a session and its conversation, for good.
+
+    Refused while it runs, and while forks or other agents need its conversation.
+    """
+    session_id = run.find(session)
+    if not yes and not _agreed(run, session_id):
+        output.say("nothing was removed")
+        ctx.exit(1)
+    run.holdfast.remove(session_id)
+    if run.json:
+        output.document({"session_id": session_id, "removed": True})
+    else:
+        output.say(f"{session_id} was removed")
+
+
+def _agreed(run: Invocation, session_id: str) -> bool:
+    if sys.stdin is None or not sys.stdin.isatty() or run.json:
+        raise click.UsageError("there is nobody to ask: give --yes")
+    found = run.holdfast.session(session_id)
+    what = one_line(f"{session_id} ({found.agent}, {found.phase}, {found.purpose})", 200)
+    return click.confirm(f"Remove {what} for good?", err=True)
+
+
+@command("relocate", "holdfast relocate deploy .")
+@session_argument
+@click.argument("directory", metavar="DIR")
+@pass_invocation
+def relocate(run: Invocation, session: str, directory: str) -> None:
+    """Go on in DIR: the project of a session was moved there.
+
+    The agent's own session goes on, too.
+    """
+    session_id = run.find(session)
+    work_dir = run.holdfast.relocate(session_id, directory)
+    if run.json:
+        output.document({"session_id": session_id, "work_dir": work_dir})
+    else:
+        output.say(f"{session_id} goes on in {work_dir}")

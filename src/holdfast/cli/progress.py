@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from holdfast.cli import output
 from holdfast.cli.escape import one_line, visible
-from holdfast.cli.verdicts import this_turn
+from holdfast.cli.why import this_turn
 from holdfast.domain.decisions import Decision, Fork, Fresh, Refuse, Resume, Wait, decision_document
 from holdfast.engine.result import RunInterrupted, RunResult, result_document
 from holdfast.providers.happenings import (

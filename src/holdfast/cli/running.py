@@ -1,21 +1,26 @@
-"""Owns the commands that run an agent once: run, resume and fork."""
+"""Owns the commands that run an agent here: run, resume, fork, chat and open."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import math
+import os
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from holdfast.cli import output
 from holdfast.cli.arguments import TURN_OR_NONE, named_rights, rights_options, session_argument, text_argument
-from holdfast.cli.command import Command, Invocation, pass_invocation
+from holdfast.cli.command import Command, Invocation, command, pass_invocation
 from holdfast.cli.exit_codes import INTERRUPTED
-from holdfast.cli.jobs import read_job
-from holdfast.cli.progress import Show, Shown, shown, tell
+from holdfast.cli.progress import Show, Shown, shown, stoppable, tell
 from holdfast.engine.documents import conversation_document, session_document
 from holdfast.engine.keywords import RunKeywords
 from holdfast.engine.result import RunInterrupted, RunResult
+from holdfast.errors import HoldfastError, InvalidInput, SessionClosed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -192,3 +197,249 @@ def finish(result: RunResult) -> None:
     """The exit code of a command says how its turn ended."""
     if not result.ok:
         click.get_current_context().exit(result.exit_code)
+
+
+#: in any case
+_LEAVE = ("quit", "exit")
+
+
+@run_command(
+    "chat",
+    "printf 'plan the change\\nquit\\n' | holdfast chat --provider scripted",
+    "printf 'try it the other way\\nquit\\n' | holdfast chat --fork deploy",
+)
+@click.argument("session", metavar="[ID]", required=False)
+@click.option("--fork", "forks", is_flag=True, help="Branch off the session, and talk to the branch.")
+@click.option("--agent", metavar="NAME", help="Who works, in a new session: a role.")
+@click.option("--provider", metavar="NAME", help="claude, codex, opencode, gemini or scripted.")
+@run_options
+@pass_invocation
+def chat(run: Invocation, /, session: str | None, forks: bool, json_stream: bool, **given: Any) -> None:
+    """Talk to an agent, a line for each turn.
+
+    It goes on until `quit`, `exit` or the end of the input. With an ID the session goes on, without one a new
+    one begins with the first line. Leaving it pauses the session: nothing of it runs, and it can go on at any
+    time.
+    """
+    if forks and session is None:
+        raise click.UsageError("--fork needs the ID of a session")
+    talk = _Talk(run, None if session is None else str(run.find(session)), forks, json_stream, given)
+    if talk.session_id is not None and not forks:
+        _require_open(run, talk.session_id)
+    result = None
+    try:
+        for line in _lines():
+            result = talk.turn(line)
+            if result.approval is not None:
+                break  # nothing else of it runs before someone has answered
+    finally:
+        if talk.called is not None:
+            tell(f"paused; go on with: holdfast chat {talk.called}")
+    if result is not None:
+        finish(result)
+
+
+class _Talk:
+    """The session that is talked to; one that is made here is made with its first line."""
+
+    def __init__(
+        self, run: Invocation, session_id: str | None, forks: bool, json_stream: bool, given: dict[str, Any]
+    ) -> None:
+        self.session_id = session_id
+        self.called: str | None = None  #: as a person writes it, once it was talked to
+        self._run = run
+        self._forks = forks
+        self._style = show_style(run, json_stream)
+        self._given = given
+
+    def turn(self, line: str) -> RunResult:
+        try:
+            result = self._answered(line)
+        except RunInterrupted as exc:
+            result = exc.result
+            self._settle(result)
+            if not sys.stdin.isatty():
+                raise
+        except HoldfastError as exc:
+            made = exc.details.get("session_id")
+            if isinstance(made, str) and made != self.session_id and (self._forks or self.session_id is None):
+                self.called = made
+            raise
+        self._settle(result)
+        return result
+
+    def _settle(self, result: RunResult) -> None:
+        self.session_id, self.called, self._forks = result.session_id, result.called, False
+        self._given["fresh"] = False  # that was for the first turn
+
+    def _answered(self, line: str) -> RunResult:
+        holdfast, given = self._run.holdfast, self._given
+        with shown(Show.CHAT if self._style is Show.PEOPLE else self._style) as show:
+            asked, provider = keywords(given, show), given["provider"]
+            if self.session_id is None:
+                result = holdfast.run(line, agent=given["agent"], provider=provider, **asked)
+            elif self._forks:
+                result = holdfast.fork(self.session_id, line, provider=provider, **asked)
+            else:
+                result = holdfast.resume(self.session_id, line, provider=provider, **asked)
+            show.end(result)
+        return result
+
+
+def _require_open(run: Invocation, session_id: str) -> None:
+    session = run.holdfast.session(session_id)
+    if session.phase.is_final:
+        raise SessionClosed(session.id, session.phase.value)
+
+
+def _lines() -> Iterator[str]:
+    if sys.stdin is None:
+        raise InvalidInput("input", "standard input is closed")
+    while True:
+        try:
+            line = input("> " if sys.stdin.isatty() and output.is_terminal() else "")
+        except EOFError:
+            return
+        except UnicodeDecodeError as exc:
+            raise InvalidInput("input", f"contains invalid UTF-8 at position {exc.start}") from None
+        if line.strip().lower() in _LEAVE:
+            return
+        if line.strip():
+            yield line
+
+
+@command("open", "holdfast open deploy </dev/null")
+@session_argument
+@pass_invocation
+def open_session(run: Invocation, session: str) -> None:
+    """Open the agent's own program on a session, in its directory.
+
+    Nobody else writes to the session meanwhile. What was said there is in the history afterwards.
+    """
+    session_id = run.find(session)
+    before = _turns(run, session_id)
+    with stoppable():
+        exit_code = run.holdfast.open_native(session_id)
+    joined = _turns(run, session_id) - before
+    tell(
+        f"{joined} {'turn' if joined == 1 else 'turns'} joined the history; go on with: holdfast resume {session}"
+    )
+    click.get_current_context().exit(exit_code)
+
+
+def _turns(run: Invocation, session_id: str) -> int:
+    conversation = run.holdfast.session(session_id).conversation_id
+    return run.holdfast.store.get_conversation(conversation).next_seq
+
+
+# --- job files: the prompt and the options of a run as JSON ---
+
+_LARGEST_JOB = 64 * 1024 * 1024
+#: key of the file -> option; several spellings for what other tools call it
+_KEYS = {
+    "agent": "agent",
+    "provider": "provider",
+    "name": "name",
+    "model": "model",
+    "work_dir": "cwd",
+    "workspace_dir": "cwd",
+    "cwd": "cwd",
+    "timeout": "timeout",
+    "permission_mode": "permission_mode",
+    "allowed_tools": "allowed_tools",
+    "extra_dirs": "extra_dirs",
+    "approve_tools": "approve_tools",
+    "fresh": "fresh",
+    "provider_session_id": "provider_session_id",
+}
+#: what to do, by either name
+_PROMPTS = ("prompt", "objective")
+#: JSON of any form, told to the agent below what to do
+_TOLD = ("inputs", "constraints")
+_LISTS = ("allowed_tools", "extra_dirs", "approve_tools")
+_NUMBERS = ("timeout",)
+_FLAGS = ("fresh",)
+
+
+def read_job(path: str, prompt: str | None, given: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
+    """The prompt and the options; InvalidInput names the key that is wrong."""
+    document = _job_document(path)
+    merged = dict(given)
+    for key, value in document.items():
+        if key in _PROMPTS or key in _TOLD:
+            continue
+        option = _KEYS.get(key)
+        if option is None:
+            known = ", ".join((*_PROMPTS, *_TOLD, *_KEYS))
+            raise InvalidInput("job", f"{path}: unknown key {key[:40]!r}; known are {known}")
+        checked = _value(path, key, option, value)
+        if not merged.get(option):
+            merged[option] = _placed(path, option, checked)
+    return _prompt(path, document, prompt), merged
+
+
+def _prompt(path: str, document: dict[str, Any], given: str | None) -> str | None:
+    """What to do, and below it what the file says about it."""
+    asked = {key: _text(path, key, document[key]) for key in _PROMPTS if key in document}
+    if len(asked) > 1:
+        raise InvalidInput("job", f"{path}: prompt and objective mean the same: give one of them")
+    prompt = given if given is not None else next(iter(asked.values()), None)
+    if prompt is None:
+        return None
+    told = [_told(key, document[key]) for key in _TOLD if document.get(key) not in (None, "", {}, [])]
+    return "\n\n".join([prompt, *told])
+
+
+def _told(key: str, value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
+    return f"{key.capitalize()}:\n{text}"
+
+
+def _job_document(path: str) -> dict[str, Any]:
+    try:
+        with Path(path).open("rb") as file:
+            data = file.read(_LARGEST_JOB + 1)
+    except OSError as exc:
+        raise InvalidInput("job", f"{path}: {exc.strerror}") from exc
+    if len(data) > _LARGEST_JOB:
+        raise InvalidInput("job", f"{path} is larger than {_LARGEST_JOB} bytes")
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError) as exc:
+        raise InvalidInput("job", f"{path} is not JSON: {exc}") from None
+    if not isinstance(document, dict):
+        raise InvalidInput("job", f"{path} must hold a JSON object")
+    return document
+
+
+def _value(path: str, key: str, option: str, value: Any) -> Any:
+    if option in _LISTS:
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise InvalidInput("job", f"{path}: {key} must be a list of strings")
+        return tuple(value)
+    if option in _NUMBERS:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < math.inf:
+            raise InvalidInput("job", f"{path}: {key} must be a number above 0")
+        return value
+    if option in _FLAGS:
+        if not isinstance(value, bool):
+            raise InvalidInput("job", f"{path}: {key} must be true or false")
+        return value
+    return _text(path, key, value)
+
+
+def _text(path: str, key: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise InvalidInput("job", f"{path}: {key} must be a string")
+    return value
+
+
+def _placed(path: str, option: str, value: Any) -> Any:
+    if option == "cwd":
+        return _from_there(path, value)
+    return tuple(_from_there(path, one) for one in value) if option == "extra_dirs" else value
+
+
+def _from_there(path: str, directory: str) -> str:
+    """A directory in a file is meant from where the file is."""
+    return str(Path(path).resolve().parent / os.path.expanduser(directory))  # noqa: PTH111 - a ~user nobody knows stays

@@ -1,0 +1,245 @@
+"""Owns the commands about turns: enqueue, cancel, retry, edit, truncate and new."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from holdfast.cli import output
+from holdfast.cli.arguments import (
+    TURN,
+    TURN_OR_NONE,
+    named_rights,
+    rights_options,
+    session_argument,
+    text_argument,
+    text_option,
+)
+from holdfast.cli.command import Invocation, command, pass_invocation
+from holdfast.clock import after
+from holdfast.domain.conversations import Conversation
+from holdfast.domain.turns import NewTurn, Turn, TurnRequest
+from holdfast.engine.documents import (
+    conversation_document,
+    history_turn_document,
+    turn_document,
+)
+from holdfast.errors import Conflict
+
+_LONGEST_DELAY = 366 * 24 * 3600.0
+
+
+@command(
+    "enqueue",
+    "holdfast enqueue --agent terraform-architect 'plan the change'",
+    "holdfast enqueue deploy 'and now apply it' --priority 5",
+)
+@click.argument("session", metavar="[ID]")
+@text_argument("prompt", required=False)
+@click.option("--agent", metavar="NAME", help="Begin a session of this agent; without ID.")
+@click.option(
+    "--provider", metavar="NAME", help="Who runs it; by default the session's, else the configured one."
+)
+@click.option("--name", metavar="NAME", help="A name for the new session.")
+@click.option(
+    "--cwd",
+    metavar="DIR",
+    help="The directory to work in, as it is called on the worker's machine; by default where the session "
+    "did, else where the worker was started.",
+)
+@click.option("--model", metavar="MODEL", help="The model; by default the session's, else the provider's.")
+@click.option("--fresh", is_flag=True, help="Start a new provider session, with the whole context.")
+@rights_options
+@click.option("--priority", type=click.IntRange(-1000, 1000), default=0, help="Sessions with more go first.")
+@click.option(
+    "--delay",
+    type=click.FloatRange(0, _LONGEST_DELAY),
+    metavar="SECONDS",
+    help="Not before this long from now.",
+)
+@click.option("--runtime", metavar="ID", help="Only this runtime may run it; see holdfast runtimes --all.")
+@click.option("--key", metavar="KEY", help="Enqueueing again with the same key does nothing more; with ID.")
+@pass_invocation
+def enqueue(run: Invocation, /, session: str, prompt: str | None, **given: Any) -> None:
+    """Put a turn into the queue, for a worker to run.
+
+    With --agent a new session is begun, and only the PROMPT is given; otherwise ID says which one goes on.
+    """
+    turn = (
+        _go_on(run, session, prompt, given) if given["agent"] is None else _begin(run, session, prompt, given)
+    )
+    if run.json:
+        output.document(turn_document(turn))
+    else:
+        output.line(turn.session_id, turn.seq, turn.status)
+
+
+def _go_on(run: Invocation, session: str, prompt: str | None, given: dict[str, Any]) -> Turn:
+    if prompt is None:
+        raise click.UsageError("say which session, and what to do; or begin one with --agent")
+    if given["name"] is not None:
+        raise click.UsageError("--name is for a session that begins: with --agent")
+    found = run.holdfast.session(run.find(session))
+    new = _new_turn(run, run.holdfast.provider_of(found, given["provider"]), given)
+    return run.holdfast.enqueue(found.id, prompt, new)
+
+
+def _begin(run: Invocation, prompt: str, behind: str | None, given: dict[str, Any]) -> Turn:
+    """The one argument is the prompt; a dash is standard input there, too."""
+    if behind is not None:
+        raise click.UsageError("a session that begins has no ID yet")
+    if given["key"] is not None:
+        raise click.UsageError("--key is for a session that is there: with ID")
+    if prompt == "-":
+        prompt = run.read_input("prompt")
+    new = _new_turn(run, given["provider"] or run.holdfast.policy.run.provider, given)
+    return run.holdfast.begin_queued(prompt, new, agent=given["agent"], name=given["name"])
+
+
+def _new_turn(run: Invocation, provider: str, given: dict[str, Any]) -> NewTurn:
+    request = TurnRequest(
+        given["cwd"],
+        given["model"],
+        named_rights(given),
+        given["fresh"],
+        allow_wider_rights=given["allow_wider_rights"],
+    )
+    delay = given["delay"]
+    return NewTurn(
+        "",
+        provider,
+        request,
+        priority=given["priority"],
+        not_before=after(run.holdfast.store.now(), delay) if delay else None,
+        runtime_id=given["runtime"],
+        key=given["key"],
+    )
+
+
+@command("cancel", "holdfast retry deploy 2 && holdfast cancel deploy")
+@session_argument
+@click.option(
+    "--turn", type=TURN, metavar="TURN", help="This one; by default the session's newest open turn."
+)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Do not wait for its worker: take the turn away from it. For a worker that is gone for good.",
+)
+@pass_invocation
+def cancel(run: Invocation, session: str, turn: int | None, force: bool) -> None:
+    """Stop a turn that waits or runs.
+
+    One that waits is cancelled at once, one that runs when its worker next looks. The agent is ended with
+    everything it started; the session is kept and can go on. With --force nobody is asked: what a worker
+    still reports of the turn afterwards does not count, and an agent on another machine may run on.
+    """
+    session_id = run.find(session)
+    chosen = turn
+    if force and turn is None:
+        chosen = _open_turn(run, session_id)
+    taken = run.holdfast.take_over(session_id, by_force=force)
+    if taken is not None and taken.seq == chosen and not taken.status.is_open:
+        _tell_cancelled(run, taken)
+        return
+    chosen = chosen if chosen is not None else _open_turn(run, session_id)
+    _tell_cancelled(run, run.holdfast.cancel(session_id, chosen))
+
+
+def _tell_cancelled(run: Invocation, turn: Turn) -> None:
+    if run.json:
+        output.document(turn_document(turn))
+    elif turn.status.is_open:
+        output.say(f"turn {turn.seq} was asked to stop")
+    else:
+        output.say(f"turn {turn.seq} is {turn.status}")
+
+
+def _open_turn(run: Invocation, session_id: str) -> int:
+    stopped = run.holdfast.stopped_turn(session_id)
+    if stopped is None or not stopped.status.is_open:
+        raise Conflict(f"no turn of {session_id} is open")
+    return stopped.seq
+
+
+@command(
+    "edit",
+    "holdfast edit deploy 1 --prompt 'plan the change for staging'",
+    "echo 'the plan is in plan.json' | holdfast edit deploy 1 --response -",
+)
+@session_argument
+@click.argument("turn", type=TURN)
+@text_option("--prompt", help="What was asked.")
+@text_option("--response", help="What was answered.")
+@pass_invocation
+def edit(run: Invocation, session: str, turn: int, prompt: str | None, response: str | None) -> None:
+    """Change what a turn says; the turns after it stay.
+
+    An agent that has seen the old text starts fresh with the new history.
+    """
+    if prompt is None and response is None:
+        raise click.UsageError("give --prompt, --response or both")
+    session_id = run.find(session)
+    edited = run.holdfast.edit(session_id, turn, prompt=prompt, response=response)
+    if run.json:
+        output.document({"session_id": session_id, **history_turn_document(edited)})
+    else:
+        output.say(f"turn {edited.seq} was edited (revision {edited.revision})")
+
+
+@command("truncate", "holdfast truncate deploy 1")
+@session_argument
+@click.argument("turn", type=TURN_OR_NONE)
+@pass_invocation
+def truncate(run: Invocation, session: str, turn: int) -> None:
+    """Drop every turn after TURN from the history; 0 drops all.
+
+    Turns that wait are cancelled. Turn numbers are never used again.
+    """
+    session_id = run.find(session)
+    before = _conversation(run, session_id)
+    changed = run.holdfast.truncate(session_id, turn)
+    if run.json:
+        output.document({"session_id": session_id, "kept": turn, **conversation_document(changed)})
+    elif changed.revision == before.revision:
+        output.say(f"there is no turn after {turn}: nothing was dropped")
+    else:
+        output.say(f"the turns after {turn} were dropped (revision {changed.revision})")
+
+
+@command(
+    "retry", "holdfast retry deploy 2", "holdfast retry deploy 2 --prompt 'apply it, but only to staging'"
+)
+@session_argument
+@click.argument("turn", type=TURN)
+@text_option("--prompt", help="Ask this in place of what was asked.")
+@pass_invocation
+def retry(run: Invocation, session: str, turn: int, prompt: str | None) -> None:
+    """Put a turn into the queue again.
+
+    It and every turn after it leave the history; the new turn takes their place.
+    """
+    again = run.holdfast.retry(run.find(session), turn, prompt)
+    if run.json:
+        output.document(turn_document(again))
+    else:
+        how = f"a worker runs it, or: holdfast resume {session}"
+        output.say(f"turn {turn} is queued again as turn {again.seq}; {how}")
+
+
+@command("new", "holdfast new deploy")
+@session_argument
+@pass_invocation
+def new(run: Invocation, session: str) -> None:
+    """Begin again with an empty history, in the same session."""
+    session_id = run.find(session)
+    changed = run.holdfast.new(session_id)
+    if run.json:
+        output.document({"session_id": session_id, **conversation_document(changed)})
+    else:
+        output.say(f"{session_id} begins again with turn {changed.next_seq}")
+
+
+def _conversation(run: Invocation, session_id: str) -> Conversation:
+    return run.holdfast.store.get_conversation(run.holdfast.session(session_id).conversation_id)
