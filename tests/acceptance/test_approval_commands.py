@@ -45,7 +45,7 @@ def test_asking_puts_the_session_into_approval_and_it_is_listed() -> None:
 def test_nothing_is_asked() -> None:
     assert ok("approvals").out == ""
     assert ok("approvals", "--json").json["approvals"] == []
-    assert "nobody is asked anything" in on_terminal("approvals").out
+    assert "no open approvals" in on_terminal("approvals").out
 
 
 def test_an_answer_is_recorded_with_who_and_the_same_again_changes_nothing() -> None:
@@ -214,7 +214,7 @@ def test_a_turn_that_waits_is_not_run_until_it_is_answered(library: Holdfast) ->
 
     answered = on_terminal("approve", "deploy")
     assert answered.code == 0
-    assert "goes on with: holdfast resume" in " ".join(answered.out.split())
+    assert "continue its turn with: holdfast resume" in " ".join(answered.out.split())
     claimed = steps.claim(library.store, library.session(asked.session_id))
     library.store.launch(claimed.lease, Launch(claimed.decision))
     library.store.finish_turn(claimed.lease, done())
@@ -230,7 +230,7 @@ def test_what_expired_is_not_offered_to_be_answered(library: Holdfast) -> None:
     assert (ended.code, ended.json["approval"]["expired"]) == (5, True)
     told = holdfast("wait", session).out
     assert f"expired; ask again: holdfast request-approval {session} 'apply the plan'," in told
-    assert told.endswith(f"or go on without it: holdfast update {session} --phase executing\n")
+    assert told.endswith(f"or continue without it: holdfast update {session} --phase executing\n")
     assert f"holdfast approve {too_late}" not in told
     assert ok("approvals").lines == [f"{too_late}\texpired\t{session}\tapply the plan"]
     in_time = ask(session)

@@ -127,7 +127,7 @@ def test_a_turn_says_which_runtime_it_waits_for_and_when_that_was_seen(place: Pa
 
     assert (shown["turn"], shown["runtime_id"]) == (2, known["runtime_id"])
     assert shown["last_seen_at"] >= known["last_seen_at"]
-    words = f"Turn 2 waits for the runtime {known['runtime_id']} alone (scripted in {known['home']}"
+    words = f"Turn 2 waits for the runtime {known['runtime_id']} only (scripted in {known['home']}"
     for command in ("show", "why"):
         told = ok(command, "s").out
         assert words in told
@@ -142,7 +142,7 @@ def test_a_turn_that_waits_for_its_time_says_so(command: str) -> None:
     (turn,) = ok("show", "s", "--json").json["turns"]
 
     assert told["waits_for_time"] == {"turn": 1, "attempt": 1, "not_before": turn["not_before"]}
-    assert f"Turn 1 is not begun before {turn['not_before']} (in 9m)." in ok(command, "s").out
+    assert f"Turn 1 does not start before {turn['not_before']} (in 9m)." in ok(command, "s").out
 
 
 @pytest.mark.parametrize("command", ["show", "why"])

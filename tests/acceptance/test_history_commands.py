@@ -43,9 +43,9 @@ def test_edit_changes_one_turn_and_keeps_the_others(each_engine: str, library: H
 
 
 def test_truncate_drops_everything_after_a_turn(library: Holdfast, deploy: str) -> None:
-    assert ok("truncate", "deploy", "2").lines == ["the turns after 2 were dropped (revision 1)"]
+    assert ok("truncate", "deploy", "2").lines == ["the turns after 2 were removed (revision 1)"]
     assert prompts(library, deploy) == [(1, "plan"), (2, "apply")]
-    assert ok("truncate", "deploy", "2").lines == ["there is no turn after 2: nothing was dropped"]
+    assert ok("truncate", "deploy", "2").lines == ["there is no turn after 2: nothing was removed"]
 
     emptied = ok("truncate", "deploy", "0", "--json").json
     assert (emptied["session_id"], emptied["kept"], emptied["next_turn"]) == (deploy, 0, 4)
@@ -64,7 +64,7 @@ def test_retry_puts_a_turn_into_the_queue_again(library: Holdfast, deploy: str) 
 
 
 def test_new_begins_again_with_an_empty_history(library: Holdfast, deploy: str) -> None:
-    assert ok("new", "deploy").lines == [f"{deploy} begins again with turn 4"]
+    assert ok("new", "deploy").lines == [f"{deploy} starts again with turn 4"]
     assert prompts(library, deploy) == []
     assert ok("new", "deploy", "--json").json["generation"] == 2
 

@@ -224,7 +224,7 @@ def test_why_says_in_words_what_the_last_time_came_to(
 
     told = [" ".join(line.split()) for line in ok("why", session.id).lines]
 
-    assert f"came to {came_to}" in told
+    assert f"result {came_to}" in told
     failures = [line.removeprefix("failure ") for line in told if line.startswith("failure ")]
     assert len(failures) == (failure is not None)
     assert all(re.fullmatch(str(failure), line) for line in failures)
@@ -245,12 +245,12 @@ def test_why_says_when_the_work_may_not_go_on_at_all(library: Holdfast) -> None:
     session = a_worked_session(library)
     library.update(session.id, phase="executing")
     told = ok("why", "deploy").out
-    assert "By the rules the work should not go on (phase_not_resumable: executing is none of" in told
-    assert "A turn that is put in all the same: the next turn resumes the claude session" in told
+    assert "The session should not continue (phase_not_resumable: phase executing is not one of" in told
+    assert "If a turn is added anyway: the next turn resumes the claude session" in told
 
     library.finalize(session.id, "completed")
     assert ok("why", "deploy", "--json").json["verdict"] == (
-        f"The work is completed; it can go on in a fork: holdfast fork {session.id}"
+        f"The session is completed; a fork can continue its work: holdfast fork {session.id}"
     )
 
 

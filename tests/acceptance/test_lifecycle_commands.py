@@ -198,7 +198,7 @@ def test_should_resume_as_json(library: Holdfast) -> None:
         "session_id": session_id,
         "should_resume": True,
         "reason": "session_resumable",
-        "message": "every criterion is met",
+        "message": "all conditions are met",
     }
 
 

@@ -82,7 +82,7 @@ def test_rm_asks_on_a_terminal(keys: bytes, code: int, removed: bool, library: H
 
     asked = on_terminal("rm", session.id, question=b"[y/N]", keys=keys)
 
-    question = f"Remove {session.id} (terraform-architect, initializing, approval_workflow) for good?"
+    question = f"Permanently remove {session.id} (terraform-architect, initializing, approval_workflow)?"
     assert question in " ".join(asked.out.split())
     assert asked.code == code
     assert (library.get_session(session.id) is None) is removed

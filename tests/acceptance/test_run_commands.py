@@ -61,7 +61,7 @@ def test_a_pipe_gets_the_answer_and_nothing_else() -> None:
     decided, summary, go_on = first.err.splitlines()
     assert decided == "holdfast: starting a new session (no_pointer)"
     assert "turn 1 of it" in summary
-    command = go_on.partition("go on with: holdfast ")[2].split()
+    command = go_on.partition("continue with: holdfast ")[2].split()
     assert done(*command[:2], RECALL).out == f"{KNOWN}\n"
 
 
@@ -280,7 +280,7 @@ def test_a_terminal_shows_text_tools_and_how_to_go_on() -> None:
         "echo hi",
         "ready",
         "tokens in",
-        "go on with:",
+        "continue with:",
     ):
         assert part in shown, part
 
@@ -305,7 +305,7 @@ def test_chat_ends_with_quit_or_exit_in_any_case(word: str) -> None:
     talked = done("chat", stdin=f"SAY one\n{word}\nSAY never\n")
     assert talked.out == "one\n"
     (session,) = done("list", "--json").json["sessions"]
-    assert talked.err.endswith(f"paused; go on with: holdfast chat {session['session_id']}\n")
+    assert talked.err.endswith(f"paused; continue with: holdfast chat {session['session_id']}\n")
 
 
 def test_chat_leaves_no_session_that_nothing_was_said_in() -> None:
@@ -314,7 +314,7 @@ def test_chat_leaves_no_session_that_nothing_was_said_in() -> None:
         assert done("chat", stdin=said).err == ""
         assert done("chat", "--fork", parent, stdin=said).err == ""
     other = holdfast("chat", "--provider-session-id", "../x", stdin="SAY one\n")
-    assert (other.code, "go on with" in other.err) == (2, False)
+    assert (other.code, "continue with" in other.err) == (2, False)
     assert [one["session_id"] for one in done("list", "--json").json["sessions"]] == [parent]
 
 
@@ -322,7 +322,7 @@ def test_chat_says_the_id_of_a_session_whose_first_turn_failed() -> None:
     failed = holdfast("chat", stdin="FAIL 401 who are you\n")
     (session,) = done("list", "--json").json["sessions"]
     assert (failed.code, session["status"]) == (1, "failed")
-    assert f"go on with: holdfast chat {session['session_id']}" in failed.err
+    assert f"continue with: holdfast chat {session['session_id']}" in failed.err
 
 
 def test_chat_says_the_id_when_it_is_interrupted_between_two_lines() -> None:
@@ -338,7 +338,7 @@ def test_chat_says_the_id_when_it_is_interrupted_between_two_lines() -> None:
         talk.send_signal(signal.SIGINT)
         _, told = talk.communicate(timeout=60)
     assert (talk.returncode, session["status"]) == (130, "idle")
-    assert f"paused; go on with: holdfast chat {session['session_id']}\n" in told
+    assert f"paused; continue with: holdfast chat {session['session_id']}\n" in told
 
 
 def test_open_is_the_agents_own_program_and_what_was_said_there_is_remembered() -> None:

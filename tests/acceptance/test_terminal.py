@@ -82,7 +82,7 @@ def test_why_and_should_resume_speak_to_a_person(library: Holdfast) -> None:
     assert "The next turn starts a fresh claude session with the whole context: no_pointer" in told
 
     answer = on_terminal("should-resume", session.id)
-    assert (answer.code, answer.out) == (0, "yes: session_resumable (every criterion is met)\n")
+    assert (answer.code, answer.out) == (0, "yes: session_resumable (all conditions are met)\n")
 
 
 def test_json_on_a_terminal_is_indented_and_the_same(library: Holdfast) -> None:

@@ -49,9 +49,9 @@ def test_a_revoked_token_is_listed_as_such(store: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["create"], "say what it may do"),
-        (["revoke"], "say which token"),
-        (["list", "--role", "reader"], "--role does not belong to list"),
+        (["create"], "give --role"),
+        (["revoke"], "give the ID of a token"),
+        (["list", "--role", "reader"], "--role is not an option of list"),
         (["create", "--role", "king"], "'king' is not one of"),
         (["create", "--role", "reader", "--expires", "0"], "0"),
         (["create", "--role", "reader", "--name", "a\nb"], "name"),

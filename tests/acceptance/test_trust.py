@@ -159,7 +159,7 @@ def test_trust_is_given_shown_and_taken_back(clone: Path) -> None:
     file.write_text(file.read_text() + "# changed\n")
     assert holdfast("trust", "--show", "--json", str(clone), cwd=Path("/")).json["trusted"] is False
     holdfast("trust", cwd=clone)
-    assert holdfast("trust", "--revoke", cwd=clone).lines[0] == f"trusted no more: {file}"
+    assert holdfast("trust", "--revoke", cwd=clone).lines[0] == f"no longer trusted: {file}"
     assert holdfast("trust", "--revoke", cwd=clone).lines[0] == f"was not trusted: {file}"
 
 
@@ -167,11 +167,11 @@ def test_trust_needs_a_person_and_a_file_without_mistakes(clone: Path) -> None:
     missing = holdfast("trust", cwd=clone)
     assert (missing.code, missing.err) == (
         2,
-        f"holdfast: {clone}: there is no .holdfast.toml here, nor above in the same repository\n",
+        f"holdfast: {clone}: no .holdfast.toml in this directory, nor above it in the same repository\n",
     )
     (clone / ".holdfast.toml").write_text('workspace = "w"\n')
     refused = holdfast("trust", cwd=clone, env={"HOLDFAST_SESSION": "agent-1"})
-    assert (refused.code, "a person has to do it" in refused.err) == (4, True)
+    assert (refused.code, "only a person can" in refused.err) == (4, True)
     (clone / ".holdfast.toml").write_text("workspace = 5\n")
     wrong = holdfast("trust", cwd=clone)
     assert (wrong.code, "workspace: expected string, found 5" in wrong.err) == (2, True)

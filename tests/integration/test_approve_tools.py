@@ -64,7 +64,7 @@ def test_the_command_says_what_is_wanted_and_how_to_answer(shop: Workshop) -> No
     code, out, err = ended(shop.start("run", "--approve-tools", "shell(echo applied*)", APPLY))
     assert (code, out) == (5, "")
     assert "waits for approval: shell: echo applied" in err
-    assert "go on with: holdfast approve apr-" in err
+    assert "continue with: holdfast approve apr-" in err
     assert "holdfast deny apr-" in err
 
 
@@ -74,7 +74,7 @@ def test_a_conversation_pauses_when_a_call_waits(shop: Workshop) -> None:
         input=f"SAY hello\n{APPLY}\nSAY never asked\n", capture_output=True, timeout=PATIENCE, check=False,
     )  # fmt: skip
     assert (talked.returncode, talked.stdout) == (5, "hello\n"), talked.stderr
-    assert "go on with: holdfast approve apr-" in talked.stderr
+    assert "continue with: holdfast approve apr-" in talked.stderr
 
 
 def test_another_provider_that_cannot_wait_does_not_take_over_by_accident(shop: Workshop) -> None:

@@ -255,7 +255,7 @@ def test_a_refused_prompt_is_no_part_of_the_past(shop: Workshop) -> None:
     hf.cancel(first.session_id, cancelled.seq)
 
     _, _, err = ended(shop.start("resume", first.session_id, "SAY on"))
-    assert "telling it of" not in err
+    assert "that it has not seen" not in err
     assert "resuming session" in err
     packet = hf.packet(first.session_id)
     assert [turn.prompt for turn in packet.turns] == ["SAY hello", "SAY on"]

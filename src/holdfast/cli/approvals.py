@@ -1,4 +1,4 @@
-"""Owns the commands about what people are asked: approvals, approve, deny, request-approval and wait."""
+"""Owns the commands about approvals: approvals, approve, deny, request-approval and wait."""
 
 from __future__ import annotations
 
@@ -42,17 +42,17 @@ approval_argument = click.argument("approval", metavar="APPROVAL")
     "holdfast approvals deploy --all --json",
 )
 @click.argument("session", metavar="[ID]", required=False)
-@click.option("--all", "everything", is_flag=True, help="Also those that were answered or are void.")
+@click.option("--all", "everything", is_flag=True, help="Also list those that were answered or are void.")
 @pass_invocation
 def approvals(run: Invocation, session: str | None, everything: bool) -> None:
-    """List what waits for an answer, the oldest first."""
+    """List the open approvals, the oldest first."""
     session_id = None if session is None else run.find(session)
     found = run.holdfast.approvals(session_id, open_only=not everything)
     now = run.holdfast.store.now()
     if run.json:
         output.document({"approvals": [approval_document(one, now) for one in found]})
     elif output.is_terminal():
-        nothing = Line(cell("nobody is asked anything"))
+        nothing = Line(cell("no open approvals"))
         rows = tuple(_row(one, now) for one in found)
         output.blocks([Table(_COLUMNS, rows)] if rows else [nothing])
     else:
@@ -74,17 +74,17 @@ def _row(approval: Approval, now: Instant) -> tuple[Cell, ...]:
     )
 
 
-_note = "What to tell the agent; - reads standard input."
+_note = "A message to the agent; - reads standard input."
 _as = click.option(
     "--as",
     "by",
     metavar="NAME",
-    help="Who answers; by default the user of this system. With a token, its name counts instead.",
+    help="Who answers; by default the system user. With a token, the token's name is used instead.",
 )
 _hash = click.option(
-    "--arguments-hash", metavar="HASH", help="Only if exactly these arguments were asked about."
+    "--arguments-hash", metavar="HASH", help="Answer only if the approval is for exactly these arguments."
 )
-_nonce = click.option("--nonce", metavar="NONCE", help="Only if it is this very request.")
+_nonce = click.option("--nonce", metavar="NONCE", help="Answer only if the approval has this nonce.")
 
 
 @command(
@@ -105,11 +105,11 @@ def approve(
     arguments_hash: str | None,
     nonce: str | None,
 ) -> None:
-    """Allow what was asked; the work can go on.
+    """Approve a request, so that the work can continue.
 
-    APPROVAL is its id, the beginning of one, or a session with exactly one that is open. Once: the same
-    answer again changes nothing, another one is refused. Exit code 4 if it has expired, is void, or is not
-    what the given hash and nonce are about.
+    APPROVAL is its id, a unique beginning of it, or a session with exactly one open approval. An approval is
+    answered once: the same answer again changes nothing, a different one is refused. Exit code 4 if it has
+    expired, is void, or does not match the given hash or nonce.
     """
     _tell(run, run.holdfast.approve(approval, note, by=by, arguments_hash=arguments_hash, nonce=nonce))
 
@@ -119,7 +119,7 @@ def approve(
     "holdfast request-approval deploy 'apply the plan' && holdfast deny deploy --note 'not on a Friday'",
 )
 @approval_argument
-@text_option("--note", help="Tells the agent why; - reads standard input.")
+@text_option("--note", help="The reason, for the agent; - reads standard input.")
 @_as
 @_hash
 @_nonce
@@ -132,9 +132,9 @@ def deny(
     arguments_hash: str | None,
     nonce: str | None,
 ) -> None:
-    """Refuse what was asked, and tell the agent why.
+    """Deny a request, and tell the agent why.
 
-    Without a note it is told that no reason was given. As `holdfast approve` otherwise.
+    Without a note, the agent is told that no reason was given. Otherwise like `holdfast approve`.
     """
     _tell(run, run.holdfast.deny(approval, note, by=by, arguments_hash=arguments_hash, nonce=nonce))
 
@@ -145,8 +145,8 @@ def _tell(run: Invocation, answered: Approval) -> None:
     elif not output.is_terminal():
         output.line(answered.id, answered.status.value, answered.session_id)
     else:
-        goes_on = f"; its turn goes on with: holdfast resume {answered.session_id}" if answered.seq else ""
-        output.say(f"{answered.id} is {answered.status} by {answered.answered_by}{goes_on}")
+        hint = f"; continue its turn with: holdfast resume {answered.session_id}" if answered.seq else ""
+        output.say(f"{answered.id} was {answered.status} by {answered.answered_by}{hint}")
 
 
 @command(
@@ -158,10 +158,17 @@ def _tell(run: Invocation, answered: Approval) -> None:
 @text_argument("what")
 @arguments_option
 @click.option(
-    "--expires", type=float, metavar="SECONDS", help="How long it can be answered; by default as configured."
+    "--expires",
+    type=float,
+    metavar="SECONDS",
+    help="How long it can be answered; by default the configured time.",
 )
 @click.option(
-    "--answerer", "answerers", multiple=True, metavar="NAME", help="Only they may answer; repeatable."
+    "--answerer",
+    "answerers",
+    multiple=True,
+    metavar="NAME",
+    help="A person who may answer; may be given several times. By default everyone.",
 )
 @pass_invocation
 def request_approval(
@@ -172,9 +179,9 @@ def request_approval(
     expires: float | None,
     answerers: tuple[str, ...],
 ) -> None:
-    """Ask people, put the session into approval, print the id.
+    """Ask for approval, set phase approval, print the id.
 
-    Nothing waits for the answer: end your turn, and go on when `holdfast approvals` has it.
+    Does not wait for the answer: end your turn, and continue when `holdfast approvals` shows the answer.
     """
     asked = run.holdfast.request_approval(
         run.find(session), what, arguments, expires=expires, answerers=answerers
@@ -188,16 +195,18 @@ def request_approval(
 @command("wait", "holdfast wait deploy --timeout 60")
 @session_argument
 @click.option(
-    "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="At most so long; else exit code 124."
+    "--timeout",
+    type=click.FloatRange(0),
+    metavar="SECONDS",
+    help="Wait at most this long; then exit code 124.",
 )
 @pass_invocation
 @click.pass_context
 def wait(ctx: click.Context, run: Invocation, session: str, timeout: float | None) -> None:
     """Wait until a session is done or needs a person.
 
-    Exit code 0: it is completed, or no turn is open and the newest is done. 1: it or its newest turn has
-    failed, or was cancelled. 5: somebody has to answer an approval, or to see to one that has expired. 124: neither came to be
-    in time.
+    Exit code 0: the session is completed, or its newest turn is done and none is open. 1: the session or its
+    newest turn failed or was cancelled. 5: an approval needs an answer, or has expired. 124: the timeout passed.
     """
     waited = run.holdfast.wait(run.find(session), timeout)
     if run.json:
@@ -236,5 +245,5 @@ def _ways_out(approval: Approval, now: Instant) -> str:
     if approval.seq is None:
         again = f"holdfast request-approval {approval.session_id} {shlex.quote(approval.what)}"
         without = f"holdfast update {approval.session_id} --phase executing"
-        return f"{approval.id} has expired; ask again: {again}, or go on without it: {without}"
-    return f"{approval.id} has expired; give its turn up: holdfast cancel {approval.session_id} --turn {approval.seq}"
+        return f"{approval.id} has expired; ask again: {again}, or continue without it: {without}"
+    return f"{approval.id} has expired; cancel its turn: holdfast cancel {approval.session_id} --turn {approval.seq}"

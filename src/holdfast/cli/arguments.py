@@ -19,13 +19,13 @@ from holdfast.errors import InvalidInput
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: bounded by what every store can count to
+#: no larger than every store can hold exactly
 TURN = click.IntRange(1, 2**53)
 TURN_OR_NONE = click.IntRange(0, 2**53)
 
 
 def session_argument(function: F) -> F:
-    """An id, the beginning of one, or a name; ``Invocation.find`` resolves it."""
+    """A session's id, a unique beginning of it, or its name; ``Invocation.find`` resolves it."""
     return click.argument("session", metavar="ID", shell_complete=_complete_session)(function)
 
 
@@ -48,13 +48,13 @@ def metadata_option(*, help: str) -> Callable[[F], F]:
 
 
 def arguments_option(function: F) -> F:
-    """What an approval is about, exactly."""
-    words = "What exactly is asked for, as a JSON object; - reads standard input."
+    """The arguments that an approval is for."""
+    words = "The exact arguments to approve, as a JSON object; - reads standard input."
     return click.option("--arguments", metavar="JSON", callback=_read_metadata, help=words)(function)
 
 
 def phase_option(flag: str, *names: str, help: str) -> Callable[[F], F]:
-    """Checked by the engine, which says what is allowed; completed here."""
+    """The engine checks the phase and names the allowed ones; the shell completes it here."""
     return click.option(flag, *names, metavar="PHASE", shell_complete=_complete_phase, help=help)
 
 
@@ -96,11 +96,11 @@ def rights_options(function: F) -> F:
         click.option("--allow-tool", "allowed_tools", multiple=True, metavar="TOOL",
                      help="Let the agent use this tool; may be given several times."),
         click.option("--add-dir", "extra_dirs", multiple=True, metavar="DIR",
-                     help="Let the agent work here too; may be given several times."),
+                     help="Let the agent work in this directory, too; may be given several times."),
         click.option("--approve-tools", multiple=True, metavar="PATTERN",
-                     help="Wait for a person before such calls, as in 'Bash(terraform apply*)'; may be given several times, as Edit does not cover Write."),
+                     help="Wait for a person's approval before matching tool calls, such as 'Bash(terraform apply*)'; may be given several times. Edit does not cover Write."),
         click.option("--allow-wider-rights", is_flag=True,
-                     help="Accept more rights than the session was begun with, and arguments that may widen them."),
+                     help="Accept more rights than the session started with, and provider arguments that may widen them."),
     )  # fmt: skip
     for option in reversed(options):
         function = option(function)
@@ -108,7 +108,7 @@ def rights_options(function: F) -> F:
 
 
 def named_rights(given: dict[str, Any], arguments: tuple[str, ...] = ()) -> Rights | None:
-    """None: nobody named any."""
+    """Returns the rights that were given as options; None without any."""
     rights = Rights(
         given["permission_mode"],
         frozenset(given["allowed_tools"]),

@@ -50,7 +50,7 @@ class Invocation:
         return self.holdfast.find(given)
 
     def read_input(self, wanted_by: str) -> str:
-        """All of standard input, without one newline at its end; it can be had once."""
+        """Returns all of standard input without one newline at its end; it can be read once."""
         if self._input_taken_by is not None:
             raise InvalidInput(wanted_by, f"standard input is already used for {self._input_taken_by}")
         self._input_taken_by = wanted_by
@@ -69,7 +69,7 @@ pass_invocation = click.make_pass_decorator(Invocation, ensure=True)
 
 
 def _remember(ctx: click.Context, param: click.Parameter, value: object) -> None:
-    """What stands behind the command wins over what stands before it."""
+    """Stores a global option; after the command it takes precedence over before the command."""
     if value is not None and value is not False and param.name is not None:
         setattr(ctx.ensure_object(Invocation), param.name, value)
 
@@ -94,13 +94,13 @@ GLOBAL_OPTIONS = (
         is_flag=True,
         expose_value=False,
         callback=_remember,
-        help="Print one JSON object, errors too.",
+        help="Print one JSON object; for an error, too.",
     ),
 )
 
 
 class Command(click.Command):
-    """A command that takes the global options as well, and shows examples in its help."""
+    """A command with the global options, and with examples in its help."""
 
     def __init__(self, *args: Any, examples: tuple[str, ...] = (), **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -124,5 +124,5 @@ class Command(click.Command):
 
 
 def command(name: str, *examples: str) -> Callable[[Callable[..., Any]], Command]:
-    """A function as a command; each example is run by a test."""
+    """Makes a function a command; a test runs each example."""
     return click.command(name, cls=Command, examples=examples)

@@ -1,4 +1,4 @@
-"""Owns shell completion: the scripts, and the sessions that fit what was typed so far."""
+"""Owns shell completion: the scripts, and the sessions that match the typed text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST = 200
 def completion(ctx: click.Context, run: Invocation, shell: str) -> None:
     """Print the script for completion in a shell.
 
-    It completes commands, options and sessions. Load it when your shell starts, in bash with: eval "$(holdfast completion bash)"
+    Completes commands, options and sessions. Load it when your shell starts, in bash with: eval "$(holdfast completion bash)"
     """
     root = ctx.find_root()
     program = root.info_name or ""
@@ -39,7 +39,7 @@ def completion(ctx: click.Context, run: Invocation, shell: str) -> None:
 
 
 def complete_session(run: Invocation, incomplete: str) -> list[CompletionItem]:
-    """Names and ids of the newest sessions. Nothing where asking would be slow, fail, or make a file."""
+    """Returns names and ids of the newest sessions; none if reading them would be slow, fail or create a file."""
     try:
         settings = run.settings()
         url = settings.url or default_url(os.environ)

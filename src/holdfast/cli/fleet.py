@@ -1,4 +1,4 @@
-"""Owns the commands of a fleet: the processes worker and serve with their log, runtimes and recover."""
+"""Owns the commands of a fleet: worker and serve with their log, runtimes and recover."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_SLOTS = 256
     "providers",
     multiple=True,
     metavar="NAME",
-    help="Run turns of this provider; by default of every one that is installed here.",
+    help="Run turns of this provider; by default of every installed one.",
 )
 @click.option(
     "--slots",
@@ -44,14 +44,14 @@ _MOST_SLOTS = 256
     show_default=True,
     help="Turns to run at the same time.",
 )
-@click.option("--once", is_flag=True, help="End when nothing can be run now.")
+@click.option("--once", is_flag=True, help="Exit when no turn can be run now.")
 @click.option(
     "--drain",
     type=click.FloatRange(0),
     default=60.0,
     show_default=True,
     metavar="SECONDS",
-    help="After SIGTERM, let turns go on for so long before they are handed back.",
+    help="After SIGTERM, let running turns continue for this time before they go back to the queue.",
 )
 @click.option(
     "--log-json", is_flag=True, help="Log as JSON: the session, turn and attempt are fields of each line."
@@ -60,11 +60,11 @@ _MOST_SLOTS = 256
 def worker(
     run: Invocation, providers: tuple[str, ...], slots: int, once: bool, drain: float, log_json: bool
 ) -> None:
-    """Run the turns that wait, until stopped.
+    """Run queued turns until stopped.
 
-    It takes over what dead workers left behind, renews its leases, and sits out a restart of the database.
-    After SIGTERM, SIGINT or SIGHUP it takes no new turn, lets those that run end, and hands back what takes
-    longer; a second signal hands back at once.
+    Takes over the turns of dead workers, renews its leases, and keeps working after a restart of the database.
+    After SIGTERM, SIGINT or SIGHUP it takes no new turn, lets running turns end, and puts back those that take
+    longer; a second signal puts them back at once.
     """
     logging.getLogger("holdfast").setLevel(logging.INFO)
     with logged_as_json(run) if log_json else nullcontext():
@@ -88,7 +88,7 @@ def _work(working: Worker) -> None:
     "--host",
     default="127.0.0.1",
     show_default=True,
-    help="The address to listen on; one that others can reach only if there are tokens.",
+    help="The address to listen on; other machines can be served only once there is a token.",
 )
 @click.option(
     "--port",
@@ -110,8 +110,8 @@ def _work(working: Worker) -> None:
 def serve(run: Invocation, host: str, port: int, rate: float, log_json: bool) -> None:
     """Answer over HTTP until stopped.
 
-    Before the first token is made, to programs on this machine; from then on, to whoever has one.
-    Claude Code's hooks can ask it instead of starting a process for each: holdfast hooks install --http
+    Without tokens it serves programs on this machine only; with tokens, every program that has one.
+    Claude Code's hooks can call it instead of starting processes: holdfast hooks install --http
     """
     try:
         from holdfast.web.server import Listening, serve_until_stopped
@@ -155,13 +155,15 @@ _KNOWN_COLUMNS = (
 
 
 @command("runtimes", "holdfast runtimes", "holdfast runtimes --all")
-@click.option("--all", "everywhere", is_flag=True, help="Those that workers have used, on any machine.")
+@click.option(
+    "--all", "everywhere", is_flag=True, help="Show the runtimes that workers have used, on any machine."
+)
 @pass_invocation
 def runtimes(run: Invocation, everywhere: bool) -> None:
     """Show which agents this machine has, and what they can do.
 
-    A binary is found by HOLDFAST_CLAUDE_BINARY and the like, else on PATH, and asked once as long as it
-    does not change. A session is resumed only on the runtime that it ran on.
+    The binary is set by HOLDFAST_CLAUDE_BINARY and the like, else found on PATH; its abilities are asked for
+    again when it changes. A session is resumed only on the runtime that it used before.
     """
     if everywhere:
         _show_known(run)
@@ -222,11 +224,11 @@ def _abilities(can: Capabilities) -> str:
 @command("recover", "holdfast recover")
 @pass_invocation
 def recover(run: Invocation) -> None:
-    """Take over from workers that went away.
+    """Take over the turns of workers that died.
 
-    What they left running is ended, and their turns are freed. `resume` does this by itself for its own session.
-    What runs here of turns that another machine took over is ended, too. Sessions of subagents whose
-    orchestrator was killed on this machine are free again.
+    Ends what they left running, and frees their turns. Also ends agents here whose turns another machine took
+    over, and frees sessions of subagents whose orchestrator was killed on this machine. `resume` does the same
+    for its own session.
     """
     turns = run.holdfast.recover()
     if run.json:
@@ -235,7 +237,7 @@ def recover(run: Invocation) -> None:
         for turn in turns:
             output.line(turn.session_id, turn.seq, turn.status.value)
         if not turns and output.is_terminal():
-            output.say("nothing to recover: every turn that runs has a living owner")
+            output.say("nothing to recover: the worker of every running turn is alive")
 
 
 # --- the log as JSON ---
@@ -244,7 +246,7 @@ log = logging.getLogger("holdfast")
 
 
 class JsonLines(logging.Formatter):
-    """What the thread works for, and what the line itself is about, are fields of it."""
+    """Formats a line as a JSON object; session, turn and attempt of its thread are fields of it."""
 
     def format(self, record: logging.LogRecord) -> str:
         line: dict[str, object] = {
@@ -264,12 +266,12 @@ class JsonLines(logging.Formatter):
 
 @contextmanager
 def logged_as_json(run: Invocation) -> Iterator[None]:
-    """Everything that is logged in the block; what it fails with is the last line."""
+    """Logs as JSON in the block; the error that ends the block is the last line."""
     for handler in logging.getLogger().handlers:
         handler.setFormatter(JsonLines())
     log.setLevel(logging.INFO)
     logging.captureWarnings(capture=True)
-    threading.excepthook = _log_lost_thread
+    threading.excepthook = _log_failed_thread
     try:
         yield
     except (click.ClickException, click.exceptions.Exit):
@@ -288,5 +290,5 @@ def _log_failure(error: Exception) -> None:
         log.error("internal error: %r", error, exc_info=error, extra={"about": {"code": "internal_error"}})
 
 
-def _log_lost_thread(lost: threading.ExceptHookArgs) -> None:
-    log.error("a thread was lost: %r", lost.exc_value, exc_info=lost.exc_value)
+def _log_failed_thread(lost: threading.ExceptHookArgs) -> None:
+    log.error("a thread failed: %r", lost.exc_value, exc_info=lost.exc_value)

@@ -1,4 +1,4 @@
-"""Owns the list of commands; each one's module is imported when it is used."""
+"""Owns the list of commands; the module of a command is imported when the command is used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.cli.command import GLOBAL_OPTIONS
 
 PROGRAM: Final = "holdfast"
 
-#: section of the help -> command -> where it is
+#: section of the help -> command -> module and function
 SECTIONS: Final = {
     "Work with agents": {
         "run": "running:run",
@@ -94,7 +94,7 @@ class LazyGroup(click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         name = args[0]
         if not name.startswith("-") and not ctx.resilient_parsing and self.get_command(ctx, name) is None:
-            ctx.fail(f"no such command: {name}{_guess(name)}")
+            ctx.fail(f"command not found: {name}{_guess(name)}")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -110,7 +110,7 @@ class LazyGroup(click.Group):
 
 
 def _guess(name: str) -> str:
-    import difflib  # only for those who mistyped
+    import difflib  # only needed here
 
     close = difflib.get_close_matches(name, [*_COMMANDS, *ALIASES], n=1)
     return f"; did you mean {close[0]}?" if close else ""
@@ -142,10 +142,10 @@ def _version(ctx: click.Context, _param: click.Parameter, value: Any) -> None:
 )
 @click.pass_context
 def cli(ctx: click.Context) -> None:
-    """Durable sessions for coding agents: go on where the work stopped, and know why.
+    """Durable sessions for coding agents: continue work where it stopped, and know why.
 
-    ID is a session's id, the beginning of one, or its name. TEXT may be a dash: it is then read from
-    standard input. The global options may stand before or behind the command.
+    ID is a session's id, a unique beginning of it, or its name. If TEXT is a dash, it is read from standard
+    input. The global options may come before or after the command.
     """
     if ctx.invoked_subcommand is None:
         click.echo(ctx.get_help())

@@ -27,12 +27,10 @@ from holdfast.engine.documents import session_document
     "holdfast create --agent terraform-architect --purpose approval_workflow",
     'holdfast create --agent gitops-operator --name crash-loop --metadata \'{"issue": "pod-crash-loop"}\'',
 )
-@click.option(
-    "--agent", required=True, metavar="NAME", help="Who works: a role, such as terraform-architect."
-)
-@text_option("--purpose", default="", help="What for.")
+@click.option("--agent", required=True, metavar="NAME", help="The agent's role, such as terraform-architect.")
+@text_option("--purpose", default="", help="What the session is for.")
 @metadata_option(help="A JSON object, at most 256 KiB; - reads standard input.")
-@click.option("--name", metavar="NAME", help="A name of your own, to be used in place of the id.")
+@click.option("--name", metavar="NAME", help="A name that can be used instead of the id.")
 @click.option("--provider", metavar="NAME", help="The product that runs the agent, such as claude.")
 @pass_invocation
 def create(
@@ -43,7 +41,7 @@ def create(
     name: str | None,
     provider: str | None,
 ) -> None:
-    """Begin a session and print its id."""
+    """Create a session and print its id."""
     session = run.holdfast.create(agent, purpose, metadata, name=name, provider=provider)
     if run.json:
         output.document(session_document(session, run.holdfast.store.session_state(session.id), ()))
@@ -57,15 +55,15 @@ def create(
     'holdfast update deploy --expect planning --phase executing --metadata \'{"plan_file": "plan.json"}\'',
     "holdfast update deploy --error 'terraform plan failed'",
     "holdfast update deploy --clear-errors --phase planning",
-    "holdfast update deploy --summary 'the plan is made, nobody has approved it'",
+    "holdfast update deploy --summary 'the plan is made, but not approved'",
 )
 @session_argument
 @phase_option("--phase", help="Move to this phase.")
 @metadata_option(help="A JSON object, merged key by key; - reads standard input.")
 @text_option("--error", help="Count an error.")
-@click.option("--clear-errors", is_flag=True, help="Its cause is mended: count errors from zero.")
-@text_option("--summary", help="What has come of it so far; finalize may replace it.")
-@phase_option("--expect", "expected", help="Only if this is still its phase; else exit code 4.")
+@click.option("--clear-errors", is_flag=True, help="Set the error count to zero, after the cause is fixed.")
+@text_option("--summary", help="The result so far; finalize may replace it.")
+@phase_option("--expect", "expected", help="Change nothing unless the session is in this phase: exit code 4.")
 @pass_invocation
 def update(  # noqa: PLR0913 - one parameter for each option
     run: Invocation,
@@ -79,8 +77,8 @@ def update(  # noqa: PLR0913 - one parameter for each option
 ) -> None:
     """Change a session: its phase, metadata, errors or summary.
 
-    Only what is given changes, all of it or nothing. Every update counts as activity. While somebody can
-    answer what the session asked, it stays in phase approval unless it ends: exit code 4.
+    Changes everything that is given, or nothing. Every update counts as activity. While an approval of the
+    session is open, the session leaves phase approval only to end: exit code 4.
     """
     changed = run.holdfast.update(
         run.find(session),
@@ -100,8 +98,8 @@ def update(  # noqa: PLR0913 - one parameter for each option
 def get(run: Invocation, session: str) -> None:
     """Print a session's state as JSON.
 
-    "status" is what is true now: running, queued, waiting (for a person), idle, failed or done. "phase" is
-    what its agent says about the work. For people there is `holdfast show`.
+    "status" is what the store knows: running, queued, waiting (for a person), idle, failed or done. "phase" is
+    what the agent reports about its work. `holdfast show` prints the session for a person.
     """
     output.document(run.holdfast.state(run.find(session)))
 
@@ -109,12 +107,12 @@ def get(run: Invocation, session: str) -> None:
 @command("finalize", "holdfast finalize deploy completed --summary 'Terraform applied'")
 @session_argument
 @outcome_argument
-@text_option("--summary", help="What came of it; by default what update said.")
+@text_option("--summary", help="The result; by default the summary that update set.")
 @pass_invocation
 def finalize(run: Invocation, session: str, outcome: str, summary: str | None) -> None:
     """Close a session as completed, failed or abandoned.
 
-    For good: afterwards its work can go on in a fork only.
+    A closed session cannot be opened again; only a fork can continue its work.
     """
     session_id = run.find(session)
     run.holdfast.take_over(session_id)
@@ -130,22 +128,22 @@ def finalize(run: Invocation, session: str, outcome: str, summary: str | None) -
 @click.option(
     "--hours",
     type=float,
-    help="How old delegated sessions become; by default the setting retention.max_age_hours, 24.",
+    help="How long delegated sessions are kept; by default the setting retention.max_age_hours, 24.",
 )
 @click.option(
     "--conversation-hours",
     type=float,
-    help="How old conversations become; by default the setting retention.conversations_max_age_hours, "
-    "and without it they are kept.",
+    help="How long conversations are kept; by default the setting retention.conversations_max_age_hours, "
+    "and without it forever.",
 )
-@click.option("--dry-run", is_flag=True, help="Only tell what would be done.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be done.")
 @pass_invocation
 def cleanup(run: Invocation, hours: float | None, conversation_hours: float | None, dry_run: bool) -> None:
     """Abandon idle delegated sessions and delete old closed ones.
 
-    Those that were idle, or closed, for the given time. Conversations, which run and chat begin, are kept, open or
-    closed, unless you say for how long. What a worker holds, what waits in the queue and what a living fork needs
-    stays. Where a project's file sets the time, only the sessions of that project are looked at.
+    Applies to sessions that were idle, or closed, for the given time. Conversations, which run and chat start, are
+    kept unless you set a time for them. Sessions with a running or queued turn, and those that a fork needs, are
+    always kept. If a project's file sets the time, only sessions of that project are cleaned up.
     """
     report = run.holdfast.cleanup(hours, conversation_hours=conversation_hours, dry_run=dry_run)
     if run.json:
@@ -182,10 +180,10 @@ def _show_changed(run: Invocation, session: Session) -> None:
 @command("rename", "holdfast rename deploy deploy-eu", "holdfast rename deploy --clear")
 @session_argument
 @click.argument("name", required=False)
-@click.option("--clear", is_flag=True, help="Take the name away.")
+@click.option("--clear", is_flag=True, help="Remove the name.")
 @pass_invocation
 def rename(run: Invocation, session: str, name: str | None, clear: bool) -> None:
-    """Give a session a name that can be used in place of its id."""
+    """Give a session a name that can be used instead of its id."""
     if (name is None) is not clear:
         raise click.UsageError("give a NAME or --clear")
     renamed = run.holdfast.rename(run.find(session), name)
@@ -201,9 +199,9 @@ def rename(run: Invocation, session: str, name: str | None, clear: bool) -> None
 @pass_invocation
 @click.pass_context
 def remove(ctx: click.Context, run: Invocation, session: str, yes: bool) -> None:
-    """Delete a session and its conversation, for good.
+    """Delete a session and its conversation permanently.
 
-    Refused while it runs, and while forks or other agents need its conversation.
+    Refused while a turn of the session runs, and while forks or other agents need its conversation.
     """
     session_id = run.find(session)
     if not yes and not _agreed(run, session_id):
@@ -218,10 +216,10 @@ def remove(ctx: click.Context, run: Invocation, session: str, yes: bool) -> None
 
 def _agreed(run: Invocation, session_id: str) -> bool:
     if sys.stdin is None or not sys.stdin.isatty() or run.json:
-        raise click.UsageError("there is nobody to ask: give --yes")
+        raise click.UsageError("cannot ask for confirmation without a terminal: give --yes")
     found = run.holdfast.session(session_id)
     what = one_line(f"{session_id} ({found.agent}, {found.phase}, {found.purpose})", 200)
-    return click.confirm(f"Remove {what} for good?", err=True)
+    return click.confirm(f"Permanently remove {what}?", err=True)
 
 
 @command("relocate", "holdfast relocate deploy .")
@@ -229,13 +227,13 @@ def _agreed(run: Invocation, session_id: str) -> bool:
 @click.argument("directory", metavar="DIR")
 @pass_invocation
 def relocate(run: Invocation, session: str, directory: str) -> None:
-    """Go on in DIR: the project of a session was moved there.
+    """Continue a session in DIR, where its project was moved.
 
-    The agent's own session goes on, too.
+    The agent's own session continues there, too, if the provider allows it.
     """
     session_id = run.find(session)
     work_dir = run.holdfast.relocate(session_id, directory)
     if run.json:
         output.document({"session_id": session_id, "work_dir": work_dir})
     else:
-        output.say(f"{session_id} goes on in {work_dir}")
+        output.say(f"{session_id} continues in {work_dir}")

@@ -1,4 +1,4 @@
-"""Owns the command list: one line for each session."""
+"""Owns the command list: one line for each session, and the colours of status and phase."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import Session, SessionFilter, SessionState, SessionStatus
 from holdfast.engine.documents import session_document
 
-#: on a terminal, unless more is asked for
+#: sessions shown on a terminal, unless --limit or --all is given
 _SCREENFUL = 50
 
 _COLUMNS = (
@@ -38,26 +38,26 @@ _COLUMNS = (
     "holdfast list --resumable --metadata task_id=T001",
     "holdfast ls --json --limit 10",
 )
-@click.option("--active-only", is_flag=True, help="Without those that are completed, failed or abandoned.")
-@click.option("--agent", metavar="NAME", help="Only of this agent.")
+@click.option("--active-only", is_flag=True, help="Without sessions that are completed, failed or abandoned.")
+@click.option("--agent", metavar="NAME", help="Only sessions of this agent.")
 @click.option(
     "--status",
     type=click.Choice([status.value for status in SessionStatus]),
-    help="Only with this status, which says what is true now.",
+    help="Only sessions with this status.",
 )
 @click.option(
-    "--resumable", is_flag=True, help="Only those for which should-resume says yes, running ones too."
+    "--resumable", is_flag=True, help="Only sessions for which should-resume says yes, also running ones."
 )
 @click.option(
     "--metadata",
     metavar="KEY=VALUE",
     multiple=True,
-    help="Only with this value in their metadata, or in a list there; repeatable.",
+    help="Only sessions whose metadata has this value, or has it in a list; may be given several times.",
 )
-@click.option("--since", metavar="WHEN", help="Only created then or later: 2h, 3d, 2026-01-08, …")
-@click.option("--until", metavar="WHEN", help="Only created before.")
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most so many, the newest.")
-@click.option("--all", "everything", is_flag=True, help="All, on a terminal too, which shows 50 otherwise.")
+@click.option("--since", metavar="WHEN", help="Only sessions created then or later: 2h, 3d, 2026-01-08, …")
+@click.option("--until", metavar="WHEN", help="Only sessions created before.")
+@click.option("--limit", type=click.IntRange(1), metavar="N", help="At most this many, the newest first.")
+@click.option("--all", "everything", is_flag=True, help="All sessions; a terminal shows 50 otherwise.")
 @pass_invocation
 def list_sessions(  # noqa: PLR0913 - each filter is an option
     run: Invocation,
@@ -73,10 +73,10 @@ def list_sessions(  # noqa: PLR0913 - each filter is an option
 ) -> None:
     """List sessions, the newest first. Alias: ls.
 
-    The status says what is true now: running, queued, waiting (for a person), idle, failed or done. Behind it
-    stands the phase, where that says more: what the agent says about its work.
+    The status is what the store knows: running, queued, waiting (for a person), idle, failed or done. The phase,
+    which the agent reports about its work, follows in parentheses if it adds something.
 
-    Piped, it prints one line for each session, with tabs between: id, phase, agent, last activity, name,
+    In a pipe, prints one line for each session, separated by tabs: id, phase, agent, last activity, name,
     purpose, status. With --json: an object with the list "sessions".
     """
     now = run.holdfast.store.now()
@@ -144,7 +144,7 @@ def _row(session: Session, state: SessionState, now: Instant) -> tuple[Cell, ...
     )
 
 
-#: a phase that says no more than the status does
+#: pairs in which the phase adds nothing to the status
 _SAID_BY_STATUS = {
     (SessionStatus.WAITING, Phase.APPROVAL),
     (SessionStatus.FAILED, Phase.FAILED),
@@ -153,7 +153,7 @@ _SAID_BY_STATUS = {
 
 
 def _status(session: Session, status: SessionStatus) -> str:
-    """With the phase, where that says more: there is no room for two columns."""
+    """Returns the status, with the phase in parentheses if it adds something."""
     phase = session.phase
     is_usual = phase is Phase.INITIALIZING or (phase is Phase.INVESTIGATING and not session.is_delegated)
     return status.value if is_usual or (status, phase) in _SAID_BY_STATUS else f"{status} ({phase})"

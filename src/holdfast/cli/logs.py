@@ -1,4 +1,4 @@
-"""Owns the command log: what happened in a session, event by event, and who did what to it."""
+"""Owns the command log: the events of a session and its audit trail."""
 
 from __future__ import annotations
 
@@ -26,21 +26,26 @@ _LONGEST = 500
     "log", "holdfast log deploy", "holdfast log deploy --turn 1 --json", "holdfast log deploy --audit --json"
 )
 @session_argument
-@click.option("--turn", type=TURN, metavar="TURN", help="Of this turn only.")
-@click.option("--audit", is_flag=True, help="Only the audit trail: who did what to the session.")
+@click.option("--turn", type=TURN, metavar="TURN", help="Only events of this turn.")
 @click.option(
-    "-f", "--follow", is_flag=True, help="Go on until the session is closed, or the turn has ended."
+    "--audit", is_flag=True, help="Only the audit trail: changes of the session, and who made them."
+)
+@click.option(
+    "-f",
+    "--follow",
+    is_flag=True,
+    help="Print new events until the session is closed, or the turn has ended.",
 )
 @pass_invocation
 def log(run: Invocation, session: str, turn: int | None, audit: bool, follow: bool) -> None:
     """Print what happened in a session, in order.
 
-    Of its turns: texts, tool calls and their results, notices. Of a delegated session also the audit trail,
-    which --audit shows of any: every change of its phase and of its metadata (the keys), errors, approvals,
-    its end, each with who did it.
+    Events of turns are texts, tool calls, their results and notices. A delegated session also has an audit
+    trail here, which --audit prints for any session: changes of phase and metadata (the keys), errors,
+    approvals and the end, each with who did it.
 
-    One line for each, with tabs between: turn, attempt, time, kind, and what it was; "-" where there is none.
-    With --json one object for each.
+    Prints one line for each event, separated by tabs: turn, attempt, time, kind, text; "-" for an empty field.
+    With --json, one object for each event.
     """
     session_id = run.find(session)
     if turn is not None:
@@ -60,7 +65,7 @@ _Found = tuple[Place, Event] | AuditEntry
 
 
 class _Reading:
-    """Of one session, so far."""
+    """Reads the events of one session, and remembers how far it got."""
 
     def __init__(self, store: Store, session_id: str, turn: int | None, audit: bool) -> None:
         self._store = store
@@ -68,18 +73,18 @@ class _Reading:
         self._turn = turn
         self._audit = audit
         self._place = BEGINNING
-        self._told: set[tuple[object, ...]] = set()
+        self._printed: set[tuple[object, ...]] = set()
 
     def new(self) -> Iterator[_Found]:
-        """What was not there the time before, in order of time."""
+        """Yields what is new since the last call, in order of time."""
         return heapq.merge(self._entries(), self._events(), key=_at)
 
     def _entries(self) -> Iterator[_Found]:
         if not self._audit and not self._store.get_session(self._session_id).is_delegated:
             return
         for entry in audit_trail(self._store, self._session_id):
-            if entry.key not in self._told and self._turn in (None, entry.turn):
-                self._told.add(entry.key)
+            if entry.key not in self._printed and self._turn in (None, entry.turn):
+                self._printed.add(entry.key)
                 yield entry
 
     def _events(self) -> Iterator[_Found]:

@@ -16,7 +16,7 @@ SCHEMA_VERSION = 1
 
 
 def prepare() -> None:
-    """No character ever makes writing fail, whatever the locale."""
+    """Replaces characters that the locale cannot encode, so that writing never fails."""
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
@@ -27,7 +27,7 @@ def is_terminal() -> bool:
 
 
 def document(content: Mapping[str, object]) -> None:
-    """One JSON object: on one line, or indented for a person who looks at it."""
+    """Prints one JSON object: indented on a terminal, on one line otherwise."""
     whole = {"schema_version": SCHEMA_VERSION, **content}
     utf8 = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
     text = json.dumps(whole, ensure_ascii=not utf8, indent=2 if is_terminal() else None, default=str)
@@ -35,19 +35,19 @@ def document(content: Mapping[str, object]) -> None:
 
 
 def record(content: Mapping[str, object]) -> None:
-    """One JSON object on one line, at once: someone is following."""
+    """Prints one JSON object on one line and flushes, for programs that follow the output."""
     _write(escape_json(json.dumps({"schema_version": SCHEMA_VERSION, **content}, default=str)))
     flush()
 
 
 def flush() -> None:
-    """Let whoever follows see what was written so far."""
+    """Passes on what was written so far to programs that follow the output."""
     if sys.stdout is not None:
         sys.stdout.flush()
 
 
 def line(*fields: object) -> None:
-    """For a pipe: the fields on one line with tabs between them, a dash for an empty one."""
+    """Prints the fields on one line, separated by tabs, for a pipe; an empty field is a dash."""
     _write("\t".join(one_line(field) or "-" for field in fields))
 
 
@@ -56,7 +56,7 @@ def say(sentence: str) -> None:
 
 
 def text(content: str) -> None:
-    """Text of several lines, as it is but for what could do harm on a terminal."""
+    """Prints text of several lines with control characters escaped."""
     for part in content.split("\n"):
         _write(visible(part))
 
@@ -89,7 +89,7 @@ class Tone(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One line of harmless text; made by ``cell``."""
+    """One line of escaped text; made by ``cell``."""
 
     text: str
     tone: Tone = Tone.PLAIN
@@ -102,8 +102,8 @@ def cell(text: object, tone: Tone = Tone.PLAIN, *, limit: int | None = None, ind
 @dataclass(frozen=True, slots=True)
 class Column:
     title: str
-    whole: bool = False  #: never shortened, however narrow the terminal
-    wraps: bool = False  #: goes on in the next line instead of being cut
+    whole: bool = False  #: never shortened, even on a narrow terminal
+    wraps: bool = False  #: continued on the next line instead of being cut
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ Block: TypeAlias = Table | Fields | Line
 
 
 def plain(blocks: Sequence[Block]) -> str:
-    """The blocks as text without colours, one row a line."""
+    """Returns the blocks as text without colours, one row on each line."""
     return "\n".join(_plain_block(block) for block in blocks)
 
 
@@ -151,7 +151,7 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
 
 
 def duration(seconds: float) -> str:
-    """In the largest unit that fits: ``42s``, ``4m``, ``3h``, ``12d``."""
+    """Returns a duration in the largest unit that fits: ``42s``, ``4m``, ``3h``, ``12d``."""
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"

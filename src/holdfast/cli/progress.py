@@ -1,4 +1,4 @@
-"""Owns what a person, a pipe or a program sees of a running turn."""
+"""Owns the output of a running turn for a person, a pipe or a program."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ _LONGEST_ARGUMENTS = 100
 
 
 class Show(Enum):
-    PEOPLE = "people"  #: text and tools as they come on a terminal; the answer alone in a pipe
+    PEOPLE = "people"  #: on a terminal, text and tool calls as they arrive; in a pipe, only the answer
     DOCUMENT = "document"  #: one JSON object at the end
     STREAM = "stream"  #: a JSON object for each event
-    CHAT = "chat"  #: as for people, and the next turn follows at once
+    CHAT = "chat"  #: as PEOPLE, without the line that says how to continue
 
 
 class Shown(Protocol):
@@ -49,13 +49,13 @@ class Shown(Protocol):
     def end(self, result: RunResult) -> None: ...
 
     def close(self) -> None:
-        """The terminal as it was; also when there was no result."""
+        """Restores the terminal, also without a result."""
         ...
 
 
 @contextmanager
 def shown(show: Show) -> Iterator[Shown]:
-    """Also sees to it that being stopped ends the agent, commits its turn and says how to go on."""
+    """Shows a turn; if it is stopped, the agent is ended, its turn recorded and its result shown."""
     with stoppable():
         view = _VIEWS[show]()
         try:
@@ -71,7 +71,7 @@ def shown(show: Show) -> Iterator[Shown]:
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Being told to terminate, or losing the terminal, is an exit like any other: the turn is committed."""
+    """Turns SIGTERM and SIGHUP into ``SystemExit``, so that an interrupted turn is recorded as after Ctrl-C."""
 
     def leave(number: int, _frame: FrameType | None) -> None:
         raise SystemExit(128 + number)
@@ -111,11 +111,11 @@ class _Stream:
 
 
 class _People:
-    """Text goes to standard output, everything about it to standard error."""
+    """Prints the answer to standard output and everything else to standard error."""
 
-    def __init__(self, *, goes_on: bool = False) -> None:
+    def __init__(self, *, in_chat: bool = False) -> None:
         self._began = time.monotonic()
-        self._goes_on = goes_on
+        self._in_chat = in_chat
         self._live: StatusLine | None = None
         self._pending = ""
         self._streams = output.is_terminal()
@@ -159,16 +159,16 @@ class _People:
         tell(_summary(result, time.monotonic() - self._began))
         if result.approval is not None:
             tell(f"waits for approval: {result.approval.what}")
-            tell(f"to say no: holdfast deny {result.approval.id} --note WHY")
-        if not self._goes_on or result.approval is not None:
-            tell(f"go on with: {result.continue_with}")
+            tell(f"to refuse it: holdfast deny {result.approval.id} --note WHY")
+        if not self._in_chat or result.approval is not None:
+            tell(f"continue with: {result.continue_with}")
 
     def close(self) -> None:
         if self._live is not None:
             self._live.close()
 
     def _say(self, text: str) -> None:
-        """Whole lines: what follows may be a note of ours."""
+        """Prints whole lines and keeps the rest, because a note may follow."""
         *lines, self._pending = (self._pending + text).split("\n")
         assert self._live is not None
         self._live.unfinished("")
@@ -233,5 +233,5 @@ _VIEWS: Final[Mapping[Show, Callable[[], Shown]]] = {
     Show.PEOPLE: _People,
     Show.DOCUMENT: _Document,
     Show.STREAM: _Stream,
-    Show.CHAT: lambda: _People(goes_on=True),
+    Show.CHAT: lambda: _People(in_chat=True),
 }

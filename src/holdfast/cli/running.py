@@ -24,19 +24,19 @@ from holdfast.errors import HoldfastError, InvalidInput, SessionClosed
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-_BEHIND_DASHES = "holdfast.behind_dashes"
+_AFTER_DASHES = "holdfast.after_dashes"
 
 
 class RunCommand(Command):
-    """A command behind whose ``--`` stand arguments for the provider."""
+    """A command that passes the arguments after ``--`` to the provider."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
-        ctx.meta[_BEHIND_DASHES] = tuple(args[at + 1 :])
+        ctx.meta[_AFTER_DASHES] = tuple(args[at + 1 :])
         return super().parse_args(ctx, args[:at])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Whoever stopped it was shown by then what it came to."""
+        """Ends with the exit code of a stopped turn, whose result was shown already."""
         try:
             return super().invoke(ctx)
         except RunInterrupted:
@@ -53,17 +53,17 @@ def run_command(name: str, *examples: str) -> Callable[[Callable[..., Any]], Com
 
 
 def run_options(function: F) -> F:
-    """How a turn is run; the same for every command that runs one."""
+    """The options of every command that runs a turn."""
     options = (
-        click.option("--cwd", metavar="DIR", help="Work here; by default where the session did, else here."),
+        click.option("--cwd", metavar="DIR", help="The directory to work in; by default the session's, else the current one."),
         click.option("--model", metavar="MODEL", help="The model; by default the session's, else the provider's."),
         click.option("--fresh", is_flag=True, help="Start a new provider session, with the whole context."),
         click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
-                     help="End the turn after this long."),
+                     help="Stop the turn after this time."),
         click.option("--provider-session-id", metavar="ID",
-                     help="Use this very session of the provider; it is never replaced by another."),
+                     help="Use exactly this provider session, never another one."),
         rights_options,
-        click.option("--json-stream", is_flag=True, help="Print every event as a JSON object of its own."),
+        click.option("--json-stream", is_flag=True, help="Print every event as a JSON object on its own line."),
     )  # fmt: skip
     for option in reversed(options):
         function = option(function)
@@ -71,8 +71,8 @@ def run_options(function: F) -> F:
 
 
 def keywords(given: dict[str, Any], show: Shown) -> RunKeywords:
-    """The options of ``run_options`` as the library takes them."""
-    arguments = click.get_current_context().meta.get(_BEHIND_DASHES, ())
+    """Returns the options of ``run_options`` as keywords of the library."""
+    arguments = click.get_current_context().meta.get(_AFTER_DASHES, ())
     return RunKeywords(
         cwd=given["cwd"],
         model=given["model"],
@@ -97,16 +97,18 @@ def show_style(run: Invocation, json_stream: bool) -> Show:
     "holdfast run --provider scripted --json 'say hello'",
 )
 @text_argument("prompt", required=False)
-@click.option("--agent", metavar="NAME", help="Who works: a role; by default the provider's name.")
+@click.option("--agent", metavar="NAME", help="The agent's role; by default the provider's name.")
 @click.option("--provider", metavar="NAME", help="claude, codex, opencode, gemini or scripted.")
 @click.option("--name", metavar="NAME", help="A name for the session.")
-@click.option("--job", metavar="FILE", help="Take prompt and options from a JSON file; flags win over it.")
+@click.option(
+    "--job", metavar="FILE", help="Read prompt and options from a JSON file; flags take precedence."
+)
 @run_options
 @pass_invocation
 def run(run: Invocation, /, prompt: str | None, job: str | None, json_stream: bool, **given: Any) -> None:
-    """Begin a session: give an agent its first prompt.
+    """Start a session: give an agent its first prompt.
 
-    Prints its answer, and how to go on. The session stays open.
+    Prints the answer, and the command that continues the session, which stays open.
     """
     if job is not None:
         prompt, given = read_job(job, prompt, given)
@@ -131,14 +133,16 @@ def run(run: Invocation, /, prompt: str | None, job: str | None, json_stream: bo
 )
 @session_argument
 @text_argument("prompt", required=False)
-@click.option("--provider", metavar="NAME", help="Go on with this provider; it is told what it has not seen.")
+@click.option(
+    "--provider", metavar="NAME", help="Continue with this provider; it gets the turns that it has not seen."
+)
 @run_options
 @pass_invocation
 def resume(run: Invocation, /, session: str, prompt: str | None, json_stream: bool, **given: Any) -> None:
-    """Go on with a session.
+    """Continue a session.
 
-    The agent's own session is resumed when that is safe; otherwise it starts fresh with the whole context.
-    Without a PROMPT the turn that was stopped goes on.
+    Resumes the agent's own session if that is safe; otherwise starts a new one with the whole context.
+    Without a PROMPT, continues the turn that was stopped.
     """
     session_id = run.find(session)
     with shown(show_style(run, json_stream)) as show:
@@ -159,7 +163,7 @@ def resume(run: Invocation, /, session: str, prompt: str | None, json_stream: bo
     "--at",
     type=TURN_OR_NONE,
     metavar="TURN",
-    help="The last turn to take along; by default all that have ended.",
+    help="The last turn to include; by default the last one that has ended.",
 )
 @click.option("--name", metavar="NAME", help="A name for the new session.")
 @run_options
@@ -168,10 +172,10 @@ def fork(
     run: Invocation, /, session: str, prompt: str | None, at: int | None, name: str | None, json_stream: bool,
     **given: Any,
 ) -> None:  # fmt: skip
-    """Begin a new session with the history of another.
+    """Start a new session with the history of another.
 
-    Without a PROMPT it only forks, and prints the new id. The other session stays as it is. Its agent's own
-    session is forked at the first run, where that is safe.
+    Without a PROMPT it only forks, and prints the new id. The other session does not change. The agent's own
+    session is forked by the first turn, if that is safe.
     """
     parent = run.find(session)
     if prompt is not None:
@@ -194,12 +198,12 @@ def fork(
 
 
 def finish(result: RunResult) -> None:
-    """The exit code of a command says how its turn ended."""
+    """Exits with a code that says how the turn ended."""
     if not result.ok:
         click.get_current_context().exit(result.exit_code)
 
 
-#: in any case
+#: words that end a chat, in upper or lower case
 _LEAVE = ("quit", "exit")
 
 
@@ -209,17 +213,17 @@ _LEAVE = ("quit", "exit")
     "printf 'try it the other way\\nquit\\n' | holdfast chat --fork deploy",
 )
 @click.argument("session", metavar="[ID]", required=False)
-@click.option("--fork", "forks", is_flag=True, help="Branch off the session, and talk to the branch.")
-@click.option("--agent", metavar="NAME", help="Who works, in a new session: a role.")
+@click.option("--fork", "forks", is_flag=True, help="Fork the session, and talk to the fork.")
+@click.option("--agent", metavar="NAME", help="The agent's role in a new session.")
 @click.option("--provider", metavar="NAME", help="claude, codex, opencode, gemini or scripted.")
 @run_options
 @pass_invocation
 def chat(run: Invocation, /, session: str | None, forks: bool, json_stream: bool, **given: Any) -> None:
-    """Talk to an agent, a line for each turn.
+    """Talk to an agent: each line is a turn.
 
-    It goes on until `quit`, `exit` or the end of the input. With an ID the session goes on, without one a new
-    one begins with the first line. Leaving it pauses the session: nothing of it runs, and it can go on at any
-    time.
+    Ends at `quit`, `exit` or the end of the input. With an ID it continues that session; without one, the first
+    line starts a new session. Leaving the chat pauses the session: nothing of it runs, and it can be continued
+    at any time.
     """
     if forks and session is None:
         raise click.UsageError("--fork needs the ID of a session")
@@ -231,22 +235,22 @@ def chat(run: Invocation, /, session: str | None, forks: bool, json_stream: bool
         for line in _lines():
             result = talk.turn(line)
             if result.approval is not None:
-                break  # nothing else of it runs before someone has answered
+                break  # no other turn of the session runs before the approval is answered
     finally:
         if talk.called is not None:
-            tell(f"paused; go on with: holdfast chat {talk.called}")
+            tell(f"paused; continue with: holdfast chat {talk.called}")
     if result is not None:
         finish(result)
 
 
 class _Talk:
-    """The session that is talked to; one that is made here is made with its first line."""
+    """The session of a chat; a new one is made with the first line."""
 
     def __init__(
         self, run: Invocation, session_id: str | None, forks: bool, json_stream: bool, given: dict[str, Any]
     ) -> None:
         self.session_id = session_id
-        self.called: str | None = None  #: as a person writes it, once it was talked to
+        self.called: str | None = None  #: the name or id for the person, after the first turn
         self._run = run
         self._forks = forks
         self._style = show_style(run, json_stream)
@@ -270,7 +274,7 @@ class _Talk:
 
     def _settle(self, result: RunResult) -> None:
         self.session_id, self.called, self._forks = result.session_id, result.called, False
-        self._given["fresh"] = False  # that was for the first turn
+        self._given["fresh"] = False  # --fresh is for the first turn only
 
     def _answered(self, line: str) -> RunResult:
         holdfast, given = self._run.holdfast, self._given
@@ -314,7 +318,7 @@ def _lines() -> Iterator[str]:
 def open_session(run: Invocation, session: str) -> None:
     """Open the agent's own program on a session, in its directory.
 
-    Nobody else writes to the session meanwhile. What was said there is in the history afterwards.
+    The session is locked meanwhile. The turns made there are added to the history afterwards.
     """
     session_id = run.find(session)
     before = _turns(run, session_id)
@@ -322,7 +326,7 @@ def open_session(run: Invocation, session: str) -> None:
         exit_code = run.holdfast.open_native(session_id)
     joined = _turns(run, session_id) - before
     tell(
-        f"{joined} {'turn' if joined == 1 else 'turns'} joined the history; go on with: holdfast resume {session}"
+        f"{joined} {'turn' if joined == 1 else 'turns'} joined the history; continue with: holdfast resume {session}"
     )
     click.get_current_context().exit(exit_code)
 
@@ -335,7 +339,7 @@ def _turns(run: Invocation, session_id: str) -> int:
 # --- job files: the prompt and the options of a run as JSON ---
 
 _LARGEST_JOB = 64 * 1024 * 1024
-#: key of the file -> option; several spellings for what other tools call it
+#: key of the file -> option; other tools use several names for the directory
 _KEYS = {
     "agent": "agent",
     "provider": "provider",
@@ -352,26 +356,26 @@ _KEYS = {
     "fresh": "fresh",
     "provider_session_id": "provider_session_id",
 }
-#: what to do, by either name
+#: the prompt, under either name
 _PROMPTS = ("prompt", "objective")
-#: JSON of any form, told to the agent below what to do
-_TOLD = ("inputs", "constraints")
+#: JSON of any form, appended to the prompt
+_APPENDED = ("inputs", "constraints")
 _LISTS = ("allowed_tools", "extra_dirs", "approve_tools")
 _NUMBERS = ("timeout",)
 _FLAGS = ("fresh",)
 
 
 def read_job(path: str, prompt: str | None, given: dict[str, Any]) -> tuple[str | None, dict[str, Any]]:
-    """The prompt and the options; InvalidInput names the key that is wrong."""
+    """Returns the prompt and the options; what is given on the command line takes precedence. InvalidInput names a wrong key."""
     document = _job_document(path)
     merged = dict(given)
     for key, value in document.items():
-        if key in _PROMPTS or key in _TOLD:
+        if key in _PROMPTS or key in _APPENDED:
             continue
         option = _KEYS.get(key)
         if option is None:
-            known = ", ".join((*_PROMPTS, *_TOLD, *_KEYS))
-            raise InvalidInput("job", f"{path}: unknown key {key[:40]!r}; known are {known}")
+            known = ", ".join((*_PROMPTS, *_APPENDED, *_KEYS))
+            raise InvalidInput("job", f"{path}: unknown key {key[:40]!r}; known keys: {known}")
         checked = _value(path, key, option, value)
         if not merged.get(option):
             merged[option] = _placed(path, option, checked)
@@ -379,18 +383,20 @@ def read_job(path: str, prompt: str | None, given: dict[str, Any]) -> tuple[str 
 
 
 def _prompt(path: str, document: dict[str, Any], given: str | None) -> str | None:
-    """What to do, and below it what the file says about it."""
+    """Returns the prompt with the inputs and constraints of the file appended."""
     asked = {key: _text(path, key, document[key]) for key in _PROMPTS if key in document}
     if len(asked) > 1:
         raise InvalidInput("job", f"{path}: prompt and objective mean the same: give one of them")
     prompt = given if given is not None else next(iter(asked.values()), None)
     if prompt is None:
         return None
-    told = [_told(key, document[key]) for key in _TOLD if document.get(key) not in (None, "", {}, [])]
-    return "\n\n".join([prompt, *told])
+    appended = [
+        _appended(key, document[key]) for key in _APPENDED if document.get(key) not in (None, "", {}, [])
+    ]
+    return "\n\n".join([prompt, *appended])
 
 
-def _told(key: str, value: Any) -> str:
+def _appended(key: str, value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, indent=2, ensure_ascii=False)
     return f"{key.capitalize()}:\n{text}"
 
@@ -436,10 +442,10 @@ def _text(path: str, key: str, value: Any) -> str:
 
 def _placed(path: str, option: str, value: Any) -> Any:
     if option == "cwd":
-        return _from_there(path, value)
-    return tuple(_from_there(path, one) for one in value) if option == "extra_dirs" else value
+        return _relative_to_file(path, value)
+    return tuple(_relative_to_file(path, one) for one in value) if option == "extra_dirs" else value
 
 
-def _from_there(path: str, directory: str) -> str:
-    """A directory in a file is meant from where the file is."""
-    return str(Path(path).resolve().parent / os.path.expanduser(directory))  # noqa: PTH111 - a ~user nobody knows stays
+def _relative_to_file(path: str, directory: str) -> str:
+    """Returns a directory named in a file, relative to the directory of the file."""
+    return str(Path(path).resolve().parent / os.path.expanduser(directory))  # noqa: PTH111 - an unknown ~user stays as it is

@@ -41,13 +41,13 @@ from holdfast.engine.holdfast import Holdfast
 @command("show", "holdfast show deploy", "holdfast show deploy --turns 20 --json")
 @session_argument
 @click.option("--turns", type=click.IntRange(0, 10_000), default=5, show_default=True, metavar="N",
-              help="How many of the last turns.")  # fmt: skip
+              help="How many of the last turns to show.")  # fmt: skip
 @pass_invocation
 def show(run: Invocation, session: str, turns: int) -> None:
     """Show everything about a session.
 
-    Its status, phase and age, where it comes from, what its providers could pick up, its last turns, what it cost,
-    and what would happen next.
+    Its status, phase and age, its origin, what its providers can resume, its last turns, its cost, and what
+    happens next.
     """
     view = _view(run.holdfast, run.find(session), turns)
     if run.json:
@@ -114,7 +114,7 @@ class SessionView:
     phases: tuple[PhaseChange, ...]
     conversation: Conversation
     turns: tuple[HistoryTurn, ...]  #: the last ones, oldest first
-    late_reports: tuple[LateReport, ...]  #: of workers that had lost their turn, in this conversation
+    late_reports: tuple[LateReport, ...]  #: from workers that had lost their turn, in this conversation
     approvals: tuple[Approval, ...]  #: those without an answer
     pointers: tuple[Pointer, ...]
     provider_sessions: tuple[ProviderSessionTotals, ...]
@@ -163,7 +163,7 @@ def _state(view: SessionView) -> Iterator[tuple[str, Cell]]:
             cell(" → ".join([view.phases[0].from_phase, *(c.to_phase for c in view.phases)])),
         )
     for asked in view.approvals:
-        answer = "it has expired" if asked.is_expired(now) else f"holdfast approve {asked.id}"
+        answer = "expired" if asked.is_expired(now) else f"holdfast approve {asked.id}"
         yield "waits for", cell(f"{asked.what} ({answer})", Tone.WARN, limit=_LONGEST)
     yield "created", cell(_when(session.created_at, now))
     yield "active", cell(_when(session.updated_at, now))
@@ -292,7 +292,7 @@ class _Member:
 
 
 def _family(holdfast: Holdfast, root: Tree) -> Iterator[_Member]:
-    """Parents before their forks, however deep the family is."""
+    """Yields parents before their forks, without recursion."""
     waiting = [(root, 0)]
     while waiting:
         branch, depth = waiting.pop()
@@ -331,15 +331,15 @@ def _forked_at(holdfast: Holdfast, session: Session) -> int | None:
 @command("packet", "holdfast packet deploy", "holdfast packet deploy --cwd . --json")
 @session_argument
 @click.option("--cwd", metavar="DIR", type=click.Path(exists=True, file_okay=False, resolve_path=True),
-              help="Where it would work; by default where it worked last.")  # fmt: skip
+              help="The directory to describe; by default the session's last one.")  # fmt: skip
 @click.option("--provider", metavar="NAME", help="For this provider; by default the session's own.")
 @pass_invocation
 def packet(run: Invocation, session: str, cwd: str | None, provider: str | None) -> None:
-    """Print where the work of a session stands, to hand it over.
+    """Print the state of a session's work, to hand it over.
 
-    The goal, what git says about the directory, the last turns, tool calls and those still in flight, what
-    failed, and the next step, in a few pages of Markdown. A fresh start gets it beside the turns when
-    something was cut or left unfinished. Nothing is changed.
+    The goal, the state of git in the directory, the last turns and tool calls, unfinished calls, failures and
+    the next step, in a few pages of Markdown. A new provider session gets the packet with the turns if a turn
+    was shortened or left unfinished. Changes nothing.
     """
     gathered = run.holdfast.packet(run.find(session), provider, cwd)
     if run.json:

@@ -1,4 +1,4 @@
-"""Owns what needs rich, which is imported on a terminal only: blocks as coloured tables, and the status line of a running turn."""
+"""Owns the terminal: coloured tables and the status line of a running turn. The only module that imports rich."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _fields(rows: tuple[tuple[str, Cell], ...]) -> Grid:
 
 
 def _print_table(console: Console, table: Table) -> None:
-    """Each row on one line; a column that wraps takes what the others leave."""
+    """Prints each row on one line; a column that wraps gets the width that the others leave."""
     widths = _fitting_widths(table, console.width)
     grid = Grid(box=None, pad_edge=False, padding=(0, _GAP, 0, 0), header_style="dim")
     for column, width in zip(table.columns, widths, strict=True):
@@ -67,13 +67,13 @@ def _print_table(console: Console, table: Table) -> None:
         grid.add_row(*map(_text, row))
     needed = sum(widths) + _GAP * (len(widths) - 1)
     if needed > console.width and not any(column.wraps for column in table.columns):
-        # narrower than the whole columns: the terminal itself breaks the lines, and nothing is lost
+        # the terminal is narrower than the whole columns: it breaks the lines itself, and nothing is lost
         console = _console(width=needed)
     console.print(grid)
 
 
 def _fitting_widths(table: Table, available: int) -> list[int]:
-    """As wide as the content; if that is too much, the widest columns give way, never a whole one."""
+    """Returns the widths of the content; if they do not fit, narrows the widest columns, but never a whole one."""
     widths = [cell_len(column.title) for column in table.columns]
     for row in table.rows:
         widths = [max(width, cell_len(cell.text)) for width, cell in zip(widths, row, strict=True)]
@@ -91,7 +91,7 @@ def _text(cell: Cell) -> Text:
 
 
 class StatusLine:
-    """Everything printed goes above it, and it is gone when it is closed."""
+    """The line below the output of a running turn: elapsed time and tokens; removed by ``close``."""
 
     def __init__(self) -> None:
         self._began = time.monotonic()
@@ -106,7 +106,7 @@ class StatusLine:
         return Text(f"{self._unfinished}\n").append_text(status) if self._unfinished else status
 
     def unfinished(self, line: str) -> None:
-        """What was said of a line that may still go on."""
+        """Shows the beginning of a line whose end has not arrived yet."""
         self._unfinished = line
 
     def tokens(self, taken: int, given: int) -> None:

@@ -36,12 +36,12 @@ _LONGEST = 100 * 365 * 86400.0
     type=click.Choice([role.value for role in Role if role is not Role.AGENT]),
     help="What the new token may do.",
 )
-@click.option("--name", metavar="NAME", help="Whose it is, for people; by default its role.")
+@click.option("--name", metavar="NAME", help="A name for people, such as the owner; by default the role.")
 @click.option(
     "--expires",
     type=click.FloatRange(0, _LONGEST, min_open=True),
     metavar="SECONDS",
-    help="Good for so long; by default until it is revoked.",
+    help="How long the token is valid; by default until it is revoked.",
 )
 @pass_invocation
 def token(
@@ -52,26 +52,26 @@ def token(
     name: str | None,
     expires: float | None,
 ) -> None:
-    """Make, list or revoke what lets others in to a server.
+    """Create, list or revoke tokens for a server.
 
-    A token works in its workspace alone, and is shown once. Everyone looks; an operator begins, changes and
-    cancels, a worker runs turns, an admin does everything. Once there is a token, the server asks for one.
-    When it was last used is kept to the hour.
+    A token is valid in its workspace only, and is printed once. Every role may read; an operator also starts,
+    changes and cancels, a worker runs turns, an admin does everything. Once a token exists, the server requires
+    one. The time of last use is exact to the hour.
     """
     given = {"ID": token_id, "--role": role, "--name": name, "--expires": expires}
     wanted = {"create": ("--role", "--name", "--expires"), "list": (), "revoke": ("ID",)}[action]
     for option, value in given.items():
         if value is not None and option not in wanted:
-            raise click.UsageError(f"{option} does not belong to {action}")
+            raise click.UsageError(f"{option} is not an option of {action}")
     if action == "list":
         _list(run)
     elif action == "revoke":
         if token_id is None:
-            raise click.UsageError("say which token; see: holdfast token list")
+            raise click.UsageError("give the ID of a token; see: holdfast token list")
         _show(run, run.holdfast.store.revoke_token(token_id))
     else:
         if role is None:
-            raise click.UsageError("say what it may do: --role reader, operator, worker or admin")
+            raise click.UsageError("give --role: reader, operator, worker or admin")
         _create(run, Role(role), name or role, expires)
 
 

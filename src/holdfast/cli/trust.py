@@ -1,4 +1,4 @@
-"""Owns the command trust: whether all of a project's settings count, or only the harmless ones."""
+"""Owns the command trust: whether all settings of a project's file apply, or only the safe ones."""
 
 from __future__ import annotations
 
@@ -23,35 +23,37 @@ _ADDRESSES = ("url", "notify.webhook")
     "printf 'workspace = \"payments\"\\n' > .holdfast.toml && holdfast trust --show && holdfast trust",
 )
 @click.argument("directory", type=click.Path(path_type=Path), required=False)
-@click.option("--show", is_flag=True, help="Only say what it sets, and whether it is trusted.")
-@click.option("--revoke", is_flag=True, help="Trust it no more.")
+@click.option("--show", is_flag=True, help="Only print the settings, and whether the file is trusted.")
+@click.option("--revoke", is_flag=True, help="Stop trusting the file.")
 @pass_invocation
 def trust(run: Invocation, directory: Path | None, show: bool, revoke: bool) -> None:
-    """Let all settings of a project's file count.
+    """Apply all settings of a project's file.
 
-    A .holdfast.toml comes with a checkout, so it may be a stranger's: until you have trusted it, only settings
-    count that can do no harm. Where the store is, tokens, commands, addresses, retention and rights do not.
-    Trust holds for this file in this place, until its content changes.
+    A .holdfast.toml comes with a checkout, so somebody else may have written it: until you trust it, only safe
+    settings apply. The store, tokens, commands, addresses, retention and rights are ignored. Trust is valid for
+    this path until the file's content changes.
     """
     if show and revoke:
         raise click.UsageError("--show or --revoke, not both")
     here = current_directory(os.environ) / (directory or "")
     found = read_project(os.environ, here)
     if found is None:
-        raise ConfigError(str(here), f"there is no {PROJECT_FILE} here, nor above in the same repository")
+        raise ConfigError(
+            str(here), f"no {PROJECT_FILE} in this directory, nor above it in the same repository"
+        )
     if revoke:
         was_trusted = revoke_trust(os.environ, found.path)
         _tell(
             run,
             read_project(os.environ, here) or found,
-            "trusted no more" if was_trusted else "was not trusted",
+            "no longer trusted" if was_trusted else "was not trusted",
         )
         return
     if show:
         _tell(run, found, "trusted" if found.is_trusted else "not trusted")
         return
     if os.environ.get(SESSION_VARIABLE):
-        raise Refused("person_needed", "an agent cannot trust a project's settings: a person has to do it")
+        raise Refused("person_needed", "an agent cannot trust a project's settings: only a person can")
     _tell(run, trust_project(os.environ, found), "trusted")
 
 
@@ -79,7 +81,7 @@ def _effect(given: Given, project: ProjectFile) -> str:
 
 
 def _shown(given: Given) -> str:
-    """Enough to judge it; neither a token nor a password in an address."""
+    """Returns a setting's value for a person, without tokens and without passwords in addresses."""
     name, value = given.key.name, given.value
     if name == "token":
         return "hft_…"

@@ -37,37 +37,46 @@ _LONGEST_DELAY = 366 * 24 * 3600.0
 )
 @click.argument("session", metavar="[ID]")
 @text_argument("prompt", required=False)
-@click.option("--agent", metavar="NAME", help="Begin a session of this agent; without ID.")
+@click.option("--agent", metavar="NAME", help="Start a session of this agent; without ID.")
 @click.option(
-    "--provider", metavar="NAME", help="Who runs it; by default the session's, else the configured one."
+    "--provider", metavar="NAME", help="The provider; by default the session's, else the configured one."
 )
 @click.option("--name", metavar="NAME", help="A name for the new session.")
 @click.option(
     "--cwd",
     metavar="DIR",
-    help="The directory to work in, as it is called on the worker's machine; by default where the session "
-    "did, else where the worker was started.",
+    help="The directory to work in, as a path on the worker's machine; by default the session's, else the "
+    "worker's current one.",
 )
 @click.option("--model", metavar="MODEL", help="The model; by default the session's, else the provider's.")
 @click.option("--fresh", is_flag=True, help="Start a new provider session, with the whole context.")
 @rights_options
-@click.option("--priority", type=click.IntRange(-1000, 1000), default=0, help="Sessions with more go first.")
+@click.option(
+    "--priority",
+    type=click.IntRange(-1000, 1000),
+    default=0,
+    help="Turns of sessions with a higher number run first.",
+)
 @click.option(
     "--delay",
     type=click.FloatRange(0, _LONGEST_DELAY),
     metavar="SECONDS",
-    help="Not before this long from now.",
+    help="Do not start the turn before this time has passed.",
 )
-@click.option("--runtime", metavar="ID", help="Only this runtime may run it; see holdfast runtimes --all.")
-@click.option("--key", metavar="KEY", help="Enqueueing again with the same key does nothing more; with ID.")
+@click.option(
+    "--runtime", metavar="ID", help="Only this runtime may run the turn; see holdfast runtimes --all."
+)
+@click.option("--key", metavar="KEY", help="A second call with the same key adds nothing; with ID.")
 @pass_invocation
 def enqueue(run: Invocation, /, session: str, prompt: str | None, **given: Any) -> None:
     """Put a turn into the queue, for a worker to run.
 
-    With --agent a new session is begun, and only the PROMPT is given; otherwise ID says which one goes on.
+    With --agent it starts a new session and takes only a PROMPT; otherwise it adds a turn to session ID.
     """
     turn = (
-        _go_on(run, session, prompt, given) if given["agent"] is None else _begin(run, session, prompt, given)
+        _add_turn(run, session, prompt, given)
+        if given["agent"] is None
+        else _begin(run, session, prompt, given)
     )
     if run.json:
         output.document(turn_document(turn))
@@ -75,22 +84,22 @@ def enqueue(run: Invocation, /, session: str, prompt: str | None, **given: Any) 
         output.line(turn.session_id, turn.seq, turn.status)
 
 
-def _go_on(run: Invocation, session: str, prompt: str | None, given: dict[str, Any]) -> Turn:
+def _add_turn(run: Invocation, session: str, prompt: str | None, given: dict[str, Any]) -> Turn:
     if prompt is None:
-        raise click.UsageError("say which session, and what to do; or begin one with --agent")
+        raise click.UsageError("give ID and PROMPT; or --agent and PROMPT for a new session")
     if given["name"] is not None:
-        raise click.UsageError("--name is for a session that begins: with --agent")
+        raise click.UsageError("--name is for a new session: give --agent")
     found = run.holdfast.session(run.find(session))
     new = _new_turn(run, run.holdfast.provider_of(found, given["provider"]), given)
     return run.holdfast.enqueue(found.id, prompt, new)
 
 
-def _begin(run: Invocation, prompt: str, behind: str | None, given: dict[str, Any]) -> Turn:
-    """The one argument is the prompt; a dash is standard input there, too."""
-    if behind is not None:
-        raise click.UsageError("a session that begins has no ID yet")
+def _begin(run: Invocation, prompt: str, second: str | None, given: dict[str, Any]) -> Turn:
+    """Starts a session; its only argument is the prompt."""
+    if second is not None:
+        raise click.UsageError("a new session has no ID yet: give either ID or --agent")
     if given["key"] is not None:
-        raise click.UsageError("--key is for a session that is there: with ID")
+        raise click.UsageError("--key is for an existing session: give ID")
     if prompt == "-":
         prompt = run.read_input("prompt")
     new = _new_turn(run, given["provider"] or run.holdfast.policy.run.provider, given)
@@ -119,21 +128,19 @@ def _new_turn(run: Invocation, provider: str, given: dict[str, Any]) -> NewTurn:
 
 @command("cancel", "holdfast retry deploy 2 && holdfast cancel deploy")
 @session_argument
-@click.option(
-    "--turn", type=TURN, metavar="TURN", help="This one; by default the session's newest open turn."
-)
+@click.option("--turn", type=TURN, metavar="TURN", help="The turn; by default the session's newest open one.")
 @click.option(
     "--force",
     is_flag=True,
-    help="Do not wait for its worker: take the turn away from it. For a worker that is gone for good.",
+    help="Take the turn from its worker without waiting; for a worker that never comes back.",
 )
 @pass_invocation
 def cancel(run: Invocation, session: str, turn: int | None, force: bool) -> None:
-    """Stop a turn that waits or runs.
+    """Stop a turn that is queued or running.
 
-    One that waits is cancelled at once, one that runs when its worker next looks. The agent is ended with
-    everything it started; the session is kept and can go on. With --force nobody is asked: what a worker
-    still reports of the turn afterwards does not count, and an agent on another machine may run on.
+    A queued turn is cancelled at once, a running one when its worker next checks. The agent is ended with
+    everything it started; the session is kept and can be continued. With --force the worker is not asked: its
+    later reports of the turn are not applied, and an agent on another machine may keep running.
     """
     session_id = run.find(session)
     chosen = turn
@@ -170,13 +177,13 @@ def _open_turn(run: Invocation, session_id: str) -> int:
 )
 @session_argument
 @click.argument("turn", type=TURN)
-@text_option("--prompt", help="What was asked.")
-@text_option("--response", help="What was answered.")
+@text_option("--prompt", help="The new prompt.")
+@text_option("--response", help="The new response.")
 @pass_invocation
 def edit(run: Invocation, session: str, turn: int, prompt: str | None, response: str | None) -> None:
-    """Change what a turn says; the turns after it stay.
+    """Change the text of a turn; later turns stay.
 
-    An agent that has seen the old text starts fresh with the new history.
+    An agent that has seen the old text starts a new provider session with the new history.
     """
     if prompt is None and response is None:
         raise click.UsageError("give --prompt, --response or both")
@@ -193,9 +200,9 @@ def edit(run: Invocation, session: str, turn: int, prompt: str | None, response:
 @click.argument("turn", type=TURN_OR_NONE)
 @pass_invocation
 def truncate(run: Invocation, session: str, turn: int) -> None:
-    """Drop every turn after TURN from the history; 0 drops all.
+    """Remove every turn after TURN from the history; 0 removes all.
 
-    Turns that wait are cancelled. Turn numbers are never used again.
+    Queued turns are cancelled. Turn numbers are never reused.
     """
     session_id = run.find(session)
     before = _conversation(run, session_id)
@@ -203,9 +210,9 @@ def truncate(run: Invocation, session: str, turn: int) -> None:
     if run.json:
         output.document({"session_id": session_id, "kept": turn, **conversation_document(changed)})
     elif changed.revision == before.revision:
-        output.say(f"there is no turn after {turn}: nothing was dropped")
+        output.say(f"there is no turn after {turn}: nothing was removed")
     else:
-        output.say(f"the turns after {turn} were dropped (revision {changed.revision})")
+        output.say(f"the turns after {turn} were removed (revision {changed.revision})")
 
 
 @command(
@@ -213,12 +220,12 @@ def truncate(run: Invocation, session: str, turn: int) -> None:
 )
 @session_argument
 @click.argument("turn", type=TURN)
-@text_option("--prompt", help="Ask this in place of what was asked.")
+@text_option("--prompt", help="Send this prompt instead of the old one.")
 @pass_invocation
 def retry(run: Invocation, session: str, turn: int, prompt: str | None) -> None:
     """Put a turn into the queue again.
 
-    It and every turn after it leave the history; the new turn takes their place.
+    Removes the turn and every later one from the history; the new turn replaces them.
     """
     again = run.holdfast.retry(run.find(session), turn, prompt)
     if run.json:
@@ -232,13 +239,13 @@ def retry(run: Invocation, session: str, turn: int, prompt: str | None) -> None:
 @session_argument
 @pass_invocation
 def new(run: Invocation, session: str) -> None:
-    """Begin again with an empty history, in the same session."""
+    """Start again with an empty history in the same session."""
     session_id = run.find(session)
     changed = run.holdfast.new(session_id)
     if run.json:
         output.document({"session_id": session_id, **conversation_document(changed)})
     else:
-        output.say(f"{session_id} begins again with turn {changed.next_seq}")
+        output.say(f"{session_id} starts again with turn {changed.next_seq}")
 
 
 def _conversation(run: Invocation, session_id: str) -> Conversation:

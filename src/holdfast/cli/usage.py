@@ -28,14 +28,16 @@ _USAGE_COLUMNS = (
 @command("usage", "holdfast usage", "holdfast usage --by day --since 7d --json")
 @click.argument("session", metavar="[ID]", required=False)
 @click.option("--by", type=click.Choice([group.value for group in UsageGroup]), default="session",
-              show_default=True, help="What to add up.")  # fmt: skip
-@click.option("--since", metavar="WHEN", help="Only what began then or later: 2h, 3d, 2026-01-08, …")
-@click.option("--until", metavar="WHEN", help="Only what began before.")
+              show_default=True, help="Add up by this.")  # fmt: skip
+@click.option(
+    "--since", metavar="WHEN", help="Only attempts that started then or later: 2h, 3d, 2026-01-08, …"
+)
+@click.option("--until", metavar="WHEN", help="Only attempts that started before.")
 @pass_invocation
 def usage(run: Invocation, session: str | None, by: str, since: str | None, until: str | None) -> None:
-    """Say what sessions have used: tokens and money.
+    """Show what sessions have used: tokens and money.
 
-    Days are those of UTC. A provider that does not tell its price costs nothing here.
+    Days are in UTC. The cost of a provider that does not report it is 0.
     """
     now = run.holdfast.store.now()
     totals = run.holdfast.store.usage(
@@ -104,14 +106,16 @@ _MOST_SHOWN = 10
     "holdfast stats --since 7d --agent terraform-architect",
     "holdfast stats --json",
 )
-@click.option("--since", metavar="WHEN", help="From the day of this moment on: 7d, 2026-01-08, …")
-@click.option("--agent", metavar="NAME", help="Only of this agent; storage is always of the whole store.")
+@click.option("--since", metavar="WHEN", help="Only days from this one on: 7d, 2026-01-08, …")
+@click.option(
+    "--agent", metavar="NAME", help="Only sessions of this agent; storage is always that of the whole store."
+)
 @pass_invocation
 def stats(run: Invocation, since: str | None, agent: str | None) -> None:
-    """Show how well it goes: measures and their targets.
+    """Show measures of the work, and whether they meet their targets.
 
-    Counted in the store over whole days of UTC, also what was cleaned up or removed since. Where there is
-    nothing to measure it says "no data", which is neither met nor missed.
+    Counts whole days in UTC, including sessions that were cleaned up or removed since. "no data" means that
+    there is nothing to measure; the target is then neither met nor missed.
     """
     begin = None if since is None else parse_moment("since", since, run.holdfast.store.now())
     told = run.holdfast.stats(begin, agent)
@@ -184,7 +188,7 @@ def _facts(figures: Figures) -> Iterator[tuple[str, Cell]]:
 
 
 def _counts(found: Mapping[str, int]) -> str:
-    """The largest first."""
+    """Returns the counts as text, the largest first."""
     shown = [f"{name} {number}" for name, number in list(found.items())[:_MOST_SHOWN]]
     more = [f"{len(found) - _MOST_SHOWN} more"] if len(found) > _MOST_SHOWN else []
     return ", ".join(shown + more) or "none"

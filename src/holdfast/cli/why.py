@@ -47,10 +47,10 @@ from holdfast.errors import NotFound, UnreadableSession
 @click.option("--provider", metavar="NAME", help="For this provider; by default the session's own.")
 @pass_invocation
 def why(run: Invocation, session: str, provider: str | None) -> None:
-    """Say how a session would go on, and why.
+    """Explain how the next turn of a session would start.
 
-    Every guard is listed with its verdict and its evidence, then the verdict in one sentence, then what was
-    decided the last time. Nothing is changed.
+    Lists every guard with its verdict and its evidence, then the verdict in one sentence, then the decision of
+    the last turn. Changes nothing.
     """
     explanation = run.holdfast.why(run.find(session), provider)
     policy, now = run.holdfast.policy.continue_, run.holdfast.store.now()
@@ -66,9 +66,9 @@ def why(run: Invocation, session: str, provider: str | None) -> None:
 @pass_invocation
 @click.pass_context
 def should_resume(ctx: click.Context, run: Invocation, session: str) -> None:
-    """Tell whether a session's work may go on, and the reason.
+    """Tell whether a session may continue, and the reason.
 
-    Exit code 0: it may. 4: it may not. 3: there is no such session.
+    Exit code 0: it may continue. 4: it may not. 3: the session was not found.
     """
     try:
         session_id = run.find(session)
@@ -123,13 +123,13 @@ def _why_blocks(explanation: Explanation, policy: ContinuePolicy, now: Instant) 
             ("session", cell(explanation.session.id, Tone.STRONG)),
             ("provider", cell(explanation.provider)),
             ("judged for", cell(_where(explanation.runtime))),
-            ("may it go on", cell(answer, Tone.GOOD if may else Tone.BAD)),
+            ("may continue", cell(answer, Tone.GOOD if may else Tone.BAD)),
         )
     )
     guards = Table(_GUARD_COLUMNS, tuple(map(_guard_row, explanation.decision.verdicts)))
     last = explanation.last_attempt
     before = (
-        Line(cell("The last time: there was none.", Tone.DIM))
+        Line(cell("No turn of this session has run yet.", Tone.DIM))
         if last is None
         else _last(explanation, last, now)
     )
@@ -138,16 +138,16 @@ def _why_blocks(explanation: Explanation, policy: ContinuePolicy, now: Instant) 
 
 def _where(runtime: Runtime | None) -> str:
     if runtime is None:
-        return "any machine: it has not run yet, or it is not known where"
-    return f"where it ran before: {runtime.machine}, {runtime.home} ({runtime.id})"
+        return "any machine: the session has not run yet, or its machine is not known"
+    return f"the runtime that it used before: {runtime.machine}, {runtime.home} ({runtime.id})"
 
 
 def _guard_row(verdict: Verdict) -> tuple[Cell, ...]:
-    stands_aside = verdict.outcome is Outcome.RESUME
+    has_no_objection = verdict.outcome is Outcome.RESUME
     return (
         cell(verdict.reason.value),
         cell(verdict.standing.value.replace("_", " "), _TONES[verdict.standing]),
-        cell("" if stands_aside else verdict.outcome.name.lower()),
+        cell("" if has_no_objection else verdict.outcome.name.lower()),
         cell(verdict.evidence),
     )
 
@@ -155,28 +155,28 @@ def _guard_row(verdict: Verdict) -> tuple[Cell, ...]:
 def _last(explanation: Explanation, attempt: Attempt, now: Instant) -> Fields:
     decision = attempt.decision
     rows = [
-        ("the last time", cell(f"{to_iso(attempt.started_at)} ({age(attempt.started_at, now)} ago)")),
-        ("turn", cell(_lineage(explanation, attempt))),
+        ("last turn", cell(f"{to_iso(attempt.started_at)} ({age(attempt.started_at, now)} ago)")),
+        ("number", cell(_lineage(explanation, attempt))),
         ("decided", cell(f"{decision.kind}: {because(decision).note}")),
-        ("came to", cell(_came_to(attempt.status))),
+        ("result", cell(_result(attempt.status))),
     ]
     if attempt.failure is not None:
         rows.append(("failure", cell(_failure(attempt.failure), Tone.BAD, limit=300)))
     return Fields(tuple(rows))
 
 
-def _came_to(status: AttemptStatus) -> str:
+def _result(status: AttemptStatus) -> str:
     return "waits for an approval" if status is AttemptStatus.DEFERRED else status.value.replace("_", " ")
 
 
 def _failure(failure: Failure) -> str:
-    """Its class, and its words if they say more."""
+    """Returns the failure class, and the message unless it repeats the class."""
     kind = failure.failure_class.value
     return kind if failure.message in ("", kind) else f"{kind}: {failure.message}"
 
 
 def _lineage(explanation: Explanation, attempt: Attempt) -> str:
-    """Which turn and attempt it was, and what each of them repeats."""
+    """Returns the number of a turn and of its attempt, and what each of them repeats."""
     turn = explanation.last_turn
     repeats = "" if turn is None or turn.retry_of is None else f" (retry of {turn.retry_of})"
     cause = "" if attempt.cause is AttemptCause.FIRST else f" ({attempt.cause})"
@@ -187,28 +187,28 @@ def _lineage(explanation: Explanation, attempt: Attempt) -> str:
 
 
 def continue_words(answer: MayContinue, session: Session | None, policy: ContinuePolicy, now: Instant) -> str:
-    """Why the work may or may not go on; None for a session that nobody can read."""
+    """Says why a session may or may not continue; ``session`` is None if it is missing or cannot be read."""
     if session is None:
         unreadable = answer is MayContinue.UNREADABLE
-        return "its row cannot be understood" if unreadable else "there is no such session"
+        return "its stored row cannot be read" if unreadable else "the session was not found"
     match answer:
         case MayContinue.YES:
-            return "every criterion is met"
+            return "all conditions are met"
         case MayContinue.FINAL:
-            return f"it is {session.phase}, which is final; its work can go on in a fork"
+            return f"the session is {session.phase}, which is final; a fork can continue its work"
         case MayContinue.PHASE:
-            return f"{session.phase} is none of {', '.join(sorted(policy.resumable_phases))}"
+            return f"phase {session.phase} is not one of {', '.join(sorted(policy.resumable_phases))}"
         case MayContinue.NOT_READY:
-            return "it is not marked as ready to be resumed"
+            return "the session is not marked as ready to resume"
         case MayContinue.ERRORS:
             return f"{session.error_count} errors since the last success; the limit is {policy.max_errors}"
         case MayContinue.TOO_OLD:
             limit = duration(policy.max_idle_seconds or 0)
             return f"idle for {age(session.updated_at, now)}; the limit is {limit}"
         case MayContinue.EXPIRED:
-            return "nobody answered in time what it asked; it can ask again, or go to another phase"
+            return "the approval that the session asked for has expired; ask again, or move to another phase"
         case MayContinue.NOT_FOUND | MayContinue.UNREADABLE:
-            return "it changed while it was looked at"
+            return "the session changed while it was read"
         case _:
             assert_never(answer)
 
@@ -217,7 +217,7 @@ def verdict(explanation: Explanation, policy: ContinuePolicy, now: Instant) -> s
     """What happens next to a session, in one sentence."""
     session = explanation.session
     if explanation.may_continue is MayContinue.FINAL:
-        return f"The work is {session.phase}; it can go on in a fork: holdfast fork {session.id}"
+        return f"The session is {session.phase}; a fork can continue its work: holdfast fork {session.id}"
     if explanation.waits_for is not None:
         return _waiting(explanation.waits_for, explanation.may_continue)
     if explanation.waiting is not None and (waits := _in_queue(explanation.waiting, now)):
@@ -225,22 +225,20 @@ def verdict(explanation: Explanation, policy: ContinuePolicy, now: Instant) -> s
     if explanation.may_continue is not MayContinue.YES:
         reason = explanation.may_continue.value
         why_continue = continue_words(explanation.may_continue, session, policy, now)
-        rule = f"By the rules the work should not go on ({reason}: {why_continue})."
-        return f"{rule} A turn that is put in all the same: {_lower(next_turn(explanation.decision, explanation.provider))}"
+        rule = f"The session should not continue ({reason}: {why_continue})."
+        return f"{rule} If a turn is added anyway: {_lower(next_turn(explanation.decision, explanation.provider))}"
     return next_turn(explanation.decision, explanation.provider)
 
 
 def _waiting(asked: Approval, answer: MayContinue) -> str:
     waits = f"Turn {asked.seq} waits for an approval: {asked.what}"
     if answer is MayContinue.EXPIRED:
-        return (
-            f"{waits}. It has expired; to give it up: holdfast cancel {asked.session_id} --turn {asked.seq}"
-        )
+        return f"{waits}. The approval has expired; to cancel the turn: holdfast cancel {asked.session_id} --turn {asked.seq}"
     return f"{waits}. To answer: holdfast approve {asked.id}"
 
 
 def _in_queue(waiting: WaitingTurn, now: Instant) -> str:
-    """Nothing, if it waits for a worker only."""
+    """Says what a queued turn waits for; empty if it only waits for a free worker."""
     sentences = []
     if waiting.until is not None:
         sentences.append(_until(waiting.turn, waiting.until, now))
@@ -253,13 +251,13 @@ def _until(turn: Turn, until: Instant, now: Instant) -> str:
     left = f"in {age(now, until)}"
     if turn.attempts:
         return f"Turn {turn.seq} is tried again at {to_iso(until)} ({left}, attempt {turn.attempts + 1})."
-    return f"Turn {turn.seq} is not begun before {to_iso(until)} ({left})."
+    return f"Turn {turn.seq} does not start before {to_iso(until)} ({left})."
 
 
 def _pinned(turn: Turn, known: KnownRuntime, now: Instant) -> str:
     where = f"{known.runtime.provider} in {known.runtime.home} on machine {known.runtime.machine[:12]}"
     seen = f"last seen at {to_iso(known.last_seen_at)} ({age(known.last_seen_at, now)} ago)"
-    return f"Turn {turn.seq} waits for the runtime {known.id} alone ({where}), {seen}."
+    return f"Turn {turn.seq} waits for the runtime {known.id} only ({where}), {seen}."
 
 
 def _lower(sentence: str) -> str:
@@ -284,7 +282,7 @@ def next_turn(decision: Decision, provider: str) -> str:
 
 
 def this_turn(decision: Decision) -> str:
-    """Said before anything runs."""
+    """Says what a turn does, before the agent starts."""
     match decision:
         case Resume(provider_session_id):
             return f"resuming session {provider_session_id}{_catching_up(decision)}"
@@ -305,7 +303,7 @@ def this_turn(decision: Decision) -> str:
 def _catching_up(decision: Resume | Fork) -> str:
     told = ranges_text(decision.catch_up)
     word = "turn" if told.isdecimal() else "turns"
-    return f", telling it of {word} {told}" if told else ""
+    return f", with {word} {told} that it has not seen" if told else ""
 
 
 def _provided(decision: Decision) -> str:
