@@ -20,7 +20,7 @@ from holdfast.cli.main import main
 main()
 print(*sys.modules, file=sys.stderr)
 """
-HEAVY = {"holdfast.config", "holdfast.store.open", "holdfast.domain.records", "holdfast.domain.redaction"}
+HEAVY = {"holdfast.config", "holdfast.store.open", "holdfast.domain.redaction"}
 URLS = {"sqlite": None, "postgres": "postgresql://127.0.0.1:1/none"}
 
 

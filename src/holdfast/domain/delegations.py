@@ -1,13 +1,13 @@
 """Owns delegations: which session a subagent works in, taken by one at a time, and how it came back.
 
-Hook processes read this module: see ``plain_records``.
+Light: hook processes read this module.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
 
-from holdfast.domain.plain_records import PlainRecord
+from holdfast.domain.records import PlainRecord
 
 TYPE_CHECKING = False
 

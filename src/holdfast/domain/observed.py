@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.domain.plain_records import PlainRecord
+from holdfast.domain.records import PlainRecord
 
 TYPE_CHECKING = False
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from holdfast.clock import SECOND, Instant
-from holdfast.domain.plain_records import PlainRecord
+from holdfast.domain.records import PlainRecord
 from holdfast.errors import InvalidInput
 
 TYPE_CHECKING = False  # without typing: the hooks import this module

@@ -13,8 +13,8 @@ from typing import Any
 from holdfast.clock import system_clock
 from holdfast.config import Settings, default_url
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, NewDelegation, Question
-from holdfast.domain.plain_records import PlainRecord
 from holdfast.domain.policy import NotifyPolicy
+from holdfast.domain.records import PlainRecord
 from holdfast.errors import Conflict, Forbidden, HoldfastError, InvalidInput, NotFound
 from holdfast.hooks.configuration import spool_dir
 from holdfast.hooks.log import HookLog

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 
-from holdfast.domain.plain_records import PlainRecord
+from holdfast.domain.records import PlainRecord
 from holdfast.hooks.places import cache_dir, stale_files
 
 TYPE_CHECKING = False

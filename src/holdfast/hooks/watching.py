@@ -6,7 +6,7 @@ from holdfast.clock import Instant, system_clock, to_iso
 from holdfast.domain.ids import check_id
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.observed import Sighting
-from holdfast.domain.plain_records import PlainRecord
+from holdfast.domain.records import PlainRecord
 from holdfast.errors import StoreUnavailable
 from holdfast.providers.claude.transcript import read_usage
 

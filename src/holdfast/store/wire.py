@@ -16,7 +16,7 @@ from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 from holdfast.clock import Instant
 from holdfast.domain.ids import ConversationId, SessionId
 from holdfast.domain.inputs import check_text, clean_text
-from holdfast.domain.plain_records import PlainRecord
+from holdfast.domain.records import PlainRecord
 from holdfast.domain.redaction import Json
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import InvalidInput

@@ -1,9 +1,9 @@
-"""Owns what an agent is told when its session begins. Hook processes read this: see ``plain_records``."""
+"""Owns what an agent is told when its session begins. Light: hook processes read it."""
 
 from __future__ import annotations
 
 from holdfast.domain.inputs import utf8_size
-from holdfast.domain.plain_records import PlainRecord
+from holdfast.domain.records import PlainRecord
 from holdfast.domain.telling.quoting import on_one_line
 
 TYPE_CHECKING = False

@@ -1,6 +1,6 @@
 import pytest
 
-from holdfast.domain.plain_records import PlainRecord
+from holdfast.domain.records import PlainRecord
 
 
 class Point(PlainRecord):
