@@ -13,7 +13,7 @@ from holdfast.domain.pointers import Rights, TranscriptMark
 from holdfast.domain.redaction import Json
 from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
-from holdfast.processes.command import Command
+from holdfast.processes.process import Command
 from holdfast.providers.arguments import FLAG, ArgumentRules
 from holdfast.providers.contract import ArchivedTurn, BaseProvider, LaunchSpec, Probe
 from holdfast.providers.happenings import Called, Ended, Happening, Named, Returned, Said

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from functools import cache
 from pathlib import Path
+from types import UnionType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from holdfast.config_files import (
@@ -21,9 +22,9 @@ from holdfast.config_files import (
     user_file,
     xdg,
 )
-from holdfast.config_values import accept, parse, required, shown
 from holdfast.domain.ids import check_workspace
 from holdfast.domain.policy import InvalidRule, Policy
+from holdfast.domain.records import record
 from holdfast.errors import ConfigError, InvalidInput
 
 DEFAULT = "default"
@@ -69,7 +70,7 @@ class Settings:
             raise InvalidRule(problem, "workspace") from None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Key:
     """One setting that a source may give."""
 
@@ -84,7 +85,7 @@ class Key:
     @property
     def expected(self) -> str:
         """Its type in words, for messages and for the reference page."""
-        kind, optional = required(self.kind)
+        kind, optional = _required(self.kind)
         if get_origin(kind) is Literal:
             return " or ".join(f'"{choice}"' for choice in get_args(kind))
         words = {bool: "true or false", int: "integer", float: "number", str: "string"}
@@ -131,7 +132,7 @@ def load_settings(
     return _build(values, sources, (*ignored, *_withhold_token(layers, values, sources)))
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ProjectFile:
     """The project file that counts in a directory, and whether this person has trusted it as it is."""
 
@@ -223,7 +224,7 @@ def _is_table(key: Key) -> bool:
     return get_origin(key.kind) is Mapping
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Given:
     """A checked value and where it was found."""
 
@@ -364,7 +365,7 @@ def _flat(document: Mapping[str, object], where: str) -> Iterator[tuple[str, obj
         elif isinstance(value, dict):
             yield from ((f"{name}.{inner}", inner_value) for inner, inner_value in value.items())
         else:
-            raise ConfigError(where, f"{name}: expected table, found {shown(value)}", key=name)
+            raise ConfigError(where, f"{name}: expected table, found {_shown(value)}", key=name)
 
 
 def _known(name: str, where: str, known: Mapping[str, Key]) -> Key:
@@ -372,7 +373,7 @@ def _known(name: str, where: str, known: Mapping[str, Key]) -> Key:
         return known[name]
     guess = _guess(name, known)
     hint = f"; did you mean {guess}?" if guess else ""
-    raise ConfigError(where, f"unknown key {shown(name)}{hint}")
+    raise ConfigError(where, f"unknown key {_shown(name)}{hint}")
 
 
 def _guess(name: str, known: Iterable[str]) -> str | None:
@@ -385,7 +386,84 @@ def _guess(name: str, known: Iterable[str]) -> str | None:
 
 def _checked(key: Key, value: object, where: str, *, text: bool = False) -> object:
     try:
-        return accept(key.kind, parse(key.kind, str(value).strip()) if text else value)
+        return _accept(key.kind, _parse(key.kind, str(value).strip()) if text else value)
     except (ValueError, OverflowError):
-        problem = f"{key.name}: expected {key.expected}, found {shown(value)}"
+        problem = f"{key.name}: expected {key.expected}, found {_shown(value)}"
         raise ConfigError(where, problem, key=key.name) from None
+
+
+# --- how the value of a setting is written: in a file by its type, in the environment as text ---
+
+_MAX_SHOWN = 60
+_TRUE = ("true", "on", "yes", "1")
+_FALSE = ("false", "off", "no", "0")
+
+
+def _required(kind: Any) -> tuple[Any, bool]:
+    """``(float, True)`` for ``float | None``."""
+    if get_origin(kind) is UnionType:
+        return next(arm for arm in get_args(kind) if arm is not type(None)), True
+    return kind, False
+
+
+def _parse(kind: Any, text: str) -> object:
+    """What a file would have held in place of this text; ``ValueError`` if nothing fits."""
+    kind, _ = _required(kind)
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if kind is bool:
+        return _truth(text)
+    if kind in (int, float) and text != "off":
+        return kind(text)
+    if get_origin(kind) is frozenset:
+        return parts
+    if get_origin(kind) is Mapping:
+        pairs = (part.rpartition("=") for part in parts)
+        return {name.strip(): _truth(word.strip()) for name, _, word in pairs}
+    return text
+
+
+def _truth(word: str) -> bool:
+    if word.lower() not in _TRUE + _FALSE:
+        raise ValueError(word)
+    return word.lower() in _TRUE
+
+
+def _accept(kind: Any, value: object) -> object:
+    """The value as its field holds it; ``ValueError`` if it is of another type."""
+    kind, optional = _required(kind)
+    origin = get_origin(kind)
+    match value:
+        case "off" if optional and kind is float:
+            return None
+        case bool() if kind is bool:
+            return value
+        case int() | float() if kind is float and not isinstance(value, bool):
+            return float(value)
+        case int() if kind is int and not isinstance(value, bool):
+            return value
+        case str() if kind is str or (origin is Literal and value in get_args(kind)):
+            return value
+        case list() | tuple() | set() | frozenset() if origin is frozenset:
+            return frozenset(_accept(str, item) for item in value)
+        case Mapping() if origin is Mapping:
+            return {_entry_name(name): _accept(bool, item) for name, item in value.items()}
+        case _:
+            raise ValueError(value)
+
+
+def _entry_name(name: object) -> str:
+    if not isinstance(name, str) or not name:
+        raise ValueError(name)
+    return name
+
+
+def _shown(value: object) -> str:
+    """Enough to recognise it; a URL may hold a password, so never that."""
+    if isinstance(value, list | tuple | set | frozenset):
+        return "a list"
+    if isinstance(value, Mapping):
+        return "a table"
+    shown = repr(value)
+    if "://" in shown:
+        return "a URL"
+    return shown if len(shown) <= _MAX_SHOWN else f"{shown[:_MAX_SHOWN]}..."

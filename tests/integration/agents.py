@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from uuid import uuid4
 
-from holdfast.processes.command import Command
-from holdfast.processes.line_splitter import Overlong
 from holdfast.processes.machine import Machine
+from holdfast.processes.output import Overlong
 from holdfast.processes.owners import boot_id, process_start
-from holdfast.processes.process import AgentProcess
+from holdfast.processes.process import AgentProcess, Command
 from holdfast.processes.table import carries, processes
 
 MACHINE = Machine("a-machine", boot_id())

@@ -15,7 +15,7 @@ from holdfast.domain.ids import ConversationId, SessionId
 from holdfast.domain.turns import Lease, ProcessMark
 from holdfast.errors import ConfigError
 from holdfast.processes.machine import Machine, machine_id, this_machine
-from holdfast.processes.owners import ON_LINUX, Place, boot_id, has_ended, process_start
+from holdfast.processes.owners import ON_LINUX, Location, boot_id, has_ended, process_start
 from holdfast.processes.table import processes
 from tests.integration.agents import lives, until
 from tests.processes import together
@@ -78,15 +78,15 @@ def test_an_id_that_cannot_be_made_is_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("machine", "boot", "place"),
     [
-        ("m", BOOT, Place.HERE),
-        ("m", "boot-1/pid:[7]/renamed", Place.HERE),
-        ("m", "boot-0/pid:[7]/host", Place.PAST),
-        ("m", "boot-0/pid:[9]/host", Place.PAST),
-        ("m", "boot-1/pid:[9]/host", Place.ELSEWHERE),
-        ("m", "boot-0/pid:[7]/twin", Place.ELSEWHERE),
-        ("other", BOOT, Place.ELSEWHERE),
-        ("m", "/pid:[7]/host", Place.ELSEWHERE),
-        ("m", "", Place.ELSEWHERE),
+        ("m", BOOT, Location.HERE),
+        ("m", "boot-1/pid:[7]/renamed", Location.HERE),
+        ("m", "boot-0/pid:[7]/host", Location.PAST),
+        ("m", "boot-0/pid:[9]/host", Location.PAST),
+        ("m", "boot-1/pid:[9]/host", Location.ELSEWHERE),
+        ("m", "boot-0/pid:[7]/twin", Location.ELSEWHERE),
+        ("other", BOOT, Location.ELSEWHERE),
+        ("m", "/pid:[7]/host", Location.ELSEWHERE),
+        ("m", "", Location.ELSEWHERE),
     ],
     ids=[
         "same",
@@ -100,12 +100,12 @@ def test_an_id_that_cannot_be_made_is_told(tmp_path: Path) -> None:
         "none",
     ],
 )
-def test_where_a_recorded_process_is(machine: str, boot: str, place: Place) -> None:
-    assert MACHINE.place_of(ProcessMark(machine, boot, 1, 1)) is place
+def test_where_a_recorded_process_is(machine: str, boot: str, place: Location) -> None:
+    assert MACHINE.location_of(ProcessMark(machine, boot, 1, 1)) is place
 
 
 def test_a_system_that_does_not_tell_its_boot_proves_nothing_gone() -> None:
-    assert Machine("m", "//host").place("m", "boot-0/pid:[7]/host") is Place.ELSEWHERE
+    assert Machine("m", "//host").location("m", "boot-0/pid:[7]/host") is Location.ELSEWHERE
 
 
 def test_a_process_is_gone_exactly_when_it_has_ended(tmp_path: Path) -> None:

@@ -14,11 +14,9 @@ from uuid import uuid4
 import pytest
 
 from holdfast.errors import ConfigError, MissingBinary
-from holdfast.processes.command import Command
-from holdfast.processes.line_splitter import MAX_LINE
-from holdfast.processes.output import MAX_STDERR
+from holdfast.processes.output import MAX_LINE, MAX_STDERR
 from holdfast.processes.owners import ON_LINUX, process_start
-from holdfast.processes.process import AgentProcess, StopCause
+from holdfast.processes.process import AgentProcess, Command, StopCause
 from tests.integration.agents import (
     ESCAPES,
     MACHINE,

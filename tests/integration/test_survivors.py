@@ -12,7 +12,7 @@ import pytest
 
 from holdfast.domain.turns import ProcessMark
 from holdfast.processes.owners import ON_LINUX
-from holdfast.processes.survivors import end_survivors
+from holdfast.processes.table import end_survivors
 from tests.integration.agents import ESCAPES, MACHINE, SLEEPS, lives, until
 
 linux_only = pytest.mark.skipif(not ON_LINUX, reason="only Linux tells the environment of a process")
@@ -103,7 +103,7 @@ def test_nobody_ends_an_attempt_that_he_is_a_part_of() -> None:
     program = """
 import os, time
 from holdfast.processes.owners import process_start
-from holdfast.processes.survivors import end_survivors
+from holdfast.processes.table import end_survivors
 from tests.integration.agents import MACHINE
 mark = MACHINE.mark(os.getpid(), process_start(os.getpid()))
 print(end_survivors(mark, "self", MACHINE))

@@ -7,7 +7,7 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Final
 
 import click
@@ -15,6 +15,7 @@ import click
 from holdfast.cli import output
 from holdfast.cli.escape import one_line
 from holdfast.cli.group import PROGRAM, cli
+from holdfast.domain.records import record
 from holdfast.errors import Busy, HoldfastError
 
 FAILED: Final = 1
@@ -26,7 +27,7 @@ INTERRUPTED: Final = 130
 _COMPLETE = f"_{PROGRAM.upper()}_COMPLETE"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Problem:
     code: str
     message: str

@@ -118,7 +118,7 @@ def _print_entry(run: Invocation, entry: AuditEntry) -> None:
             "by": entry.by,
             "data": entry.data,
         }
-        output.record(document)
+        output.json_line(document)
     else:
         by = "" if entry.by is None else f" (by {entry.by})"
         words = f"{entry.words[:_LONGEST]}{by}".strip()
@@ -128,7 +128,7 @@ def _print_entry(run: Invocation, entry: AuditEntry) -> None:
 def _print_event(run: Invocation, place: Place, event: Event) -> None:
     seq, attempt, number = place
     if run.json:
-        output.record(
+        output.json_line(
             {
                 "turn": seq,
                 "attempt": attempt,

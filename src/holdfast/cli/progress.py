@@ -101,10 +101,10 @@ class _Document:
 
 class _Stream:
     def observe(self, seen: Decision | Happening) -> None:
-        output.record(_event_document(seen))
+        output.json_line(_event_document(seen))
 
     def end(self, result: RunResult) -> None:
-        output.record({"type": "result", **result_document(result)})
+        output.json_line({"type": "result", **result_document(result)})
 
     def close(self) -> None:
         pass

@@ -2,6 +2,9 @@
 
 A hook process reads this module and does without ``dataclasses`` and ``typing``: importing those would take half of
 its time. So ``dataclasses`` is imported when the first ``record`` is declared.
+
+Settings and policies are not records: they are frozen dataclasses, because they check themselves when they are made,
+and must stay valid afterwards.
 """
 
 from __future__ import annotations

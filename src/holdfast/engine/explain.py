@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from holdfast.clock import Instant
 from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import Decision
 from holdfast.domain.phases import MayContinue
+from holdfast.domain.records import record
 from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Attempt, Turn
@@ -15,7 +14,7 @@ from holdfast.errors import NotFound, StoreCorrupt, UnreadableSession
 from holdfast.store.contract import Store
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WaitingTurn:
     """The turn at the head of a session's queue, and what it waits for besides a worker."""
 
@@ -24,7 +23,7 @@ class WaitingTurn:
     runtime: KnownRuntime | None  #: the only one that may run it
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Explanation:
     session: Session
     may_continue: MayContinue
@@ -37,7 +36,7 @@ class Explanation:
     waits_for: Approval | None = None  #: nothing of it runs until somebody has answered
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tree:
     """A session and everything that was forked from it."""
 

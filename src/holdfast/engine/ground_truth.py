@@ -17,7 +17,7 @@ from threading import Timer
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.telling.packet import GroundTruth
 from holdfast.domain.telling.quoting import on_one_line, shortened
-from holdfast.processes.command import find_program
+from holdfast.processes.process import find_program
 
 _SECONDS = 5.0  #: for each question
 _MOST_BYTES = 1_000_000

@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from queue import Empty, SimpleQueue
 
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.policy import Policy
+from holdfast.domain.records import record
 from holdfast.domain.turns import Claim, ClaimRequest, TurnStatus
 from holdfast.engine.result import RunResult
 from holdfast.engine.running.agents import Agent, Agents
@@ -30,7 +30,7 @@ log = logging.getLogger("holdfast")
 _SIGNAL_SECONDS = 1.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WorkerOptions:
     slots: int = 1  #: turns at the same time
     once: bool = False  #: end when nothing can be run now
@@ -39,7 +39,7 @@ class WorkerOptions:
     after_each: Callable[[], object] = lambda: None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Running:
     """A turn and the thread that walks its path."""
 

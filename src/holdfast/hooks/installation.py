@@ -9,12 +9,12 @@ import re
 import shlex
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from holdfast.config import TOKEN_VARIABLE
 from holdfast.config_files import read_file
+from holdfast.domain.records import record
 from holdfast.errors import ConfigError, Conflict
 
 #: event of Claude Code -> the hook that Claude Code calls for it
@@ -195,7 +195,7 @@ def _others(entry: Entry) -> Entry | None:
 # --- settings files ---
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Changed:
     """The result of a change; ``backup`` is the file's text before Holdfast was installed, if there was a file."""
 

@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -19,6 +19,7 @@ from holdfast.config import load_settings
 from holdfast.config_files import current_directory
 from holdfast.domain.ids import make_session_id
 from holdfast.domain.phases import Phase
+from holdfast.domain.records import record
 from holdfast.domain.sessions import NewSession, SessionUpdate
 from holdfast.errors import ConfigError, Forbidden, Unauthenticated
 from holdfast.hooks.installation import (
@@ -35,7 +36,7 @@ from holdfast.hooks.installation import (
 from holdfast.hooks.log import HookLog
 from holdfast.hooks.main import respond
 from holdfast.hooks.places import find_project
-from holdfast.processes.command import find_program
+from holdfast.processes.process import find_program
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
 from holdfast.store.wire_errors import why_unreachable
@@ -54,7 +55,7 @@ class Extent(StrEnum):
     UNREADABLE = "unreadable"  #: the file cannot be understood
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ScopeStatus:
     """What one settings file says."""
 
@@ -74,7 +75,7 @@ class ScopeStatus:
         return self.extent is Extent.INSTALLED and not self.broken
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HookStatus:
     scopes: tuple[ScopeStatus, ...] = field(default=())
 
@@ -164,7 +165,7 @@ def _plugin(enabled: Any) -> bool | None:
 # --- servers ---
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HookServer:
     address: str
     answers: bool  #: as a Holdfast server does, even if it refuses
@@ -216,7 +217,7 @@ def _ask_server(address: str, token: str | None) -> tuple[int, dict[str, Any]]:
 # --- the self-check ---
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Check:
     what: str
     expected: object

@@ -1,1 +1,1 @@
-"""Owns processes: which machine this is, agents that run and end, and the locks they hold."""
+"""Owns processes: the machine they run on, agents that run and end, and the locks they hold."""

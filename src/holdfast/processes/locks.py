@@ -14,10 +14,10 @@ from holdfast.errors import ConfigError
 
 
 class SessionLock:
-    """Belongs to the open file: an agent that inherits ``fileno`` holds it on when Holdfast is gone.
+    """The lock belongs to the open file: an agent that inherits ``fileno`` still holds it when Holdfast is gone.
 
-    The file stays when the lock is released: were it deleted, one could lock the deleted file while
-    another locks a new one of the same name.
+    The file stays when the lock is released. If it were deleted, one process could lock the deleted file while
+    another locks a new file of the same name.
     """
 
     def __init__(self, directory: Path, home: Path, provider: str, session_id: ProviderSessionId) -> None:
@@ -27,7 +27,7 @@ class SessionLock:
         self._descriptor: int | None = None
 
     def try_acquire(self) -> bool:
-        """False if someone holds it, this object included; does not wait. ConfigError if it cannot be made."""
+        """Does not wait. False if anyone holds the lock, this object included. Raises ConfigError if it cannot be made."""
         if self._descriptor is not None:
             return False
         descriptor = self._open()
@@ -43,7 +43,7 @@ class SessionLock:
         return True
 
     def is_free(self) -> bool:
-        """Nobody holds it at this moment."""
+        """Whether nobody holds the lock at this moment."""
         if not self.try_acquire():
             return False
         self.release()
@@ -54,7 +54,7 @@ class SessionLock:
         return self._descriptor
 
     def release(self) -> None:
-        """Let go of it; those who have inherited it hold it on."""
+        """Releases this process's hold; processes that have inherited the lock still hold it."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

@@ -1,4 +1,4 @@
-"""Owns which machine this is, and whether a process that was recorded once can still be running."""
+"""Owns the identity of this machine, and whether a process that was recorded earlier can still be running on it."""
 
 from __future__ import annotations
 
@@ -12,49 +12,50 @@ from holdfast.clock import SECOND, system_clock
 from holdfast.domain.records import record
 from holdfast.domain.turns import Lease, ProcessMark
 from holdfast.errors import ConfigError
-from holdfast.processes.owners import Place, boot_id, is_gone, make_owner, place_of, process_start
+from holdfast.processes.owners import Location, boot_id, is_gone, location_of_boot, make_owner, process_start
 
 _SYSTEM_ID = Path("/etc/machine-id")
 _OWN_ID = "machine-id"
 _LEASES = "leases"
-#: after a boot, whoever held a lease must have been silent for longer than two heartbeats
+#: after a boot, the holder of a lease must have been silent for longer than two heartbeats
 _SILENT_SECONDS = 35.0
-#: what nobody has removed by then is about nothing any more
+#: a witness file that is older than this concerns no lease any more
 _OLD_SECONDS = 2 * 24 * 3600.0
 _ID = re.compile(r"[0-9a-f]{32}")
 
 
 @record
 class Machine:
-    """``boot`` is one run of a kernel, the processes seen in it, and the name it goes by: ``boot/pids/host``.
+    """``boot`` names one run of a kernel, the processes visible in it, and the host: ``kernel/pids/host``.
 
-    Machines made from one image share everything that is on a disk, and those made from one snapshot of a
-    running machine even the boot. So a process that does not exist here may exist in the copy. What they do not
-    share is what happened since: each holder of a lease leaves a witness in ``folder`` that says until when it
-    was granted to it, and only a lease that nobody renewed since then is one that this machine held last. Whoever
-    was killed before that has left word that it asked for one: no agent can have run yet, and none will.
+    Machines made from one image share everything on their disks, and machines made from one snapshot of a running
+    machine share even the boot. So a process that does not exist here may exist in the copy. What the copies do not
+    share is what happened since. Therefore each holder of a lease writes a witness file into ``folder`` that says
+    until when the lease was granted: this machine was the last holder only if nobody renewed the lease after that.
+    A process that asks for a lease first leaves a request file. If it is killed before it has a witness, no agent can
+    have run yet, and none will.
     """
 
     id: str
     boot: str
-    folder: Path | None = None  #: for witnesses; without one nobody asks for them
+    folder: Path | None = None  #: for witness files; None: none are written or required
 
-    def place(self, machine: str, boot: str) -> Place:
-        return place_of(boot, self.boot) if machine == self.id else Place.ELSEWHERE
+    def location(self, machine: str, boot: str) -> Location:
+        return location_of_boot(boot, self.boot) if machine == self.id else Location.ELSEWHERE
 
     def mark(self, pgid: int, started_at: int) -> ProcessMark:
         return ProcessMark(self.id, self.boot, pgid, started_at)
 
-    def place_of(self, mark: ProcessMark) -> Place:
-        return self.place(mark.machine, mark.boot_id)
+    def location_of(self, mark: ProcessMark) -> Location:
+        return self.location(mark.machine, mark.boot_id)
 
     def this_process(self) -> str:
-        """Identifies the calling process for good: the owner of a lease."""
+        """The owner of a lease: identifies the calling process, and no later one."""
         pid = os.getpid()
         return make_owner(pid, process_start(pid), self.id, self.boot)
 
     def claimant(self) -> str:
-        """This process, which asks for a lease now, and leaves word of that until it holds one."""
+        """Like ``this_process``, and leaves a request file until the process holds a lease."""
         owner = self.this_process()
         if self.folder is not None:
             path = self._word_of(owner)
@@ -65,20 +66,20 @@ class Machine:
         return owner
 
     def is_gone(self, owner: str) -> bool:
-        """True only if the process behind an owner does not exist any more, on this machine."""
+        """True only if the owner is a process of this machine that does not exist any more."""
         return is_gone(owner, self.id, self.boot)
 
     def has_lost(self, lease: Lease, *, launched: bool = True) -> bool:
         """True only if the lease was held on this very machine, by a process that provably does not exist any more.
 
-        If nothing was ``launched`` under it, that the process asked for a lease here is enough: should a copy of
-        this machine hold it, it is fenced off before its agent runs.
+        If nothing was ``launched`` under the lease, a request file is enough: if a copy of this machine holds the
+        lease, its fencing token is stale before its agent runs.
         """
         if not self.is_gone(lease.owner):
             return False
         if self.folder is None:
             return True
-        is_past = self.place_of_owner(lease.owner) is Place.PAST
+        is_past = self.location_of_owner(lease.owner) is Location.PAST
         try:
             path = self._witness_of(lease)
             granted, seen_at = int(path.read_text()), path.stat().st_mtime
@@ -91,7 +92,7 @@ class Machine:
         return not is_past or abs(system_clock() / SECOND - seen_at) > _SILENT_SECONDS
 
     def witness(self, lease: Lease) -> None:
-        """This process holds it, until then. Without the file others wait until the lease expires."""
+        """Records that this process holds the lease until it expires. Without the file, others wait until then."""
         if self.folder is None:
             return
         path = self._witness_of(lease)
@@ -103,13 +104,13 @@ class Machine:
             self._word_of(lease.owner).unlink(missing_ok=True)
 
     def forget(self, lease: Lease) -> None:
-        """Nobody holds it any more."""
+        """Records that this process no longer holds the lease."""
         if self.folder is not None:
             with suppress(OSError):
                 self._witness_of(lease).unlink()
 
     def forget_old(self) -> None:
-        """What processes that were killed have left behind."""
+        """Removes the files of processes that were killed."""
         if self.folder is None:
             return
         with suppress(OSError):
@@ -117,15 +118,15 @@ class Machine:
                 if system_clock() / SECOND - file.stat().st_mtime > _OLD_SECONDS:
                     file.unlink(missing_ok=True)
 
-    def place_of_owner(self, owner: str) -> Place:
+    def location_of_owner(self, owner: str) -> Location:
         parts = owner.split("/", 3)
-        return self.place(parts[2], parts[3]) if len(parts) == 4 else Place.ELSEWHERE
+        return self.location(parts[2], parts[3]) if len(parts) == 4 else Location.ELSEWHERE
 
     def _witness_of(self, lease: Lease) -> Path:
         return self._file(f"{lease.owner} {lease.conversation_id} {lease.seq} {lease.attempt} {lease.fence}")
 
     def _word_of(self, owner: str) -> Path:
-        """That it asked for a lease."""
+        """The request file: this owner has asked for a lease."""
         return self._file(owner)
 
     def _file(self, name: str) -> Path:
@@ -134,7 +135,7 @@ class Machine:
 
 
 def _renewed(path: Path) -> bool:
-    """False if there is no such file. An idle worker leaves word once a second: one step is enough then."""
+    """Touches the file; False if there is none. An idle worker does this once a second, so one system call has to do."""
     try:
         os.utime(path)
     except FileNotFoundError:
@@ -143,7 +144,7 @@ def _renewed(path: Path) -> bool:
 
 
 def describe_owner(owner: str) -> str:
-    """In words for people; an owner of another make as it is."""
+    """The owner in words for people; unchanged if it does not have the form of this version."""
     parts = owner.split("/")
     return f"process {parts[0]} on {parts[-1]}" if len(parts) == 6 and parts[0].isdecimal() else owner
 
@@ -156,8 +157,8 @@ def this_machine(data_dir: Path) -> Machine:
 def machine_id(data_dir: Path) -> str:
     """Stays the same as long as this system and Holdfast's data stay together.
 
-    Neither part would do alone: containers of one image share the system's id, or have none; a home that
-    is copied, or shared over a network, takes our own id along to other machines.
+    Neither part is enough: containers of one image share the system's id, or have none; a home directory that is
+    copied, or shared over a network, takes our own id to other machines.
     """
     system_id = ""
     with suppress(OSError):
@@ -179,7 +180,7 @@ def _own_id(data_dir: Path) -> str:
 
 
 def _make_own_id(path: Path) -> None:
-    """Whoever comes first: a link is made whole or not at all, and never over another."""
+    """The first process to come makes it: a link is made whole or not at all, and never replaces another."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     fresh = path.with_name(f"{_OWN_ID}.{os.getpid()}.{os.urandom(4).hex()}")
     descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""Owns reading what an agent says: lines from its standard output, and the last of its standard error."""
+"""Owns reading what an agent prints: its standard output as lines, none of them too long, and the end of its standard error."""
 
 from __future__ import annotations
 
@@ -7,25 +7,70 @@ import selectors
 import stat
 import time
 from collections import deque
+from collections.abc import Iterator
 from typing import IO, Final
 
-from holdfast.processes.line_splitter import LineSplitter, Overlong
+from holdfast.domain.records import record
+
+MAX_LINE = 8 * 1024 * 1024
+
+
+@record
+class Overlong:
+    """Stands for a line that was too long and was skipped; ``size`` does not count its newline."""
+
+    size: int
+
+
+class LineSplitter:
+    """Splits bytes into lines without ever holding more than ``max_line`` of one."""
+
+    def __init__(self, max_line: int = MAX_LINE) -> None:
+        self._max_line = max_line
+        self._begun = bytearray()
+        self._dropped = 0
+
+    def feed(self, block: bytes) -> Iterator[bytes | Overlong]:
+        """The lines that this block ends."""
+        *ended, begun = block.split(b"\n")
+        for part in ended:
+            self._add(part)
+            yield self._take()
+        self._add(begun)
+
+    def rest(self) -> bytes | Overlong | None:
+        """What came after the last newline; None if nothing did."""
+        return self._take() if self._begun or self._dropped else None
+
+    def _add(self, part: bytes) -> None:
+        if not self._dropped and len(self._begun) + len(part) <= self._max_line:
+            self._begun += part
+        else:
+            self._dropped += len(self._begun) + len(part)
+            self._begun.clear()
+
+    def _take(self) -> bytes | Overlong:
+        line = Overlong(self._dropped) if self._dropped else bytes(self._begun)
+        self._begun.clear()
+        self._dropped = 0
+        return line
+
 
 MAX_STDERR: Final = 64 * 1024
 _BLOCK = 64 * 1024
-#: after so few bytes the agent gets a moment to say more: many lines at once cost less each, and nobody
+#: after so few bytes the reader waits a moment for more: many lines at once cost less each, and nobody
 #: reads faster than twenty times a second
 _LITTLE = 4 * 1024
 _MOMENT = 0.05
-#: a file tells nobody that it has grown: a call that begins is to be on record before much of it is done
+#: a file does not say that it has grown, so it is looked at this often: a tool call should be recorded soon after it begins
 _LOOK_SECONDS = 0.01
 
 
 class Output:
-    """Reads both at once, so that neither blocks the agent; what it holds is bounded.
+    """Reads both streams at once, so that neither blocks the agent; the memory it takes is bounded.
 
-    Standard output may be a file that grows. A file has no end while somebody may write to it: whoever may
-    holds standard error, too.
+    Standard output may be a file that grows. It may still grow while standard error is open: every process that can
+    write to the one has inherited the other.
     """
 
     def __init__(self, stdout: IO[bytes], stderr: IO[bytes]) -> None:
@@ -48,7 +93,7 @@ class Output:
 
     @property
     def is_behind(self) -> bool:
-        """Not all was read that the agent itself had printed to its file."""
+        """Whether the file holds output of the agent itself that was not read yet."""
         return self._is_file and os.lseek(self._stdout.fileno(), 0, os.SEEK_CUR) < self._size_at_end
 
     def agent_ended(self) -> None:
@@ -60,13 +105,13 @@ class Output:
         return self._stderr.decode(errors="replace")
 
     def read(self, timeout: float) -> None:
-        """Take what is there, or comes within this time and, from a pipe, shortly after."""
+        """Reads what is there, or comes within ``timeout`` seconds; from a pipe also what comes shortly after."""
         if 0 < self._take(timeout) < _LITTLE and not self._is_file:
             time.sleep(_MOMENT)
             self._take(0)
 
     def _take(self, timeout: float) -> int:
-        """The number of bytes that came."""
+        """Returns the number of bytes that came."""
         taken = self._take_file() if self._is_file else 0
         for key, _ in self._selector.select(self._patience(timeout, taken)):
             stream = key.fileobj

@@ -1,7 +1,7 @@
-"""Owns the name of a process that is good for ever, and whether the one behind it can still be running.
+"""Owns the name of a process that is never reused, and whether that process can still be running.
 
 An owner is ``pid/start/machine/boot``, where ``boot`` is itself ``kernel/pids/host``: see ``Machine``.
-Hook processes come by here, so whatever is costly is imported where it is needed.
+Hook processes import this module, so costly modules are imported where they are needed.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ DEAD = ("Z", "X")
 _OWNER = r"([0-9]{1,9})/([0-9]{1,20})/([^/]*)/(.*)"
 
 
-class Place(StrEnum):
-    """Where a recorded process is, as seen from here."""
+class Location(StrEnum):
+    """Where a recorded process is, as seen from this process."""
 
-    HERE = auto()  #: among the processes that we see, if it lives
-    PAST = auto()  #: of this machine before it was booted: gone
-    ELSEWHERE = auto()  #: on another machine, or not to be seen from here
+    HERE = auto()  #: among the processes that we can see, if it still runs
+    PAST = auto()  #: on this machine, before its last boot: it is gone
+    ELSEWHERE = auto()  #: on another machine, or not visible from here
 
 
 @cache
 def this_user() -> str:
-    """Who runs this process, by name."""
+    """The name of the user who runs this process."""
     import pwd  # only when something is signed
 
     try:
@@ -54,20 +54,20 @@ def is_gone(owner: str, machine: str, boot: str) -> bool:
     pid, start, its_machine, its_boot = found.groups()
     if its_machine != machine:
         return False
-    place = place_of(its_boot, boot)
-    return place is Place.PAST or (place is Place.HERE and has_ended(int(pid), int(start)))
+    location = location_of_boot(its_boot, boot)
+    return location is Location.PAST or (location is Location.HERE and has_ended(int(pid), int(start)))
 
 
-def place_of(boot: str, own_boot: str) -> Place:
-    """Both of one machine. Containers of one host share its boot and see different processes; machines made
-    from one image may share an id and differ in name. Whatever is not certain is elsewhere."""
+def location_of_boot(boot: str, own_boot: str) -> Location:
+    """Both boots are of one machine. What is not certain is elsewhere: containers of one host share its boot and see
+    different processes, and machines made from one image may share an id and differ in name."""
     kernel, pids, host = _parts(boot)
     own_kernel, own_pids, own_host = _parts(own_boot)
     if not kernel or not own_kernel:
-        return Place.ELSEWHERE
+        return Location.ELSEWHERE
     if kernel == own_kernel:
-        return Place.HERE if pids == own_pids else Place.ELSEWHERE
-    return Place.PAST if host == own_host else Place.ELSEWHERE
+        return Location.HERE if pids == own_pids else Location.ELSEWHERE
+    return Location.PAST if host == own_host else Location.ELSEWHERE
 
 
 def boot_id() -> str:
@@ -97,7 +97,7 @@ def process_start(pid: int) -> int | None:
 
 
 def has_ended(pid: int, started_at: int) -> bool:
-    """Is this process provably not running any more? One that is hidden from us may be."""
+    """Whether this process provably does not run any more. One that is hidden from us may still run."""
     found = _find(pid)
     if found is not None:
         return found[0] or found[1] != started_at
@@ -111,7 +111,7 @@ def has_ended(pid: int, started_at: int) -> bool:
 
 
 def _find(pid: int) -> tuple[bool, int] | None:
-    """Whether it has ended and only waits to be collected, and when it began."""
+    """Whether the process has ended and only waits to be collected, and when it began; None if there is none."""
     if ON_LINUX:
         found = read_stat(pid)
         return None if found is None else (found[0] in DEAD, found[4])
@@ -132,7 +132,7 @@ def read_stat(pid: int) -> tuple[str, int, int, int, int] | None:
 
 
 def _read(path: str) -> str:
-    """Every process of the machine may come by: a Path and a file object cost more than the reading."""
+    """Reads as cheaply as possible: for every process of the machine, a Path and a file object cost more than the reading."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
         try:

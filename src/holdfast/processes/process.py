@@ -1,7 +1,7 @@
-"""Owns running one agent: a process group of its own, its output as lines, and its end, complete.
+"""Owns running one agent: its command, its own process group, its output as lines, and the end of all its processes.
 
     with AgentProcess.start(command, work_dir, environ, marker, machine) as agent:
-        ...  # agent.mark goes on record
+        ...  # put agent.mark on record
         agent.go()
         for line in agent.lines(tick=1.0): ...
         ended = agent.wait()
@@ -12,6 +12,7 @@ One thread reads and waits; any thread may ``stop``.
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
@@ -27,21 +28,42 @@ from typing import IO, Final, Self
 from holdfast.domain.records import record
 from holdfast.domain.turns import ProcessMark
 from holdfast.errors import ConfigError, MissingBinary
-from holdfast.processes import gate
-from holdfast.processes.command import Command, find_program
-from holdfast.processes.line_splitter import Overlong
+from holdfast.processes import launch_barrier
 from holdfast.processes.machine import Machine
-from holdfast.processes.output import Output
+from holdfast.processes.output import Output, Overlong
 from holdfast.processes.owners import process_start
-from holdfast.processes.survivors import GENTLY, QUICKLY, Traces, end_all
-from holdfast.processes.table import MARKER
+from holdfast.processes.table import GENTLY, MARKER, QUICKLY, Traces, end_all
+
+
+@record
+class Command:
+    """What a process is started with. The prompt goes to ``stdin``: an argument is limited in length and visible to all users."""
+
+    argv: tuple[str, ...]
+    stdin: str | None = None  #: None: nothing to read
+    environ: tuple[tuple[str, str], ...] = ()  #: set in addition
+    without: tuple[str, ...] = ()  #: variables of our environment that would mislead the agent
+    #: the agent may end before a pipe has taken all its output: its standard output is then a file, which loses nothing
+    prints_to_file: bool = False
+
+
+def find_program(name: str, environ: Mapping[str, str]) -> str | None:
+    """The absolute path of the program that this name runs; None if there is none.
+
+    Relative and empty entries of PATH are skipped: they would find programs in the directory that an agent works in,
+    which may be anybody's.
+    """
+    entries = environ.get("PATH", os.defpath).split(os.pathsep)
+    found = shutil.which(name, path=os.pathsep.join(filter(os.path.isabs, entries)))
+    return None if found is None else str(Path(found).absolute())
+
 
 _LOOK_EVERY = 0.1
-#: what the agent has left behind may hold its output open: read on until it is silent for so long ...
+#: processes that the agent left behind may hold its output open: read until they are silent for this long ...
 _QUIET_SECONDS = 2.0
-#: ... and no longer than this, however much it says
+#: ... and at most this long, however much they print
 _AFTERMATH_SECONDS = 10.0
-#: how a shell, or ``env`` in a script's first line, says that the program is missing
+#: exit codes by which a shell, or ``env`` in a script's first line, says that the program is missing
 _NOT_RUN = (126, 127)
 
 
@@ -49,28 +71,28 @@ class StopCause(StrEnum):
     CANCELLED = "cancelled"
     TIMEOUT = "timeout"  #: of the whole turn
     LEASE_LOST = "lease_lost"
-    EXIT = "exit"  #: Holdfast itself ends
+    EXIT = "exit"  #: Holdfast itself is ending
     UNGATED = "ungated"  #: it would call tools without asking
-    HANDED_BACK = "handed_back"  #: the worker ends, and another one is to go on
+    HANDED_BACK = "handed_back"  #: the worker is ending, and another one is to continue
 
 
 @record
 class Exit:
-    code: int | None  #: None: ended by a signal, or not to be ended at all
+    code: int | None  #: None: ended by a signal, or could not be ended
     signal: int | None
-    stopped: StopCause | None  #: we ended it, and why
-    stderr: str  #: the last of it
-    left_behind: bool  #: something of it could not be ended
-    is_missing_binary: bool  #: it said nothing, because a program that it needs is not there
+    stopped: StopCause | None  #: why we ended it; None: we did not
+    stderr: str  #: the end of it
+    left_behind: bool  #: some of its processes could not be ended
+    is_missing_binary: bool  #: it printed nothing, because a program that it needs is not installed
 
     @property
     def was_ended(self) -> bool:
-        """By a signal, or by us; it did not leave by itself."""
+        """Whether a signal or Holdfast ended it; False: it exited by itself."""
         return self.signal is not None or self.stopped is not None
 
 
 class AgentProcess:
-    """Nothing of the agent runs before ``go``; after ``wait`` nothing of it does."""
+    """No part of the agent runs before ``go``, and none after ``wait``."""
 
     def __init__(
         self,
@@ -105,9 +127,9 @@ class AgentProcess:
         machine: Machine,
         keep_open: Sequence[int] = (),
     ) -> Self:
-        """A process that waits for ``go``. It and all that it starts carry ``marker`` and hold ``keep_open``.
+        """Starts a process that waits for ``go``. It and all that it starts carry ``marker`` and hold ``keep_open``.
 
-        MissingBinary, or ConfigError if it cannot be started in that directory: nothing was started then.
+        Raises MissingBinary, or ConfigError if it cannot be started in that directory; nothing was started then.
         """
         variables = {**environment(command, environ), MARKER: marker}
         binary = _find(command.argv[0], variables)
@@ -115,7 +137,7 @@ class AgentProcess:
         try:
             with theirs, _readable(command.stdin) as stdin, _printed(command) as (printed, file):
                 child = subprocess.Popen(
-                    [sys.executable, "-I", "-S", gate.__file__, str(theirs.fileno()), binary]
+                    [sys.executable, "-I", "-S", launch_barrier.__file__, str(theirs.fileno()), binary]
                     + list(command.argv[1:]),
                     cwd=work_dir,
                     env=variables,
@@ -129,26 +151,27 @@ class AgentProcess:
         except OSError as exc:
             ours.close()
             raise ConfigError(str(exc.filename or binary), f"cannot be used: {exc.strerror}") from None
-        started_at = process_start(child.pid) or 0  # 0: it has ended already
+        started_at = process_start(child.pid) or 0  # 0: the process has ended already
         stdout = child.stdout or file
         assert stdout
         return cls(binary, child, stdout, ours, machine.mark(child.pid, started_at), marker)
 
     def go(self) -> None:
-        """Let the agent run. MissingBinary if the system refuses to run it; ``wait`` then still has to follow."""
+        """Lets the agent run. Raises MissingBinary if the system refuses to run it; ``wait`` must follow all the same."""
         with self._channel:
             try:
-                self._channel.sendall(gate.GO)
+                self._channel.sendall(launch_barrier.GO)
                 refusal = self._channel.recv(16)
-            except ConnectionError:  # it was ended first: ``wait`` tells how
+            except ConnectionError:  # the process was ended first: ``wait`` says how
                 return
         if refusal:
             raise MissingBinary(self._binary, f"cannot be run: {os.strerror(int(refusal))}")
 
     def lines(self, tick: float) -> Iterator[bytes | Overlong | None]:
-        """Standard output line by line, until the agent has ended and all was read.
+        """Yields standard output line by line, until the agent has ended and everything was read.
 
-        None whenever no line came for ``tick`` seconds. Goes on after an exception where it was.
+        Yields None whenever no line came for ``tick`` seconds. After an exception, a new call continues where the last
+        one stopped.
         """
         spoke_at = time.monotonic()
         while not self._is_read():
@@ -164,13 +187,13 @@ class AgentProcess:
 
     @property
     def has_line(self) -> bool:
-        """The next one of ``lines`` is there already."""
+        """Whether ``lines`` yields its next line without waiting."""
         return self._output.has_line
 
     def stop(self, cause: StopCause, *, gently: bool = False) -> None:
-        """End the agent and all that it has started. Bounded in time; again, or from several threads, is fine.
+        """Ends the agent and everything that it has started. Bounded in time; may be called again and from any thread.
 
-        ``gently`` gives it the time to save what it has said so far.
+        ``gently`` gives the agent time to save what it has said so far.
         """
         if self._lives():
             self._stopped = self._stopped or cause
@@ -179,8 +202,8 @@ class AgentProcess:
                 self._left_behind = not end_all(self._traces, GENTLY if gently else QUICKLY)
 
     def wait(self) -> Exit:
-        """Wait for the agent's end, passing over what it still says, and end what it has left behind."""
-        self._channel.close()  # an agent that was never let run ends by this
+        """Waits for the agent's end, skips what it still prints, and ends the processes that it has left behind."""
+        self._channel.close()  # an agent that was never allowed to run ends by this
         for _ in self.lines(_LOOK_EVERY):
             pass
         with self._ending:
@@ -193,7 +216,7 @@ class AgentProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Whoever is in a hurry, and interrupts this too, waits all the same until nothing of it runs."""
+        """Waits until no process of the agent runs, also when this wait is interrupted too."""
         while not self._is_over:
             with suppress(KeyboardInterrupt, SystemExit):
                 self.stop(StopCause.EXIT)
@@ -248,7 +271,7 @@ class AgentProcess:
 
 
 def environment(command: Command, environ: Mapping[str, str]) -> dict[str, str]:
-    """The variables an agent gets: ours, but for what its command adds and leaves out."""
+    """The variables that an agent gets: ours, with what its command adds and without what its command leaves out."""
     kept = {name: value for name, value in environ.items() if name not in command.without}
     return {**kept, **dict(command.environ)}
 
@@ -262,7 +285,7 @@ def _find(name: str, environ: Mapping[str, str]) -> str:
 
 @contextmanager
 def _printed(command: Command) -> Iterator[tuple[IO[bytes] | int, IO[bytes] | None]]:
-    """Where standard output goes; with it, if that is a file, the same file to read, which has no name either."""
+    """Where standard output goes; if that is a file, also the same file opened for reading. It has no name either."""
     if not command.prints_to_file:
         yield subprocess.PIPE, None
         return
@@ -276,7 +299,7 @@ def _printed(command: Command) -> Iterator[tuple[IO[bytes] | int, IO[bytes] | No
 
 
 def _readable(text: str | None) -> IO[bytes]:
-    """A file without a name: whatever happens, nobody has to remove it."""
+    """A file without a name, so that nobody has to remove it."""
     if text is None:
         return Path(os.devnull).open("rb")
     file = tempfile.TemporaryFile()  # noqa: SIM115 - the caller closes it

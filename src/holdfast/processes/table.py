@@ -1,18 +1,27 @@
-"""Owns the list of running processes: who there is, since when, in which group."""
+"""Owns the table of running processes: which there are, which of them belong to an attempt, and ending those.
+
+An attempt's processes are those of its process group and those that have left it. Only a process that has left the
+group, dropped its environment and outlived its parent cannot be found; on macOS, where environments are not shown,
+one that has left the group and outlived its parent.
+"""
 
 from __future__ import annotations
 
 import calendar
 import os
 import re
+import signal
 import subprocess
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from io import FileIO
 from pathlib import Path, PurePath
 
 from holdfast.domain.records import record
-from holdfast.processes.owners import DEAD, ON_LINUX, read_stat
+from holdfast.domain.turns import ProcessMark
+from holdfast.processes.machine import Machine
+from holdfast.processes.owners import DEAD, ON_LINUX, Location, process_start, read_stat
 
 #: every process of an attempt inherits it, also one that has left the process group
 MARKER = "HOLDFAST_ATTEMPT"
@@ -23,7 +32,7 @@ _COLUMNS = ("pid", "ppid", "pgid", "state", "lstart")
 
 @record
 class Process:
-    """``started_at`` tells it from an earlier one with the same pid."""
+    """``started_at`` tells a process from an earlier one with the same pid."""
 
     pid: int
     parent: int
@@ -65,12 +74,12 @@ def _pids() -> list[int]:
 
 
 def carries(pid: int, marker: str) -> bool:
-    """Was it started with this marker? Only Linux tells, and only of processes that are our own."""
+    """Whether the process was started with this marker. Only Linux tells, and only of processes of the same user."""
     return f"{MARKER}={marker}".encode() in _environ(pid).split(b"\0")
 
 
 def carried_markers() -> dict[str, set[int]]:
-    """The markers that running processes were started with, and the groups that those are in: see ``carries``."""
+    """Returns the markers that running processes were started with, and the groups of those processes: see ``carries``."""
     name = f"{MARKER}=".encode()
     found: dict[str, set[int]] = {}
     for pid in _pids() if ON_LINUX else ():
@@ -87,7 +96,7 @@ def carried_markers() -> dict[str, set[int]]:
 
 
 def program_that_writes(path: str) -> str | None:
-    """Another process that has the file open for writing, in words: see ``carries`` for who can be seen."""
+    """Names another process that has the file open for writing; ``carries`` says which processes can be seen."""
     if not ON_LINUX:
         return None
     for process in processes():
@@ -97,7 +106,7 @@ def program_that_writes(path: str) -> str | None:
 
 
 def command_lines(program: str) -> Iterator[CommandLine]:
-    """Of the processes that run a program of this name, also by an interpreter: see ``carries`` for who can be seen."""
+    """The command lines of processes that run this program, also through an interpreter; see ``carries`` for which can be seen."""
     for process in processes() if ON_LINUX else ():
         words = _words(_read(process.pid, "cmdline"))
         at = next((n for n, word in enumerate(words) if PurePath(word).stem == program), None)
@@ -109,7 +118,7 @@ def command_lines(program: str) -> Iterator[CommandLine]:
 
 
 def _words(told: bytes) -> list[str]:
-    """A NUL stands behind each."""
+    """Each word ends with a NUL."""
     return [word.decode(errors="surrogateescape") for word in told.split(b"\0")[:-1]]
 
 
@@ -124,7 +133,7 @@ def _writes(pid: int, path: str) -> bool:
                     if flags is not None and int(flags[1], 8) & os.O_ACCMODE:
                         return True
     except OSError:
-        pass  # it has ended, or is somebody else's
+        pass  # the process has ended, or belongs to another user
     return False
 
 
@@ -140,7 +149,7 @@ def _environ(pid: int) -> bytes:
 
 
 def _read(pid: int, name: str) -> bytes:
-    """Every process of the machine comes by, in every worker: the plainest way to read a file is the cheapest."""
+    """Reads as cheaply as possible: every worker reads this of every process on the machine."""
     try:
         with FileIO(f"{_PROC}/{pid}/{name}") as file:
             return file.readall()
@@ -157,7 +166,7 @@ def _read_process(pid: int) -> Process | None:
 
 
 def ask_ps(*which: str) -> Iterator[Process]:
-    """macOS has no /proc; its ``ps`` tells the start to the second."""
+    """Asks ``ps``: macOS has no /proc. The start of a process is known to the second."""
     listed = subprocess.run(
         # one option each: a comma behind an equals sign may be taken for part of a heading
         ["/bin/ps", *which] + [word for name in _COLUMNS for word in ("-o", f"{name}=")],
@@ -171,3 +180,104 @@ def ask_ps(*which: str) -> Iterator[Process]:
         pid, parent, group, state, *started = line.split()
         seconds = calendar.timegm(time.strptime(" ".join(started), "%a %b %d %H:%M:%S %Y"))
         yield Process(int(pid), int(parent), int(group), int(group), seconds, state.startswith(DEAD))
+
+
+_LOOK_EVERY = 0.02
+#: a signal, and how many seconds it has to work
+Step = tuple[signal.Signals, float]
+QUICKLY: tuple[Step, ...] = ((signal.SIGTERM, 2.0), (signal.SIGKILL, 5.0))
+#: an agent that gets SIGINT saves what it has said so far
+GENTLY: tuple[Step, ...] = ((signal.SIGINT, 5.0), *QUICKLY)
+
+
+@record
+class Traces:
+    """How the processes of an attempt are recognised."""
+
+    group: int
+    started_at: int  #: of the group's leader
+    marker: str
+    #: the group id cannot have been reused, because its leader was our own child until a moment ago
+    is_own: bool = False
+
+
+@record
+class Sight:
+    living: frozenset[Process]  #: provably the attempt's
+    is_clear: bool  #: False: the group has other processes, and nothing tells whose they are
+
+    @property
+    def is_over(self) -> bool:
+        return self.is_clear and not self.living
+
+
+def end_survivors(mark: ProcessMark, marker: str, machine: Machine) -> bool:
+    """Ends what is left of a recorded group. Returns True only if provably nothing is left.
+
+    Ends only processes that provably belong to the attempt, and never a group that the caller is part of.
+    """
+    location = machine.location_of(mark)
+    if location is Location.HERE:
+        return end_all(Traces(mark.pgid, mark.started_at, marker), QUICKLY)
+    return location is Location.PAST
+
+
+def end_all(traces: Traces, steps: Sequence[Step]) -> bool:
+    """Takes one step after the other until no process is left. Returns True only if provably none is.
+
+    That takes two looks: a process that is just becoming another program shows no environment.
+    """
+    for number, patience in steps:
+        deadline = time.monotonic() + patience
+        reached: set[Process] = set()
+        while (sight := look(traces)).living and time.monotonic() < deadline:
+            if any(process.pid == os.getpid() for process in sight.living):
+                return False
+            _signal(traces, number, sight.living - reached)
+            reached |= sight.living
+            time.sleep(_LOOK_EVERY)
+        if sight.is_over and look(traces).is_over:
+            return True
+    return look(traces).is_over and look(traces).is_over
+
+
+def look(traces: Traces) -> Sight:
+    later = [process for process in processes() if process.started_at >= traces.started_at]
+    grouped = {process for process in later if traces.group in (process.group, process.session)}
+    found = {process for process in later if carries(process.pid, traces.marker)}
+    leader = next((process for process in grouped if process.pid == traces.group), None)
+    if leader is not None:
+        is_ours = leader.started_at == traces.started_at
+    else:
+        is_ours = traces.is_own or not found.isdisjoint(grouped)
+    if is_ours:
+        found |= grouped
+    return Sight(_with_descendants(found, later), is_ours or leader is not None or not grouped)
+
+
+def _with_descendants(found: Iterable[Process], among: Iterable[Process]) -> frozenset[Process]:
+    """A child may have changed its group and its environment: Holdfast itself does, when an agent runs it."""
+    children: dict[int, list[Process]] = {}
+    for process in among:
+        children.setdefault(process.parent, []).append(process)
+    family = set(found)
+    waiting = list(family)
+    while waiting:
+        new = set(children.get(waiting.pop().pid, ())) - family
+        family |= new
+        waiting += new
+    return frozenset(family)
+
+
+def _signal(traces: Traces, number: signal.Signals, to: Iterable[Process]) -> None:
+    """Signals each process once: a second SIGINT makes an agent drop what it would have saved.
+
+    The oldest first: an agent that sees its tool die before itself would report that to its model, and continue.
+    """
+    for process in sorted(to, key=lambda process: (process.started_at, process.pid)):
+        # a process that we may not signal (another user's) stays, and the next look sees it
+        with suppress(ProcessLookupError, PermissionError):
+            if number is signal.SIGKILL and process.group == traces.group:
+                os.killpg(process.group, number)  # at once, or those that fork fast would get away
+            elif process_start(process.pid) == process.started_at:
+                os.kill(process.pid, number)

@@ -20,7 +20,7 @@ from holdfast.domain.redaction import Json
 from holdfast.domain.runtimes import Capabilities
 from holdfast.domain.usage import Usage
 from holdfast.errors import InvalidInput
-from holdfast.processes.command import Command
+from holdfast.processes.process import Command
 from holdfast.providers.arguments import ArgumentRules
 from holdfast.providers.failure_rules import FailureRules, load_rules
 from holdfast.providers.happenings import Called, Happening, Returned

@@ -14,9 +14,8 @@ from pathlib import Path
 from holdfast.domain.records import record
 from holdfast.domain.runtimes import Runtime
 from holdfast.errors import ConfigError, MissingBinary
-from holdfast.processes.command import Command, find_program
 from holdfast.processes.machine import Machine
-from holdfast.processes.process import AgentProcess, StopCause
+from holdfast.processes.process import AgentProcess, Command, StopCause, find_program
 from holdfast.providers.contract import Provider
 
 PROBE_SECONDS = 20.0

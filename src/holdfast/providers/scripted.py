@@ -16,7 +16,7 @@ from holdfast.domain.redaction import Json
 from holdfast.domain.runtimes import Capabilities
 from holdfast.domain.usage import ContextUse, Usage, UsageReport
 from holdfast.errors import InvalidInput
-from holdfast.processes.command import Command
+from holdfast.processes.process import Command
 from holdfast.providers.arguments import FLAG, ArgumentRules
 from holdfast.providers.contract import ArchivedTurn, BaseProvider, LaunchSpec, Probe
 from holdfast.providers.failure_rules import RULES

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
 from holdfast.clock import Instant
@@ -34,6 +33,7 @@ from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, Sessio
 from holdfast.domain.observed import ObservedSession, Sighting
 from holdfast.domain.phases import ApprovalWindow, Phase
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals, TranscriptMark
+from holdfast.domain.records import record
 from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import (
     CleanupReport,
@@ -73,7 +73,7 @@ from holdfast.domain.usage import NOTHING_REPORTED, Usage, UsageGroup, UsageRepo
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Facts:
     """What is true of a verb besides what it does; it stands on the verb, and nowhere else."""
 

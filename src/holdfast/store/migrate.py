@@ -10,11 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.domain.records import record
 from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreUnavailable
 from holdfast.store.driver import Transaction
 from holdfast.store.sqlite_dialect import APPLICATION_ID
@@ -38,7 +38,7 @@ _RECORD = "INSERT INTO schema_migrations VALUES (:version, :name, :checksum, :no
 _ADVISORY_LOCK = 4_850_113_207
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Migration:
     version: int
     name: str

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cache
 from typing import Any, Final
 
 from holdfast.domain.inputs import clean_text
+from holdfast.domain.records import record
 from holdfast.domain.redaction import Json
 from holdfast.errors import InvalidInput
 from holdfast.store.contract import FACTS, Facts, Store
@@ -22,7 +22,7 @@ KEY_HEADER: Final = "Idempotency-Key"
 LONGEST_WATCH_SECONDS: Final = 25.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Verb:
     name: str
     signature: inspect.Signature

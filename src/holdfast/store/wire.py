@@ -6,7 +6,7 @@ What comes in is checked against those types: ``InvalidInput`` names the place o
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, dataclass, fields, is_dataclass
+from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
 from functools import cache, partial
 from math import isfinite
@@ -16,7 +16,7 @@ from typing import Any, NewType, Union, get_args, get_origin, get_type_hints
 from holdfast.clock import Instant
 from holdfast.domain.ids import ConversationId, SessionId
 from holdfast.domain.inputs import check_text, clean_text
-from holdfast.domain.records import PlainRecord
+from holdfast.domain.records import PlainRecord, record
 from holdfast.domain.redaction import Json
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import InvalidInput
@@ -25,7 +25,7 @@ from holdfast.errors import InvalidInput
 TAG = "$type"
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Coder:
     encode: Callable[[Any], Json]
     decode: Callable[[Json, str], Any]  #: the value, and its place for messages

@@ -17,7 +17,7 @@ from holdfast.domain.pointers import NO_RIGHTS, Rights, TranscriptMark
 from holdfast.domain.redaction import Json
 from holdfast.domain.usage import Usage, UsageReport
 from holdfast.errors import InvalidInput
-from holdfast.processes.command import Command
+from holdfast.processes.process import Command
 from holdfast.providers.contract import LaunchSpec, Provider, ToolGate
 from holdfast.providers.failure_rules import Evidence
 from holdfast.providers.happenings import (

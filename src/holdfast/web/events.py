@@ -9,7 +9,6 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import islice
 from typing import Annotated, Any, Final
 
@@ -19,6 +18,7 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from holdfast.clock import to_iso
+from holdfast.domain.records import record
 from holdfast.domain.turns import Event
 from holdfast.engine.following import BEGINNING, Place, events_behind, is_over
 from holdfast.errors import HoldfastError, InvalidInput, StoreUnavailable, TooMany
@@ -60,7 +60,7 @@ class Streams:
         self._open += Counter()  # forgets whoever has none
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Follower:
     store: Store
     session_id: str

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 from holdfast.config import TOKEN_VARIABLE, cache_dir, data_dir
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
+from holdfast.domain.records import record
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.tokens import split_token
 from holdfast.errors import ConfigError, HoldfastError
@@ -26,7 +26,7 @@ log = logging.getLogger("holdfast")
 AGENT_TOKEN_VARIABLE = "HOLDFAST_AGENT_TOKEN"  # noqa: S105 - its name, not a token
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Agent:
     """One provider as it can be run here."""
 

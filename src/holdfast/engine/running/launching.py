@@ -16,6 +16,7 @@ from holdfast.domain.decisions import Decision, Fork, Resume
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import NOTHING_YET, TranscriptMark
+from holdfast.domain.records import record
 from holdfast.domain.turns import Launch, Lease
 from holdfast.engine.running.keepalive import KeepAlive
 from holdfast.engine.running.recorder import Recorder
@@ -23,8 +24,8 @@ from holdfast.engine.running.setting import SESSION_VARIABLE, Setting
 from holdfast.engine.running.stops import Stops
 from holdfast.engine.running.strays import marker_of
 from holdfast.errors import ConfigError, MissingBinary
-from holdfast.processes.line_splitter import Overlong
 from holdfast.processes.locks import SessionLock
+from holdfast.processes.output import Overlong
 from holdfast.processes.process import AgentProcess, Exit, StopCause
 from holdfast.providers.contract import LaunchSpec, Stream
 from holdfast.providers.happenings import Happening, Named, Noted
@@ -46,7 +47,7 @@ class Ran:
     interruption: BaseException | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Place:
     """Where an attempt runs, and until when."""
 
@@ -54,7 +55,7 @@ class Place:
     deadline: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Run:
     """A process that is being followed."""
 

@@ -19,12 +19,10 @@ from holdfast.engine.running.outside import adopt_locked, adopt_outside_turns
 from holdfast.engine.running.recovery import recover_session
 from holdfast.engine.running.setting import SESSION_VARIABLE
 from holdfast.errors import Busy, MissingBinary, Refused, SessionClosed
-from holdfast.processes.command import Command
 from holdfast.processes.locks import SessionLock
 from holdfast.processes.owners import process_start
-from holdfast.processes.process import environment
-from holdfast.processes.survivors import QUICKLY, Traces, end_all
-from holdfast.processes.table import MARKER
+from holdfast.processes.process import Command, environment
+from holdfast.processes.table import MARKER, QUICKLY, Traces, end_all
 from holdfast.providers.contract import LaunchSpec
 from holdfast.store.contract import Store
 

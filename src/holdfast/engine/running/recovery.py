@@ -18,8 +18,8 @@ from holdfast.engine.running.recorder import late_events
 from holdfast.engine.running.saved_calls import unrecorded_calls
 from holdfast.engine.running.strays import end_strays, marker_of
 from holdfast.errors import Conflict, HoldfastError, NotFound, StoreCorrupt
-from holdfast.processes.owners import Place
-from holdfast.processes.survivors import end_survivors
+from holdfast.processes.owners import Location
+from holdfast.processes.table import end_survivors
 from holdfast.providers.happenings import Said
 from holdfast.providers.report import Report
 from holdfast.store.contract import Store
@@ -85,7 +85,7 @@ class _Left:
 def _recover(store: Store, agents: Agents, orphan: Orphan, *, owner_is_gone: bool) -> Turn | None:
     process, machine = orphan.process, agents.machine
     # what runs on another machine is that machine's to end; its writes are fenced off
-    is_here = process is not None and machine.place_of(process) is not Place.ELSEWHERE
+    is_here = process is not None and machine.location_of(process) is not Location.ELSEWHERE
     if (
         process is not None
         and is_here

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from time import sleep
 
@@ -14,6 +14,7 @@ from holdfast.domain.ids import ProviderSessionId, SessionId
 from holdfast.domain.inputs import check_name, check_text
 from holdfast.domain.pointers import NO_RIGHTS, NOTHING_YET, Pointer, Rights
 from holdfast.domain.policy import Policy, ResumePolicy
+from holdfast.domain.records import record
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Refusal, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_CALL_YET, NO_USAGE
 from holdfast.engine.keywords import Observer
@@ -32,7 +33,7 @@ from holdfast.providers.happenings import Noted
 from holdfast.store.contract import Store
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RunOptions:
     """How a turn is to be run; what is None is taken from the session or the settings."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass
 
 from holdfast.domain.decisions import Decision
 from holdfast.domain.policy import Policy
+from holdfast.domain.records import record
 from holdfast.engine.keywords import Observer
 from holdfast.engine.running.agents import Agent
 from holdfast.providers.happenings import Happening
@@ -22,7 +22,7 @@ def ignore(_: Decision | Happening) -> None:
     """The observer of a run that nobody watches."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Setting:
     store: Store
     agent: Agent

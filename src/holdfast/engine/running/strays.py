@@ -13,9 +13,8 @@ from collections.abc import Collection
 from holdfast.domain.turns import Attempt, AttemptStatus, Lease, ProcessMark
 from holdfast.errors import StoreCorrupt
 from holdfast.processes.machine import Machine
-from holdfast.processes.owners import Place
-from holdfast.processes.survivors import end_survivors
-from holdfast.processes.table import carried_markers
+from holdfast.processes.owners import Location
+from holdfast.processes.table import carried_markers, end_survivors
 from holdfast.store.contract import Store
 
 log = logging.getLogger("holdfast")
@@ -59,7 +58,7 @@ def stray_group(attempt: Attempt, machine: Machine) -> ProcessMark | None:
     """
     if attempt.status is AttemptStatus.OPEN or attempt.owner == machine.this_process():
         return None
-    is_here = attempt.process is not None and machine.place_of(attempt.process) is Place.HERE
+    is_here = attempt.process is not None and machine.location_of(attempt.process) is Location.HERE
     return attempt.process if is_here else None
 
 

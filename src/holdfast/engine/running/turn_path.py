@@ -53,8 +53,8 @@ from holdfast.errors import (
     StoreError,
 )
 from holdfast.notifying import notify
-from holdfast.processes.line_splitter import MAX_LINE
 from holdfast.processes.locks import SessionLock
+from holdfast.processes.output import MAX_LINE
 from holdfast.processes.process import StopCause
 from holdfast.providers.contract import LaunchSpec, ToolGate
 from holdfast.providers.happenings import Deferred

@@ -11,7 +11,7 @@ from holdfast.domain.decisions import Fork, Fresh, Resume
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import Capabilities
-from holdfast.processes.command import Command
+from holdfast.processes.process import Command
 from holdfast.providers.arguments import (
     FLAG,
     MAYBE,

@@ -10,7 +10,7 @@ from holdfast.domain.decisions import Fork, Fresh, Resume
 from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
-from holdfast.processes.command import Command
+from holdfast.processes.process import Command
 from holdfast.providers.arguments import (
     FLAG,
     VALUE,

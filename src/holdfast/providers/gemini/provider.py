@@ -12,7 +12,7 @@ from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
-from holdfast.processes.command import Command
+from holdfast.processes.process import Command
 from holdfast.providers.arguments import FLAG, VALUES, WIDER_FLAG, WIDER_VALUES, ArgumentRules, Option
 from holdfast.providers.contract import Archive, BaseProvider, LaunchSpec, Probe, Stream
 from holdfast.providers.failure_rules import RULES

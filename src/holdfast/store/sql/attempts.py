@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 from holdfast.domain.conversations import Conversation, SeenTurns
 from holdfast.domain.decisions import Decision, DecisionKind, Fork, Fresh, Reason, Resume, decision_kind
@@ -11,6 +11,7 @@ from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import AttemptId, ProviderSessionId, make_attempt_id
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, TranscriptMark, choose_pointer
+from holdfast.domain.records import record
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.turns import (
     Attempt,
@@ -124,7 +125,7 @@ def _read(row: Row) -> Attempt:
     )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Opening:
     """Everything that is known when an attempt begins."""
 

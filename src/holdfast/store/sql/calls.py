@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TypeVar
 
 from holdfast.clock import after
 from holdfast.domain.conversations import HistoryTurn
+from holdfast.domain.records import record
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Turn
 from holdfast.errors import Conflict
@@ -35,7 +35,7 @@ _A_FEW = 8
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Call:
     caller: str
     key: str

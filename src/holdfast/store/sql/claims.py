@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.clock import after, to_iso
@@ -26,6 +26,7 @@ from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.guards import decide_resume, only_natively
 from holdfast.domain.ids import SessionId
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, choose_pointer
+from holdfast.domain.records import record
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session
 from holdfast.domain.statistics import TotalKind
@@ -110,7 +111,7 @@ class Position(NamedTuple):
     has_asked: bool = False  #: people, for something
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Judged:
     decision: Decision
     pointer: Pointer | None

@@ -6,7 +6,7 @@ Each is one transaction that leaves the record, the pointer, the counters and th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from holdfast.clock import Instant
 from holdfast.domain.decisions import DecisionKind, Fresh, Outcome, Reason, Standing, Verdict
@@ -19,6 +19,7 @@ from holdfast.domain.failures import (
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import TranscriptMark
+from holdfast.domain.records import record
 from holdfast.domain.redaction import Json, redact_text
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import (
@@ -93,7 +94,7 @@ _ATTEMPT_STATUS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Late:
     """The lease was lost: the report was kept as evidence and nothing else was changed."""
 

@@ -7,13 +7,13 @@ remembers its parent's revision, so that it keeps reading the parent as it stood
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from operator import itemgetter
 
 from holdfast.domain.conversations import ChangeKind, Conversation, ForkPoint, HistoryChange, HistoryTurn
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ConversationId
 from holdfast.domain.inputs import clean_text
+from holdfast.domain.records import record
 from holdfast.domain.secret_tokens import redact_own_tokens
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import Conflict, InvalidInput, NotFound, StoreCorrupt, UnreadableSession
@@ -118,7 +118,7 @@ _CUT = Shape("history_changes", "first_seq", "first_seq")
 LAST_SEQ = 2**62
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Segment:
     """One conversation of a chain of forks, as far as the youngest one can see it."""
 

@@ -1,8 +1,8 @@
-"""Owns the gate: holds an agent's process back until it is on record, then becomes the agent.
+"""Owns the launch barrier: a process that waits until it is on record, and then becomes the agent.
 
-Run as a program, with the number of a socket and the agent's command. When Holdfast goes away before it
-has said go, the socket ends and nothing is run. A shell would not do: some drop environment variables
-whose names they cannot spell.
+It is run as a program, with the number of a socket and the agent's command. If Holdfast ends before it has sent
+``GO``, the socket closes and nothing is run. A shell cannot do this: some shells drop environment variables whose
+names they cannot spell.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ GO = b"g"
 
 
 def main() -> None:
-    # a shell's background job ignores it, and so would the agent: it is how it is stopped gently
+    # a background job of a shell ignores SIGINT, and the agent would inherit that; SIGINT is how agents are stopped gently
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     channel, argv = int(sys.argv[1]), sys.argv[2:]
     if os.read(channel, 1) != GO:
         os._exit(0)
-    os.set_inheritable(channel, False)  # its end tells Holdfast that the agent runs
+    os.set_inheritable(channel, False)  # when it closes, Holdfast knows that the agent runs
     for ignored_by_python in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(ignored_by_python, signal.SIG_DFL)
     try:
