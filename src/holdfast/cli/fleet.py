@@ -128,7 +128,7 @@ def serve(run: Invocation, host: str, port: int, rate: float, log_json: bool) ->
 
 def _announce(url: str, *, as_json: bool) -> None:
     if as_json:
-        output.record({"url": url})
+        output.json_line({"url": url})
     else:
         output.say(f"listening on {url}")
         output.flush()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import TypeAlias
 
 from holdfast.cli.escape import escape_json, one_line, visible
 from holdfast.clock import Instant, seconds_between
+from holdfast.domain.records import record
 
 SCHEMA_VERSION = 1
 
@@ -34,7 +34,7 @@ def document(content: Mapping[str, object]) -> None:
     _write("\n".join(map(escape_json, text.split("\n"))))
 
 
-def record(content: Mapping[str, object]) -> None:
+def json_line(content: Mapping[str, object]) -> None:
     """Prints one JSON object on one line and flushes, for programs that follow the output."""
     _write(escape_json(json.dumps({"schema_version": SCHEMA_VERSION, **content}, default=str)))
     flush()
@@ -87,7 +87,7 @@ class Tone(Enum):
     BAD = auto()
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Cell:
     """One line of escaped text; made by ``cell``."""
 
@@ -99,25 +99,25 @@ def cell(text: object, tone: Tone = Tone.PLAIN, *, limit: int | None = None, ind
     return Cell(" " * indent + one_line(text, limit), tone)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Column:
     title: str
     whole: bool = False  #: never shortened, even on a narrow terminal
     wraps: bool = False  #: continued on the next line instead of being cut
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fields:
     rows: tuple[tuple[str, Cell], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Line:
     content: Cell
 

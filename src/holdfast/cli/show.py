@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import click
 
@@ -19,6 +18,7 @@ from holdfast.domain.approvals import Approval
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals
 from holdfast.domain.policy import ResumePolicy
+from holdfast.domain.records import record
 from holdfast.domain.sessions import PhaseChange, Session, SessionState
 from holdfast.domain.telling.packet import packet_document, packet_markdown
 from holdfast.domain.turns import LateReport
@@ -107,7 +107,7 @@ _TURN_COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SessionView:
     session: Session
     state: SessionState
@@ -283,7 +283,7 @@ _TREE_COLUMNS = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class _Member:
     session: Session
     state: SessionState

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, Final, cast
 
@@ -15,6 +15,7 @@ from holdfast.domain.approvals import Answer
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, NewDelegation, Question
 from holdfast.domain.observed import Sighting
 from holdfast.domain.pointers import Pointer
+from holdfast.domain.records import record
 from holdfast.domain.sessions import SessionUpdate
 from holdfast.domain.tokens import Role
 from holdfast.domain.turns import NewTurn
@@ -27,7 +28,7 @@ from holdfast.store.verbs import verbs
 _LIKE: Final = {"hook": "delegate", "hooks": "delegate", "readyz": "statistics"}
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Caller:
     """Who made a request, by the token's id and name. Without a workspace: any."""
 

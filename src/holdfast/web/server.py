@@ -7,7 +7,6 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cache
 from types import FrameType
 from typing import Any, Final, NoReturn
@@ -18,6 +17,7 @@ from fastapi import APIRouter, FastAPI, Request
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from holdfast import __version__
+from holdfast.domain.records import record
 from holdfast.domain.sessions import SessionFilter
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import ConfigError, InvalidInput
@@ -186,7 +186,7 @@ def _describe(app: FastAPI) -> None:
     app.openapi = described  # type: ignore[method-assign]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Listening:
     host: str
     port: int
