@@ -4,7 +4,7 @@
     ├── InvalidInput                 2  invalid_input      a value the caller gave is not acceptable
     ├── ConfigError                  2  config_error       a configuration file or variable is wrong
     ├── MissingBinary                2  missing_binary     an agent's program is not there, or does not answer
-    ├── NotFound                     3  not_found          no such session, turn, conversation, runtime
+    ├── NotFound                     3  not_found          a session, turn, conversation or runtime was not found
     ├── AmbiguousId                  3  ambiguous_id       a prefix or name that fits several
     ├── Conflict                     4  conflict           someone else changed it first
     │   ├── PhaseConflict            4  phase_conflict     the phase is not the expected one
@@ -12,7 +12,7 @@
     ├── Refused                      4  refused            a guard said no
     ├── Busy                         4  busy               another live writer holds it
     ├── NeedsApproval                5  waiting_for_approval  its turn waits until somebody answers
-    ├── Unauthenticated              4  unauthenticated    the server knows no such token
+    ├── Unauthenticated              4  unauthenticated    the server does not know the token
     ├── Forbidden                    4  forbidden          the token is for another role or workspace
     ├── TooMany                      4  too_many           the server has too much to do for this caller
     ├── LeaseLost                   75  lease_lost         the fencing token is stale; nothing was written
@@ -86,7 +86,7 @@ class NotFound(HoldfastError):
     exit_code = 3
 
     def __init__(self, kind: str, id: str, **details: object) -> None:
-        super().__init__(f"no such {kind}: {id}", kind=kind, id=id, **details)
+        super().__init__(f"{kind} not found: {id}", kind=kind, id=id, **details)
         self.kind = kind
         self.id = id
 
@@ -129,7 +129,7 @@ class SessionClosed(Conflict):
 
     def __init__(self, session_id: str, phase: str) -> None:
         super().__init__(
-            f"session {session_id} is {phase}; its work can go on in a fork: holdfast fork {session_id}",
+            f"session {session_id} is {phase}; a fork can continue its work: holdfast fork {session_id}",
             session_id=session_id,
             phase=phase,
         )

@@ -21,9 +21,9 @@ BAD_UTF8 = b"caf\xe9"
         (["update", "deploy", "--phase", "bogus"], 2, "phase: 'bogus' is not a phase (one of initializing, "),
         (["update", "deploy", "--expect", "bogus"], 2, "phase: 'bogus' is not a phase"),
         (["finalize", "deploy", "planning"], 2, "outcome: 'planning' is not an outcome (one of completed, "),
-        (["get", "agent-20260108-180530-abc12345"], 3, "no such session: agent-20260108-180530-abc12345"),
+        (["get", "agent-20260108-180530-abc12345"], 3, "session not found: agent-20260108-180530-abc12345"),
         (["get", "agent-"], 3, "'agent-' fits several sessions: agent-"),
-        (["get", "../../etc/passwd"], 3, "no such session: ../../etc/passwd"),
+        (["get", "../../etc/passwd"], 3, "session not found: ../../etc/passwd"),
         (["get", LONG], 2, "session: is 300 characters long; the limit is 200"),
         (["get", ""], 2, "session: must not be empty"),
         (["get", "a\nb"], 2, "session: contains a control character at position 1"),
@@ -119,7 +119,7 @@ def test_errors_are_json_on_standard_output_when_json_was_asked_for(library: Hol
     assert (missing.code, missing.err) == (3, "")
     assert missing.json["error"] == {
         "code": "not_found",
-        "message": "no such session: nope",
+        "message": "session not found: nope",
         "details": {"kind": "session", "id": "nope"},
     }
     ambiguous = holdfast("get", "agent-", "--json").json["error"]

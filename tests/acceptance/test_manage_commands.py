@@ -51,7 +51,7 @@ def test_rm_removes_for_good(each_engine: str, library: Holdfast) -> None:
     assert ok("rm", first.id, "--yes").lines == [f"{first.id} was removed"]
     assert ok("rm", second.id, "--yes", "--json").json["removed"] is True
     gone = holdfast("rm", first.id, "--yes")
-    assert (gone.code, gone.one_line_error()) == (3, f"no such session: {first.id}")
+    assert (gone.code, gone.one_line_error()) == (3, f"session not found: {first.id}")
 
 
 def test_rm_without_a_terminal_needs_yes(library: Holdfast) -> None:

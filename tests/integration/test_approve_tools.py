@@ -179,7 +179,7 @@ def test_a_person_may_go_on_with_an_agent_that_cannot_wait(shop: Workshop) -> No
     says = "if argv == ['--help']: print('--session-id --resume'); sys.exit()"
     shop.changes["HOLDFAST_SCRIPTED_BINARY"] = shop.stand_in("simple-agent", says)
     hf = shop.open()
-    with pytest.raises(InvalidInput, match="--allow-wider-rights goes on without"):
+    with pytest.raises(InvalidInput, match="--allow-wider-rights continues without approvals"):
         hf.resume(first.session_id, APPLY)
 
     assert hf.resume(first.session_id, APPLY, allow_wider_rights=True).status == "done"

@@ -76,7 +76,7 @@ def test_of_a_session_that_is_closed_the_command_is_named_that_works(shop: Works
     assert code == 4
     assert failure is not None
     for told in (err, failure.message):
-        assert f"is closed: holdfast fork {owner.session_id} PROMPT goes on from it" in told
+        assert f"is closed: holdfast fork {owner.session_id} PROMPT continues from it" in told
         assert "resume" not in told
     code, out, err = ended(shop.start("fork", owner.session_id, RECALL))
     assert (code, FROM_SESSION in out) == (0, True), err

@@ -202,7 +202,7 @@ def test_a_fresh_start_that_ran_out_of_time_is_not_said_to_have_failed(
 
     assert _attempts(shop, stopped) == [AttemptStatus.FELL_BACK, AttemptStatus.FAILED]
     (notice,) = [notice for notice in stopped.notices if "earlier session" in notice]
-    assert notice.endswith("and a fresh one came to no answer either: the earlier one is kept")
+    assert notice.endswith("and a fresh one gave no answer either: the earlier one is kept")
 
 
 def test_a_fork_that_is_not_accepted_leaves_its_source_to_others(shop: Workshop, first: RunResult) -> None:
@@ -212,7 +212,7 @@ def test_a_fork_that_is_not_accepted_leaves_its_source_to_others(shop: Workshop,
 
     assert (fork.ok, fork.decision.reason) == (True, Reason.RESUME_FAILED)
     (notice,) = [notice for notice in fork.notices if "answered with an error" in notice]
-    assert notice.endswith("this branch goes on there, its source is kept")
+    assert notice.endswith("this branch continues there, its source is kept")
     del shop.changes["HOLDFAST_SCRIPTED_BINARY"]
     parent = shop.open().resume(first.session_id, RECALL)
     assert (parent.text, parent.provider_session_id) == (FROM_SESSION, first.provider_session_id)

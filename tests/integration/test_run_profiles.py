@@ -227,7 +227,7 @@ def test_what_is_said_about_a_directory_that_is_gone_works(shop: Workshop) -> No
     gone.rmdir()
     with pytest.raises(InvalidInput, match=r"does not exist any more; to go on elsewhere: --cwd DIR$"):
         shop.open().resume(failed.session_id, "SAY now")
-    with pytest.raises(Conflict, match="PROMPT --cwd DIR goes on in another directory"):
+    with pytest.raises(Conflict, match="PROMPT --cwd DIR continues in another directory"):
         shop.open().relocate(failed.session_id, str(shop.work_dir))
     assert shop.open().resume(failed.session_id, "SAY now", cwd=str(shop.work_dir)).ok
     assert shop.open().resume(failed.session_id, "SAY on").work_dir == str(shop.work_dir)

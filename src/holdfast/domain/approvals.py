@@ -142,7 +142,7 @@ def why_it_waits(approval: Approval, now: Instant) -> HoldfastError:
         return Refused(
             AnswerRefusal.EXPIRED,
             f"turn {seq} of {session_id} waits for approval {approval.id}, which has expired"
-            f"{expired_when(approval)}; to go on without it: holdfast cancel {session_id} --turn {seq}",
+            f"{expired_when(approval)}; to continue without it: holdfast cancel {session_id} --turn {seq}",
             approval_id=approval.id,
             session_id=session_id,
             seq=seq,

@@ -58,7 +58,9 @@ _NOT_TOLD = "cannot be told on this machine"
 def belongs_to(owner: str, *, is_closed: bool) -> str:
     """Why the provider session of another session is not used, and what to type instead."""
     if is_closed:
-        return f"it belongs to session {owner}, which is closed: holdfast fork {owner} PROMPT goes on from it"
+        return (
+            f"it belongs to session {owner}, which is closed: holdfast fork {owner} PROMPT continues from it"
+        )
     return f"it belongs to session {owner}: holdfast resume {owner} PROMPT continues it"
 
 

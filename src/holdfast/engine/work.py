@@ -60,7 +60,7 @@ class Work:
         if not pointers:
             raise Conflict(
                 f"session {session_id} has no session of an agent to be moved: "
-                f"holdfast resume {session_id} PROMPT --cwd DIR goes on in another directory"
+                f"holdfast resume {session_id} PROMPT --cwd DIR continues in another directory"
             )
         for pointer in pointers:
             self._store.set_pointer(replace(pointer, work_dir=work_dir, updated_at=self._store.now()))

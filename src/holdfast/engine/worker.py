@@ -198,7 +198,7 @@ class Worker:
         try:
             self._note(running, running.path.walk())
         except LeaseLost:
-            log.warning("%s was taken over; what it came to here is kept as evidence", running.name)
+            log.warning("%s was taken over; its result here is kept as evidence", running.name)
         except HoldfastError as exc:
             log.warning("%s was given up: %s", running.name, exc)
         except Exception as exc:

@@ -26,7 +26,7 @@ def brief(session: DelegatedSession, *, resumed: bool) -> str:
     else:
         lines.append(f"This work is recorded in the new session {session.id}.")
     lines += [
-        "Say where you are, so that the work can go on if you are stopped:",
+        "Say where you are, so that the work can continue if you are stopped:",
         f"  holdfast update {session.id} --phase investigating|planning|executing|validating",
         "Keep what the next one must know, as JSON that is merged into what is there:",
         f"""  holdfast update {session.id} --metadata '{{"findings": ["..."]}}'""",
@@ -39,7 +39,9 @@ def brief(session: DelegatedSession, *, resumed: bool) -> str:
 
 def _past(session: DelegatedSession) -> list[str]:
     began = to_iso(session.created_at)
-    lines = [f"This work goes on in session {session.id}. It began at {began}, its phase is {session.phase}."]
+    lines = [
+        f"This work continues in session {session.id}. It began at {began}, its phase is {session.phase}."
+    ]
     if session.history:
         newest = session.history[-_MOST_PHASES:]
         lines.append("Its phases so far: " + ", ".join(f"{after} ({to_iso(at)})" for _, after, at in newest))

@@ -86,7 +86,7 @@ class Scripted(BaseProvider):
         self.arguments.check(rights.extra_args, allow_wider=allow_wider)
         if rights.permission_mode not in (None, *PERMISSION_MODES):
             raise InvalidInput(
-                "permission_mode", f"{rights.permission_mode!r} is none of {', '.join(PERMISSION_MODES)}"
+                "permission_mode", f"{rights.permission_mode!r} is not one of {', '.join(PERMISSION_MODES)}"
             )
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId:

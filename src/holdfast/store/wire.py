@@ -145,7 +145,7 @@ def _member(kind: type[Enum], value: Json, place: str) -> Enum:
         return kind(value)
     except ValueError:
         known = ", ".join(str(member.value) for member in kind)
-        raise InvalidInput(place, f"{str(value)[:40]!r} is none of {known}") from None
+        raise InvalidInput(place, f"{str(value)[:40]!r} is not one of {known}") from None
 
 
 def _record(kind: type[Any]) -> Coder:
@@ -193,7 +193,7 @@ def _union(arms: tuple[Any, ...]) -> Coder:
         for choice, expected in zip(choices, kinds, strict=True):
             if isinstance(value, expected[0]):
                 return choice.encode(value)
-        raise TypeError(f"{type(value).__name__} is none of {arms}")
+        raise TypeError(f"{type(value).__name__} is not one of {arms}")
 
     def decode(value: Json, place: str) -> Any:
         # by its exact type: a bool would pass for an int
@@ -229,7 +229,7 @@ def _tagged(records: list[Any], others: list[Any]) -> Coder:
         found = by_name.get(type(value).__name__)
         if found is None:
             if rest is None:
-                raise TypeError(f"{type(value).__name__} is none of {', '.join(by_name)}")
+                raise TypeError(f"{type(value).__name__} is not one of {', '.join(by_name)}")
             return rest.encode(value)
         content = found[1].encode(value)
         assert isinstance(content, dict)

@@ -58,12 +58,12 @@ _COUNTERS: Final = {
         "Attempts that had something to continue: what was decided for them",
         ("decision", "reason"),
     ),
-    "resume_attempts": ("Attempts to go on in a provider's own session", ()),
+    "resume_attempts": ("Attempts to continue a provider's own session", ()),
     "resume_successes": ("Of those, the ones in which the agent answered", ()),
     "fallbacks": ("Turns that started fresh because the provider refused its session", ()),
     "leases_lost": ("Attempts taken from a worker that was gone or did not renew its lease", ()),
     "sessions_with_errors": ("Sessions that ever had an error, or failed", ()),
-    "cleanups": ("Sessions that cleanup abandoned or deleted, or that were removed by hand", ("action",)),
+    "cleanups": ("Sessions that cleanup abandoned or deleted, or that were removed manually", ("action",)),
     "input_tokens": ("Tokens that agents were sent, cached ones included", ()),
     "cached_input_tokens": ("Of those, the ones that were cached", ()),
     "output_tokens": ("Tokens that agents answered with", ()),
@@ -243,7 +243,7 @@ def _states(found: Statistics, size: int) -> Iterator[Metric]:
             "How long the oldest of them has waited, from when it might run",
             found.oldest_queued_seconds,
         ),
-        "approvals_waiting": ("Approvals that nobody has answered yet", found.open_approvals),
+        "approvals_waiting": ("Approvals that are not answered yet", found.open_approvals),
         "delegations_open": ("Delegations under way", delegated),
         "leases": ("Turns that somebody works on", found.leases),
         "orphans": ("Of those, the ones whose lease has expired", found.orphans),
@@ -312,7 +312,7 @@ class _Tallied:
     def collect(self) -> Iterator[Metric]:
         decisions = CounterMetricFamily(
             "holdfast_decisions",
-            "Decisions at claims: how a turn may go on, and why",
+            "Decisions at claims: how a turn may continue, and why",
             labels=["decision", "reason"],
         )
         for words, number in tallies.decisions().items():

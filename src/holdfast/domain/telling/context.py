@@ -35,6 +35,7 @@ from holdfast.domain.usage import BYTES_PER_TOKEN
 _OURS = "[holdfast] "
 _NEW = "new request, not answered yet; everything above belongs to earlier turns"
 _INTERRUPTED = "interrupted before it ended; its request is already above"
+# agents' own transcripts hold these words, and they are recognised by them: they do not change
 _GOES_ON = "go on with the turn that was interrupted; its request is already above"
 _MARKER = re.compile(
     r"^\[holdfast\] turn (?P<seq>[0-9]{1,18})(?:, attempt (?P<attempt>[0-9a-f]{16}))?: "

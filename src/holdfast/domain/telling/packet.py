@@ -77,7 +77,7 @@ class Packet:
     @property
     def next_step(self) -> str:
         if self.in_flight:
-            return "Find out what the calls in flight did; only then go on."
+            return "Find out what the calls in flight did; only then continue."
         if self.interrupted:
             return f"Turn {self.next_turn} was begun before: look at what is already done, then finish it."
         if self.failures and self.turns and self.failures[-1].turn == self.turns[-1].seq:

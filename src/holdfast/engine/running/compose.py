@@ -244,7 +244,7 @@ def _begun_before(reader: PastReader, claim: Claim, session: Session) -> Iterato
 def _no_command(prompt: str) -> str:
     """An agent runs a command of its own only if nothing stands before it."""
     command = on_one_line(prompt.split(maxsplit=1)[0], _COMMAND)
-    return f"{command} was sent as text, behind what the agent had to be told; if it is a command of its own, send it again"
+    return f"{command} was sent as text, after the context that the agent needed; if it is one of the agent's own commands, send it again"
 
 
 def _sent_again(turn: Turn) -> str:

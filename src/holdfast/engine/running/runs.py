@@ -213,7 +213,7 @@ def _require_waiting(store: Store, agent: Agent, session_id: SessionId, request:
     if waits and not request.allow_wider_rights and not agent.runtime.capabilities.can_defer:
         raise InvalidInput(
             "approve_tools",
-            f"not supported by this provider ({agent.provider.name}); --allow-wider-rights goes on without",
+            f"not supported by this provider ({agent.provider.name}); --allow-wider-rights continues without approvals",
         )
 
 
@@ -222,7 +222,7 @@ def _require_directory(store: Store, agent: Agent, session_id: SessionId, reques
     pointer = store.pointer(session_id, agent.provider.name)
     place = request.work_dir or (pointer.work_dir if pointer is not None else None)
     if place is not None and not Path(place).is_dir():
-        hint = "to go on elsewhere: --cwd DIR"
+        hint = "to continue elsewhere: --cwd DIR"
         if store.pointers(session_id):
             hint = f"if it was moved: holdfast relocate {session_id} DIR; {hint}"
         raise InvalidInput("cwd", f"{place} does not exist any more; {hint}")

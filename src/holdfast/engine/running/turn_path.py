@@ -70,15 +70,15 @@ _RESUME_FAILED = {
         "the earlier one is not used again"
     ),
     (False, False): (
-        "the earlier session was answered with an error, and a fresh one came to no answer either: "
+        "the earlier session was answered with an error, and a fresh one gave no answer either: "
         "the earlier one is kept"
     ),
     (True, True): (
         "the fork was answered with an error, a fresh session was not: "
-        "this branch goes on there, its source is kept"
+        "this branch continues there, its source is kept"
     ),
     (True, False): (
-        "the fork was answered with an error, and a fresh session came to no answer either: "
+        "the fork was answered with an error, and a fresh session gave no answer either: "
         "the next turn forks again"
     ),
 }

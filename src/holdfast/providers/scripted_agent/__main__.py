@@ -155,8 +155,8 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--version", action="version", version=f"{PROGRAM} {VERSION}")
     add("--session-id", metavar="ID", help="the id of the new session; refused if it is in use")
-    add("--resume", metavar="ID", help="go on with this session")
-    add("--fork", action="store_true", help="go on in a copy of it")
+    add("--resume", metavar="ID", help="continue this session")
+    add("--fork", action="store_true", help="continue in a copy of it")
     add("--model", metavar="M", help="is told, and nothing else")
     add("--permission-mode", choices=PERMISSION_MODES, default="default", help="plan lets no tool run")
     add("--allow-tool", metavar="T", action="append", default=[], help="only such tools run (repeatable)")
