@@ -8,7 +8,7 @@ import pytest
 
 import holdfast as library
 from holdfast.domain.policy import NotifyPolicy
-from holdfast.engine.hooking import answer_hook
+from holdfast.hooks.serving import answer_hook
 from tests.acceptance.command import create, holdfast, ok
 from tests.acceptance.face import Face
 from tests.integration.hook_process import a_stop, a_tool_call, session_of

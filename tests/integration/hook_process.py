@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from holdfast.hooks.log import HookLog
 from holdfast.hooks.main import respond
+from holdfast.hooks.process import HookLog
 
 HOLDFAST = Path(sys.executable).with_name("holdfast")
 RECORDED = Path(__file__).parents[1] / "contract" / "recorded" / "hooks"

@@ -197,7 +197,7 @@ def test_every_interpreter_that_the_source_starts_is_isolated() -> None:
                 found.append(name)
     assert sorted(found) == [
         "engine/running/gates.py",
-        "hooks/carrier.py",
+        "hooks/spool.py",
         "notifying/__init__.py",
         "processes/process.py",
     ]

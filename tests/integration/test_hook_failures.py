@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast.hooks import deadline
 from holdfast.hooks.main import EVENTS, MOST_INPUT
+from holdfast.hooks.process import DEADLINE_SECONDS
 from holdfast.store.migrate import migrations
 from tests.integration.hook_process import (
     AGENT,
@@ -185,7 +185,7 @@ def test_input_that_never_ends_is_given_up(home: Path) -> None:
         assert process.wait(60) == 0
         seconds = time.monotonic() - began
         process.communicate()
-    assert seconds >= deadline.SECONDS
+    assert seconds >= DEADLINE_SECONDS
     assert said_last(home)["error"] == "DeadlinePassed"
 
 

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from holdfast.hooks.log import HookLog
 from holdfast.hooks.main import EVENTS, main, respond
+from holdfast.hooks.process import HookLog
 from tests.integration.hook_process import RECORDED, a_tool_call, run_hook
 
 PAYLOADS = [json.loads(path.read_text()) for path in sorted(RECORDED.glob("*.json"))] + [

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from holdfast.config import Settings
-from holdfast.engine.spooling import empty_spool
 from holdfast.errors import (
     Busy,
     Conflict,
@@ -22,9 +21,8 @@ from holdfast.errors import (
     Unauthenticated,
 )
 from holdfast.hooks import spool
-from holdfast.hooks.configuration import read_configuration
-from holdfast.hooks.settings import HookSettings
-from holdfast.hooks.spool import SpoolStore
+from holdfast.hooks.settings import load_hook_settings
+from holdfast.hooks.spool import SpoolStore, empty_spool
 from holdfast.store.contract import Store
 from tests.integration.hook_process import log_of, run_hook, start_hook
 
@@ -34,7 +32,7 @@ ELSEWHERE = "http://127.0.0.1:1"
 @pytest.fixture
 def said(home: Path, monkeypatch: pytest.MonkeyPatch) -> SpoolStore:
     monkeypatch.setenv("HOLDFAST_URL", ELSEWHERE)
-    return SpoolStore(HookSettings(**read_configuration(os.environ, str(home))), str(home))
+    return SpoolStore(load_hook_settings(os.environ, str(home)), str(home))
 
 
 def files(home: Path) -> list[str]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.hooks import carrier
+from holdfast.hooks import spool
 from tests.integration.hook_process import call_here, log_of, recorded, write_message
 
 NATIVE = "9322ba9c-c774-4627-a52a-8be33eecc7fc"
@@ -15,7 +15,7 @@ NATIVE = "9322ba9c-c774-4627-a52a-8be33eecc7fc"
 def elsewhere(emptied_postgres_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_URL", emptied_postgres_url)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(carrier, "send_carrier", lambda *_: None)  # the tests are the carrier
+    monkeypatch.setattr(spool, "send_carrier", lambda *_: None)  # the tests are the carrier
 
 
 def test_events_are_taken_there_with_what_the_transcript_says(tmp_path: Path, home: Path) -> None:

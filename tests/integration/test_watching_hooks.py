@@ -20,8 +20,8 @@ from holdfast.domain.policy import NotifyPolicy
 from holdfast.domain.sessions import Session, SessionUpdate
 from holdfast.domain.telling.welcome import MOST_BYTES
 from holdfast.domain.usage import ContextUse
-from holdfast.engine.hooking import answer_hook
 from holdfast.errors import HoldfastError
+from holdfast.hooks.serving import answer_hook
 from holdfast.store.contract import Store
 from tests.builders import a_pointer, a_runtime, a_session_id, an_answer, an_approval
 from tests.integration.hook_process import call_here, log_of, recorded, rows, run_hook, write_message

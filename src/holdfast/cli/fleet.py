@@ -22,9 +22,9 @@ from holdfast.domain.runtimes import Capabilities, KnownRuntime, Runtime
 from holdfast.engine.documents import known_runtime_document, runtime_document, turn_document
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.log_subject import log_subject
-from holdfast.engine.spooling import empty_spool
 from holdfast.engine.worker import Worker, WorkerOptions
 from holdfast.errors import ConfigError, HoldfastError
+from holdfast.hooks.spool import empty_spool
 
 _MOST_SLOTS = 256
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from holdfast.domain.phases import ApprovalWindow, Phase
 from holdfast.domain.records import PlainRecord
 
 TYPE_CHECKING = False
@@ -85,7 +86,7 @@ class DelegatedSession(PlainRecord):
 
 
 class FreeSession(PlainRecord):
-    """A session that nobody works in, with what ``may_continue`` looks at."""
+    """A session that nobody works in, with everything that ``may_continue`` looks at."""
 
     agent: str
     project: str
@@ -97,6 +98,20 @@ class FreeSession(PlainRecord):
     answered_at: Instant | None  #: of the newest approval, as in ``ApprovalWindow``
     expires_at: Instant | None
     is_waiting: bool  #: there is such an approval
+
+    @property
+    def window(self) -> ApprovalWindow | None:
+        if not self.is_waiting:
+            return None
+        return ApprovalWindow(answered_at=self.answered_at, expires_at=self.expires_at)
+
+    @property
+    def phase(self) -> Phase:
+        return Phase(self.session.phase)
+
+    @property
+    def is_delegated(self) -> bool:
+        return True
 
 
 class Delegated(PlainRecord):

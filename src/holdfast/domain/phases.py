@@ -10,6 +10,7 @@ from holdfast.errors import InvalidInput
 
 TYPE_CHECKING = False  # without typing: the hooks import this module
 if TYPE_CHECKING:
+    from holdfast.domain.delegations import FreeSession
     from holdfast.domain.policy import ContinuePolicy
     from holdfast.domain.sessions import Session
 
@@ -82,7 +83,10 @@ def is_resumable_phase(phase: Phase, policy: ContinuePolicy, *, delegated: bool)
 
 
 def may_continue(
-    session: Session, policy: ContinuePolicy, now: Instant, approval: ApprovalWindow | None = None
+    session: Session | FreeSession,
+    policy: ContinuePolicy,
+    now: Instant,
+    approval: ApprovalWindow | None = None,
 ) -> MayContinue:
     """The first criterion that fails, in the order in which a person would fix them."""
     if session.phase.is_final:
@@ -101,7 +105,7 @@ def may_continue(
 
 
 def _idle_too_long(
-    session: Session, policy: ContinuePolicy, now: Instant, approval: ApprovalWindow | None
+    session: Session | FreeSession, policy: ContinuePolicy, now: Instant, approval: ApprovalWindow | None
 ) -> bool:
     limit = policy.max_idle_seconds
     if limit is None or not session.is_delegated:

@@ -5,9 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
-import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from holdfast.clock import Clock, system_clock
@@ -15,17 +13,13 @@ from holdfast.config import Settings, default_url, load_settings
 from holdfast.config_files import current_directory, project_file
 from holdfast.domain.redaction import Json
 from holdfast.engine.holdfast import Holdfast
-from holdfast.engine.spooling import empty_spool
 from holdfast.errors import InvalidInput
-from holdfast.hooks.carrier import AGAIN_SECONDS
-from holdfast.hooks.configuration import spool_dir
-from holdfast.hooks.places import find_project, record_names
+from holdfast.hooks.process import find_project
+from holdfast.hooks.spool import empty_spool
 from holdfast.store.open import open_store
 
 log = logging.getLogger("holdfast")
 
-#: of one carrier; if there is still something to carry, the next hook sends another one
-_MOST_LOOKS = 20
 _told: set[str] = set()
 _open: dict[tuple[str, str, Settings], Holdfast] = {}
 
@@ -68,20 +62,6 @@ def _tell(notices: tuple[str, ...]) -> None:
         if notice not in _told:
             _told.add(notice)
             log.warning("%s", notice)
-
-
-def carry_spool(directory: str) -> None:
-    """Take what hooks have said in ``directory`` to the store: whoever opens it does that.
-
-    Hooks send nobody else for a while, so what they say meanwhile is waited for.
-    """
-    settings = load_settings(environ=os.environ, cwd=Path(directory))
-    spool = spool_dir(os.environ, settings.url or default_url(os.environ), settings.workspace)
-    for _ in range(_MOST_LOOKS):
-        open_with(settings).close()
-        time.sleep(AGAIN_SECONDS + 1)
-        if spool is None or not record_names(spool):
-            return
 
 
 def default() -> Holdfast:

@@ -281,7 +281,7 @@ class Holdfast(Conversations):
 
         ``context``: ``agent_name``, and, if known, ``agent_id``, ``task_id``, ``task_description``, ``metadata``.
         """
-        from holdfast.engine.hooking import answer_pre_delegate
+        from holdfast.hooks.serving import answer_pre_delegate
 
         return answer_pre_delegate(self.store, context)
 

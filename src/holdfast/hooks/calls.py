@@ -1,4 +1,4 @@
-"""Owns what every handler is given: what was said, where, by whom, and the store to write it to."""
+"""Owns what every handler is given: the payload, the store, the project, and who delegates."""
 
 from __future__ import annotations
 
@@ -8,46 +8,28 @@ from functools import cached_property
 from holdfast.clock import system_clock
 from holdfast.domain.ids import check_id, make_session_id
 from holdfast.errors import InvalidInput
-from holdfast.hooks.places import find_project, stale_files, state_dir
+from holdfast.hooks.process import find_project, stale_files, state_dir
 from holdfast.processes.owners import boot_id, is_gone, make_owner, process_start
 
-#: delegated sessions are given up before
+#: a delegated session is abandoned before it is that old
 _OLD_SECONDS = 2 * 24 * 3600
 
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any, Protocol
+    from typing import Any, TypeAlias
 
-    from holdfast.domain.delegations import (
-        Delegated,
-        Delegation,
-        DelegationEnd,
-        EndedDelegation,
-        NewDelegation,
-        Question,
-    )
+    from holdfast.domain.delegations import Delegation
     from holdfast.domain.ids import SessionId
-    from holdfast.domain.observed import ObservedSession, Sighting
-    from holdfast.domain.telling.welcome import Welcome
-    from holdfast.hooks.log import HookLog
+    from holdfast.hooks.light_store import LightStore
+    from holdfast.hooks.process import HookLog
+    from holdfast.hooks.spool import SpoolStore
+    from holdfast.store.contract import Store
 
-    class HookStore(Protocol):
-        """The verbs of ``contract.Store`` that hooks use."""
-
-        def delegate(self, new: NewDelegation) -> Delegated: ...
-        def ask_delegation(self, question: Question) -> Delegated: ...
-        def end_delegation(self, end: DelegationEnd) -> EndedDelegation | None: ...
-        def open_delegations(self, agent: str, project: str) -> tuple[Delegation, ...]: ...
-        def lose_delegations(self, provider_session_id: str) -> int: ...
-        def observe_session(self, seen: Sighting) -> ObservedSession: ...
-        def observed_session(self, provider: str, provider_session_id: str) -> ObservedSession | None: ...
-        def welcome(
-            self, provider: str, provider_session_id: str, project: str, besides: str | None = None
-        ) -> Welcome: ...
-
-    Payload = Mapping[str, Any]
+    #: handlers call the verbs that the contract marks with ``hooks=True``, and no others
+    HookStore: TypeAlias = Store | LightStore | SpoolStore
+    Payload: TypeAlias = Mapping[str, Any]
 
 
 class HookCall:
@@ -64,9 +46,10 @@ class HookCall:
         *,
         reads_files: bool = True,
     ) -> None:
-        """``when_done`` is told each session that a hook finalizes.
+        """``environ`` is that of the agent's program; empty if the program may be on another machine.
 
-        ``reads_files``: whoever calls may have the files read that the payload names.
+        ``when_done`` is called with the id of each session that the hook finalizes. Without ``reads_files``, no
+        file that the payload names is opened.
         """
         self.when_done = when_done
         self.reads_files = reads_files
@@ -77,7 +60,7 @@ class HookCall:
         self._machine = machine
 
     def text(self, name: str) -> str | None:
-        """A field of the payload, if it is a text that says something."""
+        """A field of the payload, if it is a text that is not blank."""
         value = self.payload.get(name)
         return value if isinstance(value, str) and value.strip() else None
 
@@ -96,8 +79,8 @@ class HookCall:
         return boot_id()
 
     def owner(self) -> str | None:
-        """The agent's program; None if it cannot be told for sure."""
-        if not self.environ:  # served: the agent is not our parent, and may be on another machine
+        """The process of the agent's program; None if it is not known for sure."""
+        if not self.environ:
             return None
         told = self.environ.get("CLAUDE_PID", "")
         pid = int(told) if told.isascii() and told.isdecimal() and len(told) < 10 else os.getppid()
@@ -105,10 +88,10 @@ class HookCall:
         return None if started_at is None else make_owner(pid, started_at, self._machine, self._boot)
 
     def is_lost(self, held: Delegation) -> bool:
-        """True only if this very machine has delegated it, by a program that provably does not run any more.
+        """True only if this very machine made the delegation, by a process that provably no longer runs.
 
-        A machine made from the same image or snapshot shares every id, and a program that does not exist here
-        may run there. What it does not share are the witnesses of what each has delegated since.
+        A machine made from the same image or snapshot has the same ids, and a process that does not exist on
+        one may run on the other. The witness files of delegations made since then are on one machine only.
         """
         witness = self._witness_of(held.id)
         if held.owner is None or witness is None or not os.path.exists(witness):
@@ -116,7 +99,10 @@ class HookCall:
         return is_gone(held.owner, self._machine, self._boot)
 
     def witness(self, delegation_id: str) -> None:
-        """This machine delegates it. Without the file others wait until the session's time is over."""
+        """Keep a file that says that this machine makes the delegation.
+
+        Without the file the session is held until its idle limit.
+        """
         path = self._witness_of(delegation_id)
         if path is None:
             return
@@ -127,16 +113,16 @@ class HookCall:
             self.log.problem(exc)
 
     def forget(self, delegation_id: str | None) -> None:
-        """It has ended."""
+        """Remove the file of a delegation that has ended."""
         path = self._witness_of(delegation_id)
         if path is not None:
             try:
                 os.unlink(path)
-            except OSError:  # another machine's, or forgotten before
+            except OSError:  # made by another machine, or removed before
                 pass
 
     def forget_old(self) -> None:
-        """What nobody has ended: its session is not held any more."""
+        """Remove the files of delegations that nobody ended and that hold no session any more."""
         folder = self._witnesses
         if folder is not None and os.path.isdir(folder):
             for path in stale_files(folder, lambda _: True, _OLD_SECONDS):
@@ -148,7 +134,7 @@ class HookCall:
         return None if folder is None else f"{folder}/delegations"
 
     def _witness_of(self, delegation_id: str | None) -> str | None:
-        """None also for what is no id: it may be a path."""
+        """None also for a text that is no id: it may be a path."""
         try:
             return self._witnesses and f"{self._witnesses}/{check_id('delegation', delegation_id)}"
         except InvalidInput:

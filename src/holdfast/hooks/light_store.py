@@ -1,4 +1,4 @@
-"""Owns the store as a hook sees it on SQLite: one connection, the same statements, and nothing else loaded."""
+"""Owns a hook's store on SQLite: one connection and the store's own statements, with few imports."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ import sqlite3
 
 from holdfast.clock import Instant, system_clock
 from holdfast.errors import SchemaTooNew, StoreUnavailable
-from holdfast.hooks import deadline
-from holdfast.hooks.stores import StoreLocked
+from holdfast.hooks.process import StoreLocked, stop_deadline
 from holdfast.store.gate import open_gate
 from holdfast.store.hook_verbs import HookVerbs
 from holdfast.store.sqlite_dialect import APPLICATION_ID, SAID
@@ -28,32 +27,21 @@ if TYPE_CHECKING:
 else:
     Scope = object
 
-#: then what is to be written goes into the spool
+#: a hook that waits longer for a lock writes into the spool instead
 BUSY_SECONDS = 2.0
-#: hundreds of hooks may wait at once: each of them must leave the processor to the others
+#: hundreds of hooks may wait at once: a shorter interval would take the processor from the others
 _LOOK_EVERY = 0.005
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-class _Policy:
-    """As much of the rules as a hook needs."""
-
-    def __init__(self, settings: HookSettings) -> None:
-        self.continue_ = self
-        self.resume = settings
-        self.resumable_phases = frozenset(settings.resumable_phases)
-        self.max_idle_seconds = settings.max_idle_seconds
-        self.max_errors = settings.max_errors
-
-
 class LightScope(Scope):
-    """A transaction that writes, in one workspace, from ``with`` to its end; stands in for the store's own ``Scope``."""
+    """A transaction that writes in one workspace, in place of the store's own ``Scope``."""
 
     def __init__(self, sql: sqlite3.Connection, settings: HookSettings) -> None:
         assert settings.path is not None
         self._sql = sql
         self.ws: Any = settings.workspace
-        self.policy: Any = _Policy(settings)
+        self.policy: Any = settings.policy
         self.where = settings.path
         self.by = "hook"  # a name would cost a module
         self._gate = open_gate(f"{self.where}-gate")
@@ -64,7 +52,7 @@ class LightScope(Scope):
                 left = self._gate.pass_within(BUSY_SECONDS, look_every=_LOOK_EVERY)
                 self._sql.execute(f"PRAGMA busy_timeout = {int(left * 1000)}")
             self._sql.execute("BEGIN IMMEDIATE")
-            deadline.stop()  # what is written now is also answered: nobody says it a second time
+            stop_deadline()  # from here on the hook commits and answers: it must not also write into the spool
         except BaseException:
             self._leave_gate()
             raise
@@ -109,7 +97,7 @@ class LightScope(Scope):
 
 
 class LightStore(HookVerbs):
-    """A store that is missing or old is brought up to date first."""
+    """Creates a store that is missing, and migrates an old one, with the first verb."""
 
     def __init__(self, settings: HookSettings) -> None:
         self._settings = settings
@@ -122,7 +110,7 @@ class LightStore(HookVerbs):
             with LightScope(self._connection, self._settings) as s:
                 return work(s, *args, **kwargs)
         except sqlite3.Error as exc:
-            # without a code: no answer of SQLite, but a mistake in how it was asked
+            # an error without a code does not come from SQLite, but from a wrong call of the module sqlite3
             is_locked = getattr(exc, "sqlite_errorcode", 0) & 0xFF in _LOCKED
             error = StoreLocked if is_locked else StoreUnavailable
             raise error(str(self._settings.path), str(exc)) from exc
@@ -135,7 +123,7 @@ class LightStore(HookVerbs):
     def _connect(self) -> sqlite3.Connection:
         path = self._settings.path
         if path is None:
-            raise StoreUnavailable("the store", "it is no SQLite file")
+            raise StoreUnavailable("the store", "it is not a SQLite file")
         if not os.path.exists(path):
             self._bring_up_to_date(path)
         connection, version = self._open(path)
@@ -146,7 +134,7 @@ class LightStore(HookVerbs):
         return connection
 
     def _open(self, path: str) -> tuple[sqlite3.Connection, int]:
-        """A connection that is ready, and the version of the schema it leads to."""
+        """A connection that is ready to use, and the version of the schema in the file."""
         connection = sqlite3.connect(path, timeout=BUSY_SECONDS, isolation_level=None)
         try:
             connection.execute(f"PRAGMA synchronous = {self._settings.synchronous}")
@@ -161,13 +149,13 @@ class LightStore(HookVerbs):
         return connection, version
 
     def _bring_up_to_date(self, path: str) -> None:
-        from holdfast.store.open import open_store  # seldom: the first hook on a machine, or after an upgrade
+        from holdfast.store.open import open_store  # only the first hook on a machine or after an upgrade
 
         open_store(f"sqlite:///{path}").close()
 
 
 def _schema_of(connection: sqlite3.Connection) -> int:
-    """0 for whatever is no file of ours: who opens it properly says what is wrong."""
+    """0 for a file that is not ours: ``open_store`` then says what is wrong with it."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     return int(version) if application == APPLICATION_ID else 0

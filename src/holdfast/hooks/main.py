@@ -1,28 +1,41 @@
-"""Owns one run of a hook: standard input to standard output, within a deadline, and whatever happens with exit code 0."""
+"""Owns one run of a hook: standard input to standard output, within a deadline, and always with exit code 0."""
 
 from __future__ import annotations
 
 import json
 import os
 
-from holdfast.hooks import deadline
-from holdfast.hooks.log import HookLog
-from holdfast.hooks.stores import StoreLocked, open_hook_store
+from holdfast.hooks.process import (
+    RECORD,
+    DeadlinePassed,
+    HookLog,
+    StoreLocked,
+    key_mark,
+    prolong_deadline,
+    record_names,
+    start_deadline,
+    stop_deadline,
+)
 
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from typing import Any
 
-#: event -> the module that answers it, imported when it happens
+    from holdfast.hooks.calls import HookCall
+    from holdfast.hooks.light_store import LightStore
+    from holdfast.hooks.settings import HookSettings
+    from holdfast.hooks.spool import SpoolStore
+
+#: event -> the module whose ``HANDLERS`` answer it, imported when it happens
 EVENTS = {
-    "pre-delegate": "pre_delegate",
-    "subagent-stop": "subagent_stop",
-    "session-start": "session_start",
-    "stop": "stop",
-    "pre-compact": "pre_compact",
-    "session-end": "session_end",
+    "pre-delegate": "delegations",
+    "subagent-stop": "delegations",
+    "session-start": "sessions",
+    "stop": "sessions",
+    "pre-compact": "sessions",
+    "session-end": "sessions",
 }
 MOST_INPUT = 10_000_000
 _BLOCK = 1 << 16
@@ -36,40 +49,47 @@ def main(event: str) -> int:
     """Always 0: a hook that records must not stop the agent."""
     log = HookLog(os.environ, event)
     try:
-        deadline.start()
+        start_deadline()
         answer = respond(event, _read_input(), os.environ, log)
-        deadline.stop()
+        stop_deadline()
         if answer is not None:
             _write(json.dumps(answer))
-    except BaseException as exc:  # noqa: BLE001 - whatever it is, the agent goes on
+    except BaseException as exc:  # noqa: BLE001 - whatever it is, the agent continues
         log.problem(exc)
     return 0
 
 
-def respond(event: str, data: bytes, environ: Mapping[str, str], log: HookLog) -> dict[str, Any] | None:
-    """The answer to what was said on standard input; None: nothing is to be said. Raises nothing but interrupts.
+def handler_of(event: str) -> Callable[[HookCall], dict[str, Any] | None]:
+    """KeyError for an event that does not exist."""
+    module = __import__(f"holdfast.hooks.{EVENTS[event]}", fromlist=["HANDLERS"])
+    handler: Callable[[HookCall], dict[str, Any] | None] = module.HANDLERS[event]
+    return handler
 
-    What the store has no time for is said to the spool: it is recorded later, and not lost.
+
+def respond(event: str, data: bytes, environ: Mapping[str, str], log: HookLog) -> dict[str, Any] | None:
+    """The answer to the payload; None: nothing is written to standard output. Raises nothing but interrupts.
+
+    If the store is locked for too long, what the hook records goes into the spool and is recorded later.
     """
     if event not in EVENTS:
         log.say("unknown event")
         return None
     try:
         return _respond(event, data, environ, log)
-    except (deadline.DeadlinePassed, StoreLocked) as exc:
+    except (DeadlinePassed, StoreLocked) as exc:
         log.say("late", error=type(exc).__name__, message=exc)
-        deadline.prolong()
+        prolong_deadline()
         return _respond(event, data, environ, log, is_late=True)
 
 
 def _respond(
     event: str, data: bytes, environ: Mapping[str, str], log: HookLog, *, is_late: bool = False
 ) -> dict[str, Any] | None:
-    """StoreLocked if the store has no time now, and what is to be said can wait."""
+    """StoreLocked if the store is locked, and the event can be recorded later."""
     payload = _parse(data, log)
     try:
         if payload is not None and (not is_late or _can_wait(event, payload)):
-            return _answer(EVENTS[event], payload, environ, log, is_late=is_late)
+            return _answer(event, payload, environ, log, is_late=is_late)
     except Exception as exc:
         if isinstance(exc, StoreLocked) and _can_wait(event, payload):
             raise
@@ -78,14 +98,14 @@ def _respond(
 
 
 def _can_wait(event: str, payload: Mapping[str, Any] | None) -> bool:
-    """A question is answered now or not at all."""
-    from holdfast.hooks.pre_delegate import is_claudes
+    """False for a script's question, which is answered now or not at all."""
+    from holdfast.hooks.delegations import is_claudes
 
     return payload is not None and (event != "pre-delegate" or is_claudes(payload))
 
 
 def _answer(
-    module: str, payload: dict[str, Any], environ: Mapping[str, str], log: HookLog, *, is_late: bool
+    event: str, payload: dict[str, Any], environ: Mapping[str, str], log: HookLog, *, is_late: bool
 ) -> dict[str, Any] | None:
     from holdfast.hooks.calls import HookCall
     from holdfast.hooks.settings import load_hook_settings
@@ -95,24 +115,44 @@ def _answer(
     for notice in settings.notices:
         log.say("not trusted", why=notice)
     done: list[str] = []
-    begins = str(payload.get("tool_use_id") or "") if module == "pre_delegate" else None
-    store = open_hook_store(settings, cwd, begins=begins, is_late=is_late)
+    begins = str(payload.get("tool_use_id") or "") if event == "pre-delegate" else None
+    store = _open_store(settings, cwd, begins=begins, is_late=is_late)
     try:
-        handler = __import__(f"holdfast.hooks.{module}", fromlist=["answer"])
-        call = HookCall(payload, store, environ, settings.machine, log, done.append)
-        answer: dict[str, Any] | None = handler.answer(call)
+        answer = handler_of(event)(HookCall(payload, store, environ, settings.machine, log, done.append))
     finally:
         store.close()
     if done and settings.tells_when_done:
-        from holdfast.hooks.done import tell_done  # brings the whole store
+        from holdfast.hooks.serving import tell_done  # brings the whole store
 
-        for session_id in done:
-            tell_done(environ, cwd, session_id)
+        tell_done(environ, cwd, done)
     return answer
 
 
+def _open_store(
+    settings: HookSettings, directory: str, *, begins: str | None, is_late: bool
+) -> LightStore | SpoolStore:
+    """The SQLite file itself; the spool if the store is elsewhere, or if there is no time to wait for a lock.
+
+    While records wait in the spool, later ones join them, so that nothing is recorded before what it follows.
+    A delegation, whose id is ``begins``, follows nothing but its own first call.
+    """
+    if settings.path is None or is_late or _is_waited_for(settings.spool, begins):
+        from holdfast.hooks.spool import SpoolStore
+
+        return SpoolStore(settings, directory)
+    from holdfast.hooks.light_store import LightStore
+
+    return LightStore(settings)
+
+
+def _is_waited_for(spool: str | None, key: str | None) -> bool:
+    """Whether records wait in the spool; with a key, whether one with this key does."""
+    waiting = record_names(spool) if spool is not None else []
+    return any(name.endswith(f"{key_mark(key)}{RECORD}") for name in waiting)
+
+
 def _directory(payload: Mapping[str, Any]) -> str:
-    """Where the agent works. The process itself may have been started elsewhere: see ``installation.shell_command``."""
+    """Where the agent works. The hook itself is started elsewhere: see ``installation.shell_command``."""
     told = payload.get("cwd")
     if isinstance(told, str) and os.path.isabs(told) and os.path.isdir(told):
         return told
@@ -120,10 +160,10 @@ def _directory(payload: Mapping[str, Any]) -> str:
 
 
 def _answer_failure(event: str, payload: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Only the standalone form of pre-delegate has something to say then."""
+    """Only the standalone form of pre-delegate has an answer for failures."""
     if event != "pre-delegate":
         return None
-    from holdfast.hooks.pre_delegate import ERROR, INVALID_JSON, answer_nothing, is_claudes
+    from holdfast.hooks.delegations import ERROR, INVALID_JSON, answer_nothing, is_claudes
 
     if payload is None:
         return answer_nothing(INVALID_JSON)
@@ -143,7 +183,7 @@ def _parse(data: bytes, log: HookLog) -> dict[str, Any] | None:
 
 
 def _read_input() -> bytes:
-    """All of it is taken, so that nobody is left writing into a closed pipe; TooMuchInput for more than the limit."""
+    """Reads everything, so that the caller never writes into a closed pipe; TooMuchInput above the limit."""
     blocks: list[bytes] = []
     size = 0
     while block := os.read(0, _BLOCK):

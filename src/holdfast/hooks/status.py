@@ -33,9 +33,8 @@ from holdfast.hooks.installation import (
     tried_programs,
     user_settings,
 )
-from holdfast.hooks.log import HookLog
 from holdfast.hooks.main import respond
-from holdfast.hooks.places import find_project
+from holdfast.hooks.process import HookLog, find_project
 from holdfast.processes.process import find_program
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store

@@ -12,9 +12,9 @@ from fastapi.responses import JSONResponse
 
 from holdfast.engine.documents import Document
 from holdfast.engine.holdfast import Holdfast
-from holdfast.engine.hooking import answer_hook
-from holdfast.hooks.log import HookLog
 from holdfast.hooks.main import EVENTS
+from holdfast.hooks.process import HookLog
+from holdfast.hooks.serving import answer_hook
 from holdfast.web.access import ANYONE, Guarded, caller_of
 from holdfast.web.serving import Served
 

@@ -10,7 +10,6 @@ from holdfast.domain.decisions import DecisionKind
 from holdfast.domain.pointers import NOTHING_YET, TranscriptMark
 from holdfast.domain.records import record
 from holdfast.domain.turns import Attempt, Event, EventKind, Lease, Orphan, Turn
-from holdfast.engine.hooking import free_lost_delegations
 from holdfast.engine.running.agents import Agent, Agents
 from holdfast.engine.running.log_subject import lease_fields, lines_about
 from holdfast.engine.running.recognition import is_sent_by, recognise
@@ -18,6 +17,7 @@ from holdfast.engine.running.recorder import late_events
 from holdfast.engine.running.saved_calls import unrecorded_calls
 from holdfast.engine.running.strays import end_strays, marker_of
 from holdfast.errors import Conflict, HoldfastError, NotFound, StoreCorrupt
+from holdfast.hooks.serving import free_lost_delegations
 from holdfast.processes.owners import Location
 from holdfast.processes.table import end_survivors
 from holdfast.providers.happenings import Said
