@@ -1,6 +1,6 @@
-"""Owns the command hook as a person finds it: its help, its self-check, and options before or behind it.
+"""Owns the command hook for people: its help, its self-check, and global options.
 
-What an agent's program calls, ``holdfast hook EVENT`` alone, is answered before this module is imported.
+An agent's program calls ``holdfast hook EVENT`` without options; ``main`` answers that before it imports this module.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ FAILED = 1
     "holdfast hook pre-delegate --test",
 )
 @click.argument("event", type=click.Choice(list(EVENTS)))
-@click.option("--test", is_flag=True, help="Check that hooks work here, on a store of its own.")
+@click.option("--test", is_flag=True, help="Check that hooks work here, on a temporary store.")
 @pass_invocation
 def hook(run: Invocation, event: str, test: bool) -> None:
-    """Answer what an agent's program tells.
+    """Answer an event of an agent's program.
 
-    JSON on standard input, JSON or nothing on standard output. The exit code is 0 whatever happens, so that an agent is never stopped by it; what went wrong is in
-    ~/.local/state/holdfast/hooks.log.
+    Reads JSON from standard input, and prints JSON or nothing. The exit code is always 0, so that a hook never
+    stops an agent; problems are in ~/.local/state/holdfast/hooks.log.
     """
     if test:
         click.get_current_context().exit(_self_check())

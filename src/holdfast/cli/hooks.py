@@ -1,4 +1,4 @@
-"""Owns the command that makes Claude Code call Holdfast: install, status, uninstall."""
+"""Owns the command hooks, which makes Claude Code call Holdfast: install, status, uninstall."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def hooks(
 ) -> None:
     """Make Claude Code call Holdfast: install, status, uninstall.
 
-    Subagents then get durable sessions, and what was begun by hand is known. Only Holdfast's own entries
-    of the settings file are written or removed; what the file was before is kept beside it. `status` ends
-    with 0 if the hooks are called, and the server that they are sent to takes them with the token in
-    HOLDFAST_TOKEN; else with 1. The plugin of the same name does the same as `install`.
+    Subagents then get durable sessions, and Holdfast knows the sessions that you begin by hand. Only
+    Holdfast's own entries of the settings file are written or removed; the text from before is kept beside the
+    file. The exit code of `status` is 0 if the hooks are called, and if the server that they are sent to accepts
+    them with the token in HOLDFAST_TOKEN; else 1. The plugin of the same name does the same as `install`.
     """
     if http is not None and action != "install":
         raise click.UsageError("--http is for install")
@@ -102,7 +102,7 @@ def hooks(
 
 
 def _programs() -> tuple[str, ...]:
-    """The command as it was called here, then whatever a colleague's PATH has."""
+    """The program that runs now, then the one on the PATH, for a colleague's machine."""
     called = Path(sys.argv[0])
     installed = called if called.name == _PROGRAM else Path(sys.executable).with_name(_PROGRAM)
     return (str(installed.absolute()), _PROGRAM)
@@ -143,7 +143,7 @@ def _status(run: Invocation) -> int:
 
 
 def _token_for(run: Invocation, found: HookStatus, address: str) -> str | None:
-    """The token that hooks are sent with, if a person has named that server: a project's settings may be a stranger's."""
+    """The token of the environment, but only for a server that the user has named: project settings may be a stranger's."""
     own = {one for scope in found.scopes if scope.scope == "user" for one in scope.addresses}
     try:
         settings = run.settings()
@@ -154,7 +154,7 @@ def _token_for(run: Invocation, found: HookStatus, address: str) -> str | None:
 
 
 def _store_problem(run: Invocation) -> str | None:
-    """None if the hooks can write what they learn."""
+    """None if the hooks can write into the store."""
     try:
         run.holdfast.store.now()
     except HoldfastError as exc:

@@ -1,4 +1,4 @@
-"""Owns the command observed: the sessions of others that hooks have seen."""
+"""Owns the command observed: the provider sessions that hooks have seen."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ _COLUMNS = (
               help="At most so many.")  # fmt: skip
 @pass_invocation
 def observed(run: Invocation, limit: int) -> None:
-    """List the sessions that hooks have seen, the last one first.
+    """List the sessions that hooks have seen, the one seen last first.
 
-    Those of an agent's own program, whoever started it. Tokens and context are those of its main agent.
+    Sessions of the agent's own program, started by Holdfast or by hand. Tokens and context are those of the main agent.
     """
     store = run.holdfast.store
     seen = store.observed_sessions(limit)

@@ -1,10 +1,11 @@
-"""Owns the gate: asked by the agent before each tool call, it lets none through that waits for a person.
+"""Owns the tool gate: the program that the agent calls before each tool call, and that holds back calls for approval.
 
-A program of its own, run by its path, with the call as JSON on its standard input. The rules stand on its
-command line, where the agent cannot change them: which calls wait, and what a person said to one of them.
-The folder of the run only holds what is used up, and what was seen. It fails closed: whatever goes wrong ends
-in a denial, or in exit code 2, which is one, too. Asked again after the call, with ``--done``, it compares
-what was run with what was let through: hooks of others may have changed the call in between.
+The agent runs it by its path, with the call as JSON on standard input. The rules are on its command line, where
+the agent cannot change them: which calls need approval, and the answer that a person gave to one of them. The
+folder of the run holds only what changes: the answer that is not used yet, and marks of what happened. The gate
+fails closed: every error ends in a denial, or in exit code 2, which Claude Code takes as a denial. The agent
+calls the gate again after the call, with ``--done``: it compares the call that ran with the call that was
+allowed, because hooks of others may have changed the call in between.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import signal
 import sys
 import time
 
-if __name__ == "__main__":  # by its path nothing else of ours can be imported
+if __name__ == "__main__":  # run by its path, Python does not find the rest of the package
     sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
 from holdfast.hooks.tool_patterns import matches
@@ -26,23 +27,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
-#: files of the folder: there until the answer is acted on, and why a call was denied ...
+#: files of the folder: one that exists until the answer is used, and the reason of a denial ...
 UNUSED = "unused"
 NOTE = "note"
-#: ... the agent runs its hooks, the approved call ran as it was approved, another one ran than was let through
+#: ... and marks: the agent runs hooks, the approved call ran as approved, a call ran that was not allowed so
 ARMED = "armed"
 EXECUTED = "executed"
 CHANGED = "changed"
 ARM = "--arm"
 DONE = "--done"
-#: how a call that waits is answered: the agent ends and can be resumed, or asks the person in front of it
+#: the answer to a call that needs approval: the agent ends and can be resumed, or asks the person in front of it
 DEFER, ASK = "defer", "ask"
-#: exit code with which a hook forbids the call
+#: the exit code with which a hook forbids the call
 BLOCKED = 2
 
-#: agents let a call through whose hook took too long: ours gives up first, and closed
+#: agents allow a call whose hook took too long: the gate gives up first, with a denial
 DEADLINE_SECONDS = 300
-#: for the message that the call stands in to be complete
+#: to wait for the complete message that holds the call
 _MESSAGE_SECONDS = 240
 _LOOK_EVERY = 0.02
 _MOST_INPUT = 10 * 1024 * 1024
@@ -68,7 +69,7 @@ def main() -> int:
         answer = _look_back(folder, rules, call) if mode == [DONE] else _answer(folder, rules, call)
         sys.stdout.write(answer)
         sys.stdout.flush()
-    except BaseException as exc:  # noqa: BLE001 - a gate that breaks stays closed
+    except BaseException as exc:  # noqa: BLE001 - a gate that fails stays closed
         os.write(2, f"the call was not allowed, the gate failed: {exc!r}\n".encode(errors="replace"))
         return BLOCKED
     return 0
@@ -79,7 +80,7 @@ def _give_up(_number: int, _frame: object) -> None:
 
 
 def _answer(folder: str, rules: dict[str, Any], call: bytes) -> str:
-    """What to print: nothing for a call that does not wait for anyone."""
+    """The text for standard output; empty for a call that needs no approval."""
     try:
         decision, reason = decide(folder, rules, call)
     except Denied as exc:
@@ -91,7 +92,7 @@ def _answer(folder: str, rules: dict[str, Any], call: bytes) -> str:
 
 
 def decide(folder: str, rules: dict[str, Any], given: bytes) -> tuple[str | None, str]:
-    """The decision and its reason. Denied for every call that cannot be judged."""
+    """The decision and its reason. Raises Denied for every call that cannot be judged."""
     call = _call(given)
     if os.path.exists(os.path.join(folder, CHANGED)):
         raise Denied("an earlier call did not run as it was let through: nothing more is")
@@ -109,17 +110,17 @@ def decide(folder: str, rules: dict[str, Any], given: bytes) -> tuple[str | None
 
 
 def _look_back(folder: str, rules: dict[str, Any], given: bytes) -> str:
-    """After the call: stops the agent if it is not the one that was let through."""
+    """After the call: stops the agent if another call ran than was allowed."""
     try:
         why = _difference(folder, rules, _call(given))
-    except Exception as exc:  # noqa: BLE001 - what cannot be compared counts as changed
+    except Exception as exc:  # noqa: BLE001 - a call that cannot be compared counts as changed
         why = f"the gate cannot compare the call that ran: {exc!r}"
     if why is None:
         return ""
     try:
         _leave(folder, CHANGED, why)
     except OSError:
-        pass  # then the folder is gone, which is noticed, too
+        pass  # the folder is gone, which the run notices as well
     return json.dumps({"continue": False, "stopReason": why})
 
 
@@ -141,12 +142,12 @@ def _leave(folder: str, name: str, text: str = "") -> None:
 
 
 def digest(call_id: str) -> str:
-    """A short name of a call that has waited once: a command line has a limit."""
+    """A short name for a call, because the length of a command line is limited."""
     return hashlib.sha256(call_id.encode(errors="surrogatepass")).hexdigest()[:_DIGEST]
 
 
 def hash_arguments(arguments: object) -> str:
-    """As in ``holdfast.domain.approvals``, which a program that starts for each call cannot afford."""
+    """The same as in ``holdfast.domain.approvals``, whose imports are too slow for a program that starts for each call."""
     text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -173,7 +174,7 @@ def _needs_approval(rules: dict[str, Any], call: dict[str, Any]) -> bool:
 
 
 def _take_answer(folder: str, given: dict[str, Any] | None, call: dict[str, Any]) -> tuple[str, str] | None:
-    """What was said to this very call; acted on at most once, whoever asks how often."""
+    """The answer that a person gave to this very call. Used at most once, also by concurrent calls."""
     if given is None or given["call_id"] != call["tool_use_id"]:
         return None
     try:
@@ -196,13 +197,15 @@ def _note(folder: str) -> str:
 
 
 def _require_alone(call: dict[str, Any]) -> None:
-    """An agent that defers one of several calls runs the others, or forgets them."""
+    """Denied unless the call is alone in its message: an agent that defers one of several runs the others, or
+    forgets them.
+    """
     path = call.get("transcript_path")
     if not isinstance(path, str):
         raise Denied("the gate was not told where the conversation is: it cannot tell if this call is alone")
     until, size = time.monotonic() + _MESSAGE_SECONDS, -1
     while True:
-        # the first message of a session may be asked about before there is a file
+        # for the first message of a session the agent may call the gate before there is a file
         known, size = size, os.path.getsize(path) if os.path.exists(path) else 0
         calls = 0 if size in (known, 0) else _calls_in_message_of(call["tool_use_id"], _tail(path, size))
         if calls == 1:
@@ -215,7 +218,7 @@ def _require_alone(call: dict[str, Any]) -> None:
 
 
 def _calls_in_message_of(call_id: str, transcript: bytes) -> int:
-    """How many calls the message holds; 0 while it is not written down, which happens when it is complete."""
+    """How many calls the message holds; 0 until the transcript has the message, which is when it is complete."""
     if call_id.encode(errors="surrogatepass") not in transcript:
         return 0
     calls: dict[object, set[object]] = {}
@@ -230,7 +233,7 @@ def _calls_in_message_of(call_id: str, transcript: bytes) -> int:
 
 
 def _messages(transcript: bytes) -> Iterator[dict[str, Any]]:
-    """A line that is cut off, or just being written, says nothing."""
+    """Skips a line that is cut off or not complete yet."""
     for line in transcript.splitlines():
         if b"tool_use" not in line:
             continue

@@ -82,7 +82,7 @@ class Watched(PlainRecord):
 def watch(store: HookStore, seen: Sighting, *, reads_files: bool = True) -> Watched | None:
     """Record the event, with the usage that the transcript holds since the event before.
 
-    None on a spool: whoever takes the record to the store calls this function again, and reads the transcript.
+    None on a spool: emptying the spool calls this function again, with the real store, and reads the transcript.
     """
     try:
         before = store.observed_session(seen.provider, seen.id)

@@ -1,28 +1,28 @@
-"""Owns reading a shell command as words, on the safe side: where guessing would begin, it says so.
+"""Owns reading a shell command as words. It never guesses: NotUnderstood for everything that is not plain.
 
-Quotes, escapes, redirections and here-documents are taken out; commands inside ``$(…)``, backticks and
-``<(…)`` are commands of their own. What only the shell can put in (variables, substitutions, globs, braces)
-becomes a mark in its word. One pass over the text, whatever is in it.
+Quotes, escapes, redirections and here-documents are removed; commands inside ``$(…)``, backticks and ``<(…)``
+are commands of their own. Text that only the shell knows (variables, substitutions, globs, braces) becomes a
+mark in its word. The text is read in one pass.
 """
 
 from __future__ import annotations
 
 import re
 
-#: in a word: some characters that only the shell knows
+#: a mark in a word: some characters that only the shell knows
 SOME = "\x00"
-#: in a word: any characters, also spaces that make several words of it
+#: a mark in a word: any characters, also spaces that make several words of it
 WORDS = "\x01"
 #: words behind which a command begins
 OPENING = frozenset(("if", "then", "elif", "else", "while", "until", "do", "!", "{", "time"))
-#: words that begin something with words of its own
+#: words that begin a compound command, which has words of its own
 COMPOUND = frozenset(("for", "select", "case", "[["))
-#: substitutions inside of substitutions, and commands inside of quoted ones
+#: levels of substitutions inside of substitutions, and of commands inside of quoted ones
 _DEEPEST = 10
 
 _PLAIN = re.compile(r"[^\s\\'\"`$|;&<>(){}*?\[#=]+")
 _IN_DOUBLE_QUOTES = re.compile(r"[^\\\"`$]+")
-#: the only ones; what else counts as a space elsewhere is a part of a word to a shell
+#: a shell separates words by these only; other spaces of Unicode are parts of words
 _BLANKS = re.compile(r"[ \t]+")
 _LINE = re.compile(r"[^\n]*")
 _CONTINUED = re.compile(r"(?:\\\n)+")
@@ -41,7 +41,7 @@ class NotUnderstood(Exception):
 
 
 def read_commands(text: str, depth: int = 0) -> list[tuple[list[str], str]]:
-    """The words of each command, and the operator behind it. NotUnderstood if any of it is not.
+    """The words of each command, and the operator behind it. NotUnderstood if any part is not plain.
 
     A command inside of another one's word comes before that one.
     """
@@ -69,7 +69,7 @@ class _Reader:
         self._expects_keyword = True  #: the next word may be one, as the first of a command or behind ``if``
         self._is_in_test = False  #: between ``[[`` and ``]]``, which read operators in their own way
         self._redirection: str | None = None  #: whose target is the next word
-        self._documents: list[tuple[str, bool, bool]] = []  #: the end, is it quoted, do tabs not count
+        self._documents: list[tuple[str, bool, bool]] = []  #: last line, is it quoted, drop tabs
 
     def read_script(self, *, is_inner: bool) -> None:  # noqa: C901 - one branch for each kind of character
         """To the end of the text, or to the parenthesis that closes a substitution."""
@@ -163,7 +163,7 @@ class _Reader:
             raise NotUnderstood
 
     def _begin_parenthesis(self) -> None:
-        """A subshell, or the values of an array. A function, or a glob of some shells, may be anything."""
+        """A subshell, or the values of an array. NotUnderstood for a function, or a glob of some shells."""
         is_array = self._parts is not None and self._parts[-1] == "="
         self._end_word()
         before = [word for word in self._words if word not in OPENING]
@@ -224,7 +224,7 @@ class _Reader:
             raise NotUnderstood  # one operator over two lines
 
     def _read_quoted(self, *, to_the_end: bool) -> None:
-        """What stands in double quotes, or in a here-document."""
+        """The text in double quotes, or in a here-document."""
         text = self._text
         while self._at < len(text):
             if (plain := _IN_DOUBLE_QUOTES.match(text, self._at)) is not None:
@@ -279,7 +279,7 @@ class _Reader:
         self._add(part)
 
     def _read_inner_script(self) -> None:
-        """The commands of a substitution; then the word that it stands in goes on."""
+        """The commands of a substitution, up to its closing parenthesis."""
         inner = _Reader(self._text, self._depth + 1)
         inner._at = self._at
         inner.read_script(is_inner=True)
@@ -294,7 +294,7 @@ class _Reader:
         self._go_deeper()
         while depth:
             char = text[self._at : self._at + 1]
-            if not char or char == "'":  # what a quote means here depends on too much
+            if not char or char == "'":  # the meaning of a quote here differs between shells
                 raise NotUnderstood
             if char in "$`":
                 self._read_expansion(is_quoted=True)

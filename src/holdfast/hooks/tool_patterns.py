@@ -1,9 +1,9 @@
-"""Owns tool patterns: which tool calls wait for a person.
+"""Owns tool patterns: which tool calls need a person's approval.
 
-``Tool`` or ``Tool(words)``, where ``*`` stands for anything. The words of a shell command count wherever they
-stand in it, options may stand between them, and what the shell itself puts together may be any of them,
-because it is cheaper to be asked once too often. It is a net and not a sandbox: what another program does
-with its input goes through.
+A pattern is ``Tool`` or ``Tool(words)``, where ``*`` stands for any text. The words match anywhere in a shell
+command, with any options between them; text that only the shell knows matches every word, because one question
+too many costs less than one too few. A pattern is a net and not a sandbox: what another program does with its
+input is not seen.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from holdfast.hooks.shell_words import (
     read_commands,
 )
 
-TYPE_CHECKING = False  # typing itself would be a third of what the gate needs to start
+TYPE_CHECKING = False  # importing typing would take a third of the time that the gate needs to start
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
 LONGEST = 1000
 
 _PATTERN = re.compile(r"(?P<tool>[\w*][\w*.:-]*)(?:\((?P<words>.+)\))?", re.DOTALL)
-#: what the words are about, for tools whose other arguments are whole texts
+#: the argument that the words are about, for tools whose other arguments are whole texts
 _SUBJECTS = {
     "Bash": "command",
     "Edit": "file_path",
@@ -40,7 +40,7 @@ _SUBJECTS = {
 _PATHS = ("file_path", "notebook_path")
 _CONTINUED = re.compile(r"\\\r?\n")
 _QUOTES = re.compile(r"[\"'\\]")
-#: what a shell makes a space of, or a word of its own
+#: what a shell turns into a space, or into a word of its own
 _EXPANDED = re.compile(r"\$\{?IFS\}?|[{},]")
 #: what a shell reads as one word, whatever spaces are in it
 _ONE_WORD = re.compile(r"\"[^\"]*\"|'[^']*'|`[^`]*`|\$\([^()]*\)|\\\s")
@@ -48,7 +48,7 @@ _OPERATOR = re.compile(r"([|;&<>])")
 _SPACE_BETWEEN_OPERATOR_AND_STAR = re.compile(r"(?<=[|;&<>]) (?=\*)|(?<=\*) (?=[|;&<>])")
 _SPACES = re.compile(r"\s+")
 
-#: programs that run nothing of what they are given: what the shell puts into their words is not a command
+#: programs that never run their arguments: text that the shell puts into their words is not a command
 _HARMLESS = (
     "[ base64 basename bat black cat cd chmod chown clear cmp column comm cp curl cut date declare df diff"
     " dirname du echo eslint exit export expr file fmt fold grep egrep fgrep gunzip gzip head id install jq"
@@ -57,7 +57,7 @@ _HARMLESS = (
     " stat strings tac tail tee test touch tr tree true false tsc type typeset uname uniq unset unzip wait"
     " wc wget whereis which whoami yq zcat"
 )
-#: programs that run a command if they are given one: in a program of their own language, or with some words
+#: programs that run a command only with certain arguments, or from a program in their own language
 _VERSATILE = "awk fd gawk gh git mawk node pytest python python3 rg sed sort split tar zip"
 _TO_RUN = (
     "-I -T -TT -X -c -e -x --checkpoint-action --compress-program --eval --exec --exec-batch --filter --pre"
@@ -86,7 +86,7 @@ _LONGEST_MARKED_WORD = 4096
 
 
 def read_pattern(pattern: str) -> tuple[str, str | None]:
-    """The tool, and the words if there are any. ValueError, with what is wrong."""
+    """The tool, and the words if there are any. ValueError, with the reason, for a text that is no pattern."""
     if len(pattern) > LONGEST:
         raise ValueError(f"is longer than {LONGEST} characters")
     found = _PATTERN.fullmatch(pattern)
@@ -103,13 +103,13 @@ def read_pattern(pattern: str) -> tuple[str, str | None]:
 
 
 def matches(pattern: str, tool: str, arguments: Mapping[str, object]) -> bool:
-    """ValueError for what is no pattern."""
+    """Whether the call needs approval. ValueError for a text that is no pattern."""
     glob, words = read_pattern(pattern)
     if not _fits(glob, tool):
         return False
     if words is None:
         return True
-    if words.endswith(":*"):  # as Claude Code writes a beginning
+    if words.endswith(":*"):  # Claude Code's spelling of a prefix
         words = words[:-2] + "*"
     if _SUBJECTS.get(tool) in _PATHS:
         words = _path_words(words)
@@ -125,17 +125,17 @@ def _fits(glob: str, tool: str) -> bool:
 
 
 def _path_words(words: str) -> str:
-    """As Claude Code writes paths, in words that are found at any place of an absolute path."""
+    """Claude Code's spellings of a path, as words that are found anywhere in an absolute path."""
     if words.startswith("//"):
         words = words[1:]
     words = os.path.expanduser(words).removeprefix("./")
     while words.startswith("**/"):
         words = words[3:]
-    return words.replace("**/", "*")  # a star stands for folders, too, and for none
+    return words.replace("**/", "*")  # a star also stands for any number of folders
 
 
 def _subjects(tool: str, arguments: Mapping[str, object]) -> list[str] | None:
-    """None if what the tool is about cannot be told: then it may be anything."""
+    """The texts that the words are looked for in. None if they are unknown: then every pattern matches."""
     subject = _SUBJECTS.get(tool)
     if subject is None:
         return list(_texts(arguments))
@@ -164,8 +164,8 @@ def _occurs(words: str, text: str) -> bool:
 
 
 def _forms(text: str) -> tuple[str, ...]:
-    """As a shell may read it: quotes that join, quotes that begin a command of its own, words it takes apart,
-    and words that it keeps together."""
+    """The ways in which a shell may read the text: quotes that join, quotes that begin a command of its own, words
+    that it splits, and words that it keeps together."""
     text = _CONTINUED.sub("", text)
     joined, parted = _QUOTES.sub("", text), _QUOTES.sub(" ", text)
     whole = _QUOTES.sub("", _ONE_WORD.sub(lambda word: _SPACES.sub("_", word[0]), text))
@@ -245,7 +245,7 @@ def _is_of_a_word(character: str) -> bool:
 
 
 def _may_run(words: str, command: str) -> bool:
-    """Whatever is not plainly understood may be a command with these words."""
+    """Whether the shell may run a command with these words. True if the command is not plainly understood."""
     glob = _spaced(_QUOTES.sub("", words))
     atoms = _atoms(glob)
     read: list[str] = []
@@ -254,13 +254,13 @@ def _may_run(words: str, command: str) -> bool:
             read += [*_as_run(atoms, each, depth=0), operator]
     except NotUnderstood:
         return True
-    # a word with spaces in it may be read as several, or be one value of an option
+    # a word with spaces in it may be read as several words, or be one value of an option
     texts = " ".join(read), " ".join(_SPACES.sub("_", word) for word in read)
     return any(_found(glob, _SPACES.sub(" ", text)) for text in texts)
 
 
 def _as_run(atoms: list[str], command: list[str], depth: int) -> list[str]:
-    """The words of a command as they count. NotUnderstood if they may be any."""
+    """The words of a command that patterns are compared with. NotUnderstood if only the shell knows them."""
     if depth > _MOST_PREFIXES:
         raise NotUnderstood
     at = 0
@@ -291,7 +291,7 @@ def _as_run(atoms: list[str], command: list[str], depth: int) -> list[str]:
 
 
 def _runs_nothing(name: str, wanted: str, words: list[str]) -> bool:
-    """Of what is given to it: no program that is ``wanted``, and none that only the shell knows."""
+    """Whether the program runs neither a program that is ``wanted`` nor one that only the shell knows."""
     if name not in _RUN_SOMETIMES:
         return name in _RUN_NOTHING
     is_marked = any(SOME in word or WORDS in word for word in words)
@@ -300,7 +300,7 @@ def _runs_nothing(name: str, wanted: str, words: list[str]) -> bool:
 
 
 def _name(word: str) -> str:
-    """The program's. NotUnderstood if only the shell knows it."""
+    """The name of the program. NotUnderstood if only the shell knows it."""
     name = word.rpartition("/")[2]
     if WORDS in word or SOME in name or name in ("alias", "hash", "enable"):
         raise NotUnderstood

@@ -1,4 +1,4 @@
-"""Owns Claude Code's http hooks: the same answers as the hook command gives, without a process for each."""
+"""Owns Claude Code's hooks over HTTP: the same answers as the command ``hook`` gives, without a process for each."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ router = APIRouter(tags=["hooks"], route_class=Guarded)
 
 @router.get("/hooks")
 def hooks(_: Served) -> Document:
-    """Which events are answered, to whoever may send them: it changes nothing, so hooks can be tried by it."""
+    """The events that are answered. Changes nothing, so `holdfast hooks status` checks a token with it."""
     return {"events": sorted(EVENTS)}
 
 
 @router.post("/hooks/{event}")
 async def hook(event: str, request: Request, holdfast: Served) -> JSONResponse:
-    """Whatever happens, the agent goes on: what cannot be recorded is a line in the hooks' log."""
+    """The answer to a hook; `{}` if it cannot be recorded, so that the agent continues. The hooks' log says why."""
     body = await request.body()
-    # who has a token may be on another machine: the names are of files there
+    # a caller with a token may be on another machine, where the files that the payload names are
     here = caller_of(request) is ANYONE
     return JSONResponse(await run_in_threadpool(_answer, holdfast, event, body, reads_files=here))
 
@@ -47,6 +47,6 @@ def _answer(holdfast: Holdfast, event: str, body: bytes, *, reads_files: bool) -
             raise ValueError("not an object")
         policy = holdfast.policy.notify
         return answer_hook(holdfast.store, policy, event, payload, reads_files=reads_files) or {}
-    except Exception as exc:  # noqa: BLE001 - whatever it is, the agent goes on
+    except Exception as exc:  # noqa: BLE001 - whatever it is, the agent continues
         log.problem(exc)
         return {}
