@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from holdfast.domain.pointers import Rights
-from holdfast.providers.claude import foreign_hooks
-from holdfast.providers.claude.foreign_hooks import find_foreign_hooks
+from holdfast.providers.claude import tool_gate
+from holdfast.providers.claude.tool_gate import find_foreign_hooks
 
 COMMAND = "/opt/rewrite --all"
 
@@ -32,7 +32,7 @@ class Places:
 @pytest.fixture
 def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Places:
     places = Places(tmp_path)
-    monkeypatch.setattr(foreign_hooks, "MANAGED", places.managed)
+    monkeypatch.setattr(tool_gate, "MANAGED", places.managed)
     return places
 
 

@@ -24,9 +24,14 @@ from holdfast.providers.arguments import (
     Option,
 )
 from holdfast.providers.claude.archive import ClaudeArchive
-from holdfast.providers.claude.foreign_hooks import find_foreign_hooks
-from holdfast.providers.claude.hook_settings import HOOKS_OFF, NOT_WITH_A_GATE, hook_settings, knows_defer
 from holdfast.providers.claude.stream import ClaudeStream
+from holdfast.providers.claude.tool_gate import (
+    HOOKS_OFF,
+    NOT_WITH_A_GATE,
+    find_foreign_hooks,
+    hook_settings,
+    knows_defer,
+)
 from holdfast.providers.contract import Archive, BaseProvider, ForeignHook, LaunchSpec, Probe, Stream
 from holdfast.providers.failure_rules import RULES
 from holdfast.providers.runtimes import home_folder, offers, read_version

@@ -1,4 +1,4 @@
-"""Owns finding the hooks of others that may change a tool call of Claude Code after the gate has judged it."""
+"""Owns Claude Code's side of the tool gate: the settings that call it, and finding other hooks that may change a call."""
 
 from __future__ import annotations
 
@@ -12,12 +12,51 @@ from typing import Final
 
 from holdfast.domain.pointers import Rights
 from holdfast.domain.redaction import Json
-from holdfast.providers.contract import ForeignHook
+from holdfast.providers.contract import ForeignHook, ToolGate
 from holdfast.providers.loose_json import as_list, as_object, as_text
 
-#: events whose hooks may give a call other arguments
+#: variables with which Claude Code runs no hooks
+HOOKS_OFF: Final = ("CLAUDE_CODE_SIMPLE", "CLAUDE_CODE_SAFE_MODE")
+#: both get the call as it ran; the stream and the transcript show the call as the model made it
+_AFTER_A_CALL: Final = ("PostToolUse", "PostToolUseFailure")
+_FIRST_TO_DEFER: Final = (2, 1, 89)
+_NO_HOOKS: Final = "with it Claude runs no hooks, and calls would not wait for approval"
+#: arguments with which no call would wait for approval
+NOT_WITH_A_GATE: Final = {
+    "--bare": _NO_HOOKS,
+    "--safe-mode": _NO_HOOKS,
+    "--settings": "Claude takes it once, and the hook for approvals needs it; write yours into a settings.json",
+}
+
+
+def knows_defer(distribution: str, version: str | None) -> bool:
+    """An older version, or another product, runs the calls that it is told to defer."""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)(?!\d)", version or "")
+    return (
+        distribution == "claude-code"
+        and found is not None
+        and tuple(map(int, found.groups())) >= _FIRST_TO_DEFER
+    )
+
+
+def hook_settings(gate: ToolGate) -> str:
+    """Settings for the command line, which take precedence over those of the user and the project."""
+    asked = {"type": "command", "command": gate.command, "timeout": gate.seconds}
+    hooks = {
+        "SessionStart": [{"hooks": [{"type": "command", "command": gate.arm}]}],
+        "PreToolUse": [{"matcher": "*", "hooks": [asked]}],
+    }
+    if gate.done is not None:
+        looks_back = {"type": "command", "command": gate.done, "timeout": gate.seconds}
+        hooks |= {event: [{"matcher": "*", "hooks": [looks_back]}] for event in _AFTER_A_CALL}
+    return json.dumps({"disableAllHooks": False, "hooks": hooks})
+
+
+# --- hooks of others ---
+
+#: events whose hooks may change the arguments of a call after the gate has judged it
 _CHANGING: Final = ("PreToolUse", "PermissionRequest")
-#: of the machine, for everybody
+#: settings of the machine's administrator
 MANAGED: Final = (
     Path("/Library/Application Support/ClaudeCode") if sys.platform == "darwin" else Path("/etc/claude-code")
 )
@@ -32,7 +71,7 @@ _END_OF_HEADER: Final = re.compile(r"^---[ \t\r]*$", re.MULTILINE)
 
 
 def find_foreign_hooks(home: Path, work_dir: Path, rights: Rights) -> tuple[ForeignHook, ...]:
-    """In the order of where they stand, each once. A file that cannot be read may hold any, and is named itself."""
+    """Each hook once, in the order of the files. A file that cannot be read is named itself: it may hold any hook."""
     tools = [pattern.partition("(")[0] for pattern in sorted(rights.approve_tools)]
     found: list[ForeignHook] = []
     for file in _settings_files(home, work_dir):
@@ -58,7 +97,9 @@ def _settings_files(home: Path, work_dir: Path) -> Iterator[Path]:
 
 
 def _roots(work_dir: Path) -> Iterator[Path]:
-    """Where a project's settings may lie: here, and up to the root of the repository, by any name of here."""
+    """The folders that may hold a project's settings: this one and those above it up to the root of the repository,
+    by the given path and by the path without symbolic links.
+    """
     for here in dict.fromkeys((work_dir, work_dir.resolve())):
         for folder in (here, *here.parents):
             yield folder
@@ -87,7 +128,7 @@ def _hooks_of(hooks: Mapping[str, Json], where: str, tools: Sequence[str]) -> It
 
 
 def _may_concern(matcher: Json, tools: Sequence[str]) -> bool:
-    """Plain names that no pattern is about are the only ones that do not."""
+    """False only for a matcher of plain names of which no pattern is about any."""
     if not isinstance(matcher, str) or not _NAMES.fullmatch(matcher):
         return True
     globs = [re.compile(".*".join(map(re.escape, tool.split("*"))), re.IGNORECASE) for tool in tools]
@@ -95,7 +136,7 @@ def _may_concern(matcher: Json, tools: Sequence[str]) -> bool:
 
 
 def _plugins(home: Path) -> Iterator[str]:
-    """Where installed plugins lie."""
+    """The folders of installed plugins."""
     file = home / "plugins" / "installed_plugins.json"
     try:
         rest: list[Json] = [dict(_read_object(file))]
@@ -133,7 +174,7 @@ def _hooks_of_plugin(folder: Path, tools: Sequence[str]) -> Iterator[ForeignHook
 
 
 def _hooks_in_headers(folder: Path) -> Iterator[ForeignHook]:
-    """Agents, skills and commands may bring hooks of their own, in the header of their file."""
+    """Hooks in the headers of agents, skills and commands."""
     for part in _OWN_PARTS:
         for number, file in enumerate(_markdown_files(folder / part)):
             if number == _MOST_FILES:
@@ -155,7 +196,7 @@ def _hooks_in_headers(folder: Path) -> Iterator[ForeignHook]:
 
 
 def _markdown_files(folder: Path) -> Iterator[Path]:
-    """Also behind links, as the agent finds them; each folder once."""
+    """Follows symbolic links, as the agent does; each folder once."""
     seen: set[str] = set()
     for place, folders, names in os.walk(folder, followlinks=True):
         real = os.path.realpath(place)
@@ -172,7 +213,7 @@ def _mentions(text: str) -> bool:
 
 
 def _without_escapes(text: str) -> str:
-    """JSON as it reads, if it is that."""
+    """The text with its JSON escapes replaced, if it is JSON."""
     try:
         return json.dumps(json.loads(text), ensure_ascii=False)
     except (ValueError, RecursionError):
