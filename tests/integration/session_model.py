@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from holdfast.domain.decisions import Decision, Resume
-from holdfast.domain.failures import BLAMES_SESSION, RETIRES, FailureClass
+from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import SessionId, conversation_of
 from holdfast.domain.turns import Claim, Lease
 
@@ -264,10 +264,10 @@ class Model:
         session.held = None
         if used is None:
             return
-        if why in BLAMES_SESSION:
+        if why.then.blames_session:
             self.errors[used] = self.errors.get(used, 0) + 1
             self.failed_resumes[used] = self.failed_resumes.get(used, 0) + held.seen.resumed
-        if why in RETIRES or self.failed_resumes.get(used, 0) >= MAX_FAILED_RESUMES:
+        if why.then.retires or self.failed_resumes.get(used, 0) >= MAX_FAILED_RESUMES:
             self.retire(session, turn.provider, used)
 
     def put_back(self, session: ModelSession, held: ModelLease) -> None:

@@ -162,6 +162,7 @@ def _last(explanation: Explanation, attempt: Attempt, now: Instant) -> Fields:
     ]
     if attempt.failure is not None:
         rows.append(("failure", cell(_failure(attempt.failure), Tone.BAD, limit=300)))
+        rows.append(("meaning", cell(attempt.failure.then.meaning)))
     return Fields(tuple(rows))
 
 

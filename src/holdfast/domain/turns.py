@@ -10,7 +10,7 @@ from holdfast.clock import SECOND, Instant
 from holdfast.domain.approvals import Approval, NewApproval
 from holdfast.domain.conversations import Conversation, SeenTurns
 from holdfast.domain.decisions import Decided, Decision, DecisionKind, Reason, Refuse
-from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.failures import Failure
 from holdfast.domain.ids import AttemptId, ConversationId, ProviderSessionId, RuntimeId, SessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import NOTHING_YET, Pointer, Rights, TranscriptMark
@@ -229,10 +229,7 @@ class TriedTurn:
     @property
     def was_stopped(self) -> bool:
         """An agent worked on the turn, and somebody or something else ended it."""
-        stopped = self.failure is not None and self.failure.failure_class in (
-            FailureClass.INTERRUPTED,
-            FailureClass.CANCELLED,
-        )
+        stopped = self.failure is not None and self.failure.then.was_stopped
         return stopped and any(each.reached_agent for each in self.tries)
 
     @property

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.domain.conversations import HistoryTurn
-from holdfast.domain.failures import FailureClass
 from holdfast.domain.turns import Turn, TurnStatus
 from holdfast.store.contract import Store
 
@@ -27,8 +26,8 @@ def newest_first(store: Store, session_id: str, before: int | None = None) -> It
 
 def was_stopped(turn: Turn) -> bool:
     """It did not come to its end; one that a guard refused was never begun."""
-    refused = turn.failure is not None and turn.failure.failure_class is FailureClass.REFUSED
-    return turn.status is not TurnStatus.DONE and not refused
+    was_begun = turn.failure is None or turn.failure.then.was_begun
+    return turn.status is not TurnStatus.DONE and was_begun
 
 
 def unsent_request(store: Store, turn: Turn) -> HistoryTurn | None:

@@ -7,7 +7,7 @@ import shlex
 from holdfast.clock import to_iso
 from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import Decision, decision_document
-from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ProviderSessionId, SessionId
 from holdfast.domain.records import record
 from holdfast.domain.telling.transcript import NOTHING_TOLD, PastTold, past_document
@@ -42,7 +42,7 @@ class RunResult:
     def status(self) -> str:
         """``done``, ``failed``, ``cancelled``, ``waiting`` for a person, or ``interrupted`` for a failure that says
         nothing about the work."""
-        if self.failure is not None and self.failure.failure_class is FailureClass.INTERRUPTED:
+        if self.failure is not None and self.failure.then.is_cut_off:
             return INTERRUPTED
         return self.turn_status.value
 
@@ -53,8 +53,7 @@ class RunResult:
             return 0
         if self.turn_status is TurnStatus.WAITING:
             return 5
-        kind = None if self.failure is None else self.failure.failure_class
-        return 4 if kind in (FailureClass.REFUSED, FailureClass.LOCKED) else 1
+        return 1 if self.failure is None else self.failure.then.exit_code
 
     @property
     def continue_with(self) -> str:

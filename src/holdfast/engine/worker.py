@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 
-from holdfast.domain.failures import FailureClass
 from holdfast.domain.policy import Policy
 from holdfast.domain.records import record
 from holdfast.domain.turns import Claim, ClaimRequest, TurnStatus
@@ -212,7 +211,7 @@ class Worker:
             return
         became = "put back" if result.status is TurnStatus.QUEUED else result.status
         log.warning("%s: %s: %s", running.name, became, result.failure.message)
-        if result.failure.failure_class is FailureClass.MISSING_BINARY:
+        if result.failure.then.is_put_back:
             # whoever cannot run an agent would be the fastest to claim its turns
             until = time.monotonic() + self._policy.queue.recover_seconds
             self._absent_until[running.agent.provider.name] = until

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from holdfast.clock import Instant
 from holdfast.domain.decisions import Fork, Fresh
-from holdfast.domain.failures import BLAMES_HISTORY, Failure, FailureClass
+from holdfast.domain.failures import Failure, FailureClass, Fallback
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.records import record
 from holdfast.domain.usage import UsageReport
@@ -223,8 +223,8 @@ def _classify(spec: LaunchSpec, report: Report, exit_: Exit, rules: FailureRules
     # some agents that someone interrupts end well, whatever else they have said on standard error
     if ended is None and exit_.code == 0 and found.failure_class is FailureClass.UNKNOWN:
         return Ending(Failure(FailureClass.INTERRUPTED, _without_end(exit_)))
-    is_gone = found.failure_class is FailureClass.GONE
-    may_help = is_gone or (found.failure_class in BLAMES_HISTORY and report.response is None)
+    fallback = found.failure_class.then.fallback
+    may_help = fallback is Fallback.ALWAYS or (fallback is Fallback.IF_SILENT and report.response is None)
     refused = resumed and not report.tools and may_help
     return Ending(Failure(found.failure_class, message), refused=refused, reset_at=found.reset_at)
 

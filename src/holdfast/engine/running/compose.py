@@ -8,7 +8,6 @@ from itertools import chain, islice, takewhile
 
 from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.decisions import Decision, DecisionKind, Fork, Resume, because
-from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.policy import Policy
 from holdfast.domain.sessions import Session
@@ -130,9 +129,7 @@ class Composer:
         newest = self._store.newest_turns(turn.session_id, _MOST_OVERFLOWS, before=turn.seq + 1)
         for known in reversed(newest):
             for attempt in reversed(self._store.attempts(known.conversation_id, known.seq)):
-                failed = (
-                    attempt.failure is not None and attempt.failure.failure_class is FailureClass.OVERFLOW
-                )
+                failed = attempt.failure is not None and attempt.failure.then.tells_less
                 if attempt.status is AttemptStatus.OPEN:
                     continue
                 is_fresh = attempt.decision.kind is DecisionKind.FRESH
@@ -168,11 +165,7 @@ class Composer:
     def _was_stopped(self, turn: Turn) -> bool:
         """An agent worked on it, and somebody or something else ended it."""
         failure = turn.failure
-        stopped = failure is not None and failure.failure_class in (
-            FailureClass.INTERRUPTED,
-            FailureClass.CANCELLED,
-        )
-        return stopped and was_sent(self._store, turn)
+        return failure is not None and failure.then.was_stopped and was_sent(self._store, turn)
 
     def _of_source(self, claim: Claim, decision: Resume | Fork) -> Iterator[Turn]:
         """The turns that a fork takes along, of the session whose provider session it leaves, the newest first."""

@@ -125,11 +125,11 @@ class Launcher:
         One that it brought counts if it stands there, whatever became of the agent afterwards.
         """
         failure, report = ran.ending.failure, ran.report
-        is_cut_off = failure is not None and failure.failure_class is FailureClass.INTERRUPTED
+        is_cut_off = failure is not None and failure.then.is_cut_off
         # a fork's session begins with the turns of its source: the last one need not be its own
         has_no_end = is_cut_off and report.ended is None and not isinstance(ran.decision, Fork)
         # an inner process that is killed after the answer shows by an exit code alone
-        died = is_cut_off or (failure is not None and failure.failure_class is FailureClass.UNKNOWN)
+        died = failure is not None and failure.then.may_have_answered
         has_ended = died and report.is_answered and report.deferred is None
         if not has_no_end and not has_ended and not (ran.ending.is_answered and report.lacks_answer):
             return

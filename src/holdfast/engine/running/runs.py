@@ -9,7 +9,6 @@ from time import sleep
 
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.decisions import Resume, because
-from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import ProviderSessionId, SessionId
 from holdfast.domain.inputs import check_name, check_text
 from holdfast.domain.pointers import NO_RIGHTS, NOTHING_YET, Pointer, Rights
@@ -266,7 +265,7 @@ def _queued(store: Store, session_id: SessionId) -> Turn | None:
 
 def _not_claimed(store: Store, queued: Turn) -> HoldfastError:
     failure = store.get_turn(queued.conversation_id, queued.seq).failure
-    if failure is None or failure.failure_class is not FailureClass.REFUSED:
+    if failure is None or failure.then.was_begun:
         return Busy(f"turn {queued.seq} of {queued.session_id}")
     known = store.approvals(session_id=queued.session_id, open_only=False)
     void = next((approval for approval in reversed(known) if approval.seq == queued.seq), None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.clock import Instant
-from holdfast.domain.failures import FailureClass
+from holdfast.domain.failures import Retry
 from holdfast.domain.notices import Notice, Occasion
 from holdfast.domain.turns import TurnStatus
 from holdfast.engine.result import RunResult
@@ -17,7 +17,7 @@ def turn_notice(result: RunResult, agent: str, at: Instant) -> Notice | None:
     failure = result.failure
     if failure is None:
         return None
-    if failure.failure_class is FailureClass.LIMIT:
+    if failure.then.retry is Retry.AT_RESET:
         occasion = Occasion.LIMIT_REACHED
     elif result.turn_status is TurnStatus.FAILED:
         occasion = Occasion.TURN_FAILED

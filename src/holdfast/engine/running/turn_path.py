@@ -17,7 +17,7 @@ from typing import TypeVar
 from holdfast.clock import Instant, after
 from holdfast.domain.approvals import NewApproval
 from holdfast.domain.decisions import Decision, Fork, Fresh, Reason, Refuse, Resume, Wait, because
-from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.failures import Failure, FailureClass, Retry
 from holdfast.domain.guards import only_natively
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.phases import Phase
@@ -415,17 +415,17 @@ class TurnPath:
         failure = ran.ending.failure
         if failure is None:
             return None
-        if failure.failure_class is FailureClass.LIMIT:
+        if failure.then.retry is Retry.AT_RESET:
             return ran.ending.reset_at
-        if self._is_infrastructure(ran, failure) and not self._same_again(failure):
+        if self._is_tried_again(ran, failure) and not self._same_again(failure):
             return self._later(self._policy.queue.retry_delay_seconds)
         return None
 
-    def _is_infrastructure(self, ran: Ran, failure: Failure) -> bool:
-        """It says nothing about the turn; one that a person stopped, or that took too long, is not run again."""
-        if failure.failure_class is FailureClass.INTERRUPTED:
+    def _is_tried_again(self, ran: Ran, failure: Failure) -> bool:
+        """A turn that a person stopped, or that took too long, is not."""
+        if failure.then.retry is Retry.UNLESS_STOPPED:
             return ran.interruption is None and time.monotonic() < self._deadline
-        return failure.failure_class is FailureClass.TRANSIENT
+        return failure.then.retry is Retry.LATER
 
     def _same_again(self, failure: Failure) -> bool:
         """The same error too often waits for a person."""
@@ -507,7 +507,7 @@ class TurnPath:
         )
         end = TurnEnd(TurnStatus.FAILED, failure=Failure(kind, message))
         with suppress(HoldfastError):
-            if kind is FailureClass.INTERRUPTED and isinstance(error, Exception):
+            if kind.then.retry is not Retry.NEVER and isinstance(error, Exception):
                 end = replace(end, retry_at=self._later(self._policy.queue.retry_delay_seconds))
             self._store.finish_turn(self._claim.lease, end)
 
@@ -524,13 +524,13 @@ def _session_of(decision: Decision) -> ProviderSessionId | None:
 def _is_locked(ran: Ran) -> bool:
     """Held by someone else, and nothing was done yet."""
     failure = ran.ending.failure
-    locked = failure is not None and failure.failure_class is FailureClass.LOCKED
+    locked = failure is not None and failure.then.waits_for_lock
     return locked and not ran.report.tools and ran.report.response is None
 
 
 def _is_for_others(failure: Failure | None) -> bool:
     """The agent is not there (any more), on this machine: nothing was done, and elsewhere it may be."""
-    return failure is not None and failure.failure_class is FailureClass.MISSING_BINARY
+    return failure is not None and failure.then.is_put_back
 
 
 def _why_not(decision: Wait | Refuse) -> Failure:
@@ -541,4 +541,4 @@ def _why_not(decision: Wait | Refuse) -> Failure:
 def _status(failure: Failure | None) -> TurnStatus:
     if failure is None:
         return TurnStatus.DONE
-    return TurnStatus.CANCELLED if failure.failure_class is FailureClass.CANCELLED else TurnStatus.FAILED
+    return TurnStatus.CANCELLED if failure.then.is_cancellation else TurnStatus.FAILED

@@ -22,7 +22,7 @@ from holdfast.domain.decisions import (
     because,
     decision_kind,
 )
-from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.failures import Failure, FailureClass, Retry
 from holdfast.domain.guards import decide_resume, only_natively
 from holdfast.domain.ids import SessionId
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, choose_pointer
@@ -192,7 +192,7 @@ def _give_way(s: Scope, session: Session) -> None:
     if turn is None or turn.status is not TurnStatus.QUEUED or turn.next_cause is not AttemptCause.RETRY:
         return
     (*_, last) = attempts.of_turn(s, turn.conversation_id, turn.seq)
-    limited = last.failure is not None and last.failure.failure_class is FailureClass.LIMIT
+    limited = last.failure is not None and last.failure.then.retry is Retry.AT_RESET
     if limited and turn.not_before is not None and turn.not_before > s.now:
         turns.end(s, turn, TurnStatus.FAILED, last.failure)
         heads.promote_head(s, session.conversation_id, session.id)

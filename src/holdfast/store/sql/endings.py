@@ -11,10 +11,11 @@ from dataclasses import replace
 from holdfast.clock import Instant
 from holdfast.domain.decisions import DecisionKind, Fresh, Outcome, Reason, Standing, Verdict
 from holdfast.domain.failures import (
-    NOT_AN_ERROR,
     WAS_CANCELLED,
     Failure,
     FailureClass,
+    Fallback,
+    Retry,
 )
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.phases import Phase
@@ -260,9 +261,9 @@ def _may_retry(s: Scope, turn: Turn, end: TurnEnd) -> bool:
     """
     if turn.foreground or turn.cancel_requested or turn.dropped is not None:
         return False
-    if end.failure is not None and end.failure.failure_class is FailureClass.LIMIT:
+    if end.failure is not None and end.failure.then.retry is Retry.AT_RESET:
         known = attempts.of_turn(s, turn.conversation_id, turn.seq)
-        limits = [a for a in known if a.failure and a.failure.failure_class is FailureClass.LIMIT]
+        limits = [a for a in known if a.failure and a.failure.then.retry is Retry.AT_RESET]
         if len(limits) > 1:
             return False
     return turn.tries < turn.max_attempts
@@ -274,7 +275,7 @@ def _settle_session(s: Scope, session: Session, end: TurnEnd, used: Usage, taker
     message, at = (error.message, error.at) if error else (None, None)
     if end.status is TurnStatus.DONE:
         errors = 0
-    elif end.failure is not None and end.failure.failure_class not in NOT_AN_ERROR:
+    elif end.failure is not None and end.failure.then.is_error:
         errors, message, at = errors + 1, redact_text(clean_text(end.failure.message)), s.now
     phase, ready = session.phase, session.resume_ready
     wanted = end.phase or session.phase_after_turn
@@ -324,7 +325,7 @@ def fall_back(s: Scope, lease: Lease, failure: Failure, key: str, usage: UsageRe
     )  # fmt: skip
     decision = _fallen_back(failure)
     if decision.reason is Reason.RETIRED:
-        _let_go(s, attempt, failure.failure_class)
+        _let_go(s, attempt, failure.then.retired_as)
     opening = attempts.Opening(
         replace(lease, attempt=lease.attempt + 1, fence=lease.fence + 1),
         # what the refused session was launched with is what the fresh one is launched with
@@ -338,17 +339,17 @@ def fall_back(s: Scope, lease: Lease, failure: Failure, key: str, usage: UsageRe
 
 def _fallen_back(failure: Failure) -> Fresh:
     reason, words = Reason.RESUME_FAILED, ""
-    if failure.failure_class is FailureClass.GONE:
+    if failure.then.fallback is Fallback.ALWAYS:
         reason, words = Reason.RETIRED, "the provider refused it: "
     # redacted before it is cut: half a secret has no shape any more
     evidence = redact_text(clean_text(words + failure.message))[:300]
     return Fresh(reason, (Verdict(reason, Standing.FAILED, Outcome.FRESH, evidence),))
 
 
-def _let_go(s: Scope, refused: Attempt, why: FailureClass) -> None:
+def _let_go(s: Scope, refused: Attempt, why: str) -> None:
     """Of the session that an attempt was to resume; the source of a fork is not the fork's to retire."""
     if refused.decision.kind is DecisionKind.RESUME and refused.provider_session_id:
-        pointers.retire(s, refused.session_id, refused.provider, refused.provider_session_id, why.value)
+        pointers.retire(s, refused.session_id, refused.provider, refused.provider_session_id, why)
     else:
         pointers.clear(s, refused.session_id, refused.provider, refused.forked_from or "")
 
@@ -360,8 +361,8 @@ def _settle_doubt(s: Scope, attempt: Attempt, end: TurnEnd) -> None:
     before = attempts.of_turn(s, attempt.conversation_id, attempt.seq)
     doubted = next((one for one in before if one.number == attempt.number - 1), None)
     if doubted is not None:
-        overflowed = doubted.failure is not None and doubted.failure.failure_class is FailureClass.OVERFLOW
-        _let_go(s, doubted, FailureClass.OVERFLOW if overflowed else FailureClass.POISONED)
+        blamed = doubted.failure or Failure(FailureClass.POISONED, "")
+        _let_go(s, doubted, blamed.then.retired_as)
 
 
 def _figures(used: Usage) -> dict[str, object]:

@@ -56,15 +56,15 @@ ORDER BY revision"""
 INHERITED_CUT = """
 SELECT MIN(first_seq) FROM history_changes
 WHERE workspace = :ws AND conversation_id = :id AND kind = 'truncate' AND revision <= :revision"""
-TURNS = """
+_MAY_BE_UNSENT = ", ".join(f"'{kind}'" for kind in FailureClass if kind.then.may_be_unsent)
+TURNS = f"""
 SELECT t.seq, s.agent, t.session_id, t.status, t.created_at, t.retry_of, t.attempts, t.not_before,
     t.failure_class, t.error
 FROM turns t JOIN sessions s ON s.workspace = t.workspace AND s.id = t.session_id
 WHERE t.workspace = :ws AND t.conversation_id = :id AND t.seq >= :first AND t.seq <= :last
     AND (t.dropped IS NULL OR t.dropped > :revision)
     AND (:unsent OR NOT (t.status IN ('queued', 'claimed')
-            OR COALESCE(t.failure_class, '') IN (
-                'refused', 'cancelled', 'interrupted', 'locked', 'config', 'missing_binary'))
+            OR COALESCE(t.failure_class, '') IN ({_MAY_BE_UNSENT}))
         OR EXISTS (SELECT 1 FROM attempts a
             WHERE a.workspace = t.workspace AND a.conversation_id = t.conversation_id AND a.seq = t.seq
                 AND (a.process IS NOT NULL OR a.transcript IS NOT NULL OR a.status IN ('done', 'deferred', 'fell_back'))))

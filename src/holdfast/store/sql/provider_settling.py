@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 
 from holdfast.domain.decisions import DecisionKind
-from holdfast.domain.failures import BLAMES_SESSION, RETIRES
 from holdfast.domain.pointers import ProviderSession
 from holdfast.domain.turns import Attempt, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE, Usage, UsageReport, usage_delta
@@ -55,7 +54,7 @@ def has_spoken(end: TurnEnd) -> bool:
 def _judge_provider_session(before: ProviderSession, attempt: Attempt, end: TurnEnd) -> ProviderSession:
     if has_spoken(end):
         return replace(before, errors=0, failed_resumes=0)
-    if end.failure is None or end.failure.failure_class not in BLAMES_SESSION:
+    if end.failure is None or not end.failure.then.blames_session:
         return before
     resumed = attempt.decision.kind is DecisionKind.RESUME
     return replace(
@@ -64,8 +63,8 @@ def _judge_provider_session(before: ProviderSession, attempt: Attempt, end: Turn
 
 
 def _retirement(s: Scope, state: ProviderSession, end: TurnEnd) -> str | None:
-    if end.failure is not None and end.failure.failure_class in RETIRES:
-        return end.failure.failure_class.value
+    if end.failure is not None and end.failure.then.retires:
+        return end.failure.then.retired_as
     if not end.resumable:
         return "not_saved"
     if end.status is TurnStatus.FAILED and state.failed_resumes >= s.policy.resume.max_failed_resumes:

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Iterator
 
+from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import ConversationId, ProviderSessionId, SessionId, conversation_of
 from holdfast.domain.metadata import Metadata, encode_metadata, has_metadata
 from holdfast.domain.phases import MayContinue, Phase, is_resumable_phase, may_continue
@@ -94,8 +95,9 @@ ENTER = """
 UPDATE sessions SET phase = :phase, resume_ready = :resume_ready, updated_at = :now
 WHERE workspace = :ws AND id = :id"""
 
+_NOT_BEGUN = ", ".join(f"'{kind}'" for kind in FailureClass if not kind.then.was_begun)
 # The only place that decides a session's status. The first WHEN that is true counts.
-STATUS = """
+STATUS = f"""
 CASE
 WHEN finalized_at IS NOT NULL THEN CASE phase WHEN 'failed' THEN 'failed' ELSE 'done' END
 WHEN phase = 'approval' AND NOT EXISTS (
@@ -119,7 +121,7 @@ WHEN 'failed' = (
     SELECT t.status FROM turns t
     WHERE t.workspace = sessions.workspace AND t.conversation_id = sessions.conversation_id
         AND t.session_id = sessions.id AND t.dropped IS NULL
-        AND (t.failure_class IS NULL OR t.failure_class <> 'refused')
+        AND (t.failure_class IS NULL OR t.failure_class NOT IN ({_NOT_BEGUN}))
     ORDER BY t.seq DESC LIMIT 1) THEN 'failed'
 ELSE 'idle' END"""
 # its own provider's, or else the one that was used last; what a fork has of its parent is not its own
