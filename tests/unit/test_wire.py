@@ -30,6 +30,7 @@ from holdfast.errors import (
 )
 from holdfast.store.contract import FACTS, Store
 from holdfast.store.hook_verbs import HookVerbs
+from holdfast.store.sql import parts
 from holdfast.store.verbs import verbs
 from holdfast.store.wire import check_json, coder
 from holdfast.store.wire_errors import decode_error, encode_error
@@ -71,7 +72,11 @@ def test_every_verb_of_the_contract_travels() -> None:
     public = {name for name, member in vars(Store).items() if callable(member) and not name.startswith("_")}
 
     assert set(FACTS) == public - {"close", "within"}
-    assert set(verbs()) == set(FACTS) - {"watch_queue"}
+    assert set(verbs()) == {name for name, facts in FACTS.items() if not facts.local}
+
+
+def test_the_verbs_that_are_read_in_parts_say_so() -> None:
+    assert {name for name, facts in FACTS.items() if facts.in_parts} == set(parts.VERBS)
 
 
 def test_hooks_have_a_light_way_to_the_verbs_that_they_call() -> None:

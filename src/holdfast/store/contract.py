@@ -10,9 +10,10 @@ does not exist.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, Protocol, TypeVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from holdfast.clock import Instant
 from holdfast.domain.approvals import Answer, Approval, NewApproval
@@ -70,6 +71,9 @@ from holdfast.domain.turns import (
 )
 from holdfast.domain.usage import NOTHING_REPORTED, Usage, UsageGroup, UsageReport, UsageTotal
 
+if TYPE_CHECKING:
+    from holdfast.store.wire import Coder
+
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -81,23 +85,41 @@ class Facts:
     repeatable: bool  #: a second call with the same arguments changes nothing more
     hooks: bool  #: hooks call it: it must work with few imports
     local: bool  #: of one process: it has no call of its own over HTTP
+    in_parts: bool  #: its answer may be long: a server reads it with ``Store.in_parts``
 
 
 #: every verb by its name, in the order of the contract
 FACTS: Final[dict[str, Facts]] = {}
 
 
-def verb(*roles: Role, repeatable: bool = True, hooks: bool = False, local: bool = False) -> Callable[[F], F]:
+def verb(
+    *roles: Role,
+    repeatable: bool = True,
+    hooks: bool = False,
+    local: bool = False,
+    in_parts: bool = False,
+) -> Callable[[F], F]:
     """Declare the facts of a verb. What readers may call, operators and workers may call, too."""
     allowed = {*roles, Role.ADMIN}
     if Role.READER in allowed:
         allowed |= {Role.OPERATOR, Role.WORKER}
 
     def declare(function: F) -> F:
-        FACTS[function.__name__] = Facts(frozenset(allowed), repeatable, hooks, local)
+        FACTS[function.__name__] = Facts(frozenset(allowed), repeatable, hooks, local, in_parts)
         return function
 
     return declare
+
+
+@dataclass(slots=True)
+class KeyedCall:
+    """A call of a verb that happens once for its caller and key, however often it is made."""
+
+    caller: str
+    key: str
+    request: str  #: a digest of everything that was asked for
+    answer: Coder
+    text: str | None = None  #: the answer as JSON, after the call
 
 
 class QueueWatch(AbstractContextManager["QueueWatch"], Protocol):
@@ -234,7 +256,7 @@ class Store(Protocol):
     @verb(Role.READER, Role.AGENT)
     def get_conversation(self, conversation_id: str) -> Conversation: ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.READER, Role.AGENT, in_parts=True)
     def history(
         self,
         conversation_id: str,
@@ -310,12 +332,12 @@ class Store(Protocol):
     @verb(Role.READER, Role.AGENT)
     def get_turn(self, conversation_id: str, seq: int) -> Turn: ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.READER, Role.AGENT, in_parts=True)
     def turns(self, session_id: str, *, after: int = 0, limit: int = 1000) -> tuple[Turn, ...]:
         """This session's own turns in order, dropped ones included."""
         ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.READER, Role.AGENT, in_parts=True)
     def newest_turns(
         self, session_id: str, limit: int, *, before: int | None = None, dropped: bool = True
     ) -> tuple[Turn, ...]:
@@ -609,14 +631,14 @@ class Store(Protocol):
         """The attempt that decides how a session is judged: the last one, not the last good one."""
         ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.READER, Role.AGENT, in_parts=True)
     def events(
         self, conversation_id: str, seq: int, *, after: tuple[int, int] = (0, 0), limit: int = 1000
     ) -> tuple[tuple[int, Event], ...]:
         """Pairs of attempt number and event, in order, after a given pair."""
         ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.READER, Role.AGENT, in_parts=True)
     def newest_events(self, conversation_id: str, seq: int, limit: int) -> tuple[tuple[int, Event], ...]:
         """The last ``limit`` of them, in order."""
         ...
@@ -828,6 +850,37 @@ class Store(Protocol):
 
         What was deleted since is counted as if it were there; the cheap part of ``statistics`` it is not.
         """
+        ...
+
+    # --- for a server that works on this store; ConfigError on a store that is itself behind a server ---
+
+    @verb(local=True)
+    def asks_for_tokens(self) -> bool:
+        """Whether anyone ever made a token, in any workspace."""
+        ...
+
+    @verb(local=True)
+    def check_token(self, token_id: str, secret: str) -> Token | None:
+        """The token of any workspace that is valid now and has this secret."""
+        ...
+
+    @verb(local=True)
+    def signed(self, by: str) -> Store:
+        """The same store; ``by`` is recorded as the author of every change, instead of the user of this process."""
+        ...
+
+    @verb(local=True)
+    def once(self, call: KeyedCall) -> Store:
+        """The same store, for one call of a verb that is not repeatable.
+
+        A call under a known key changes nothing, and gets the first answer again. Conflict if the caller used the
+        key for another request.
+        """
+        ...
+
+    @verb(local=True)
+    def in_parts(self, verb: str, arguments: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+        """The answer of a verb that is read in parts, one part at a time. Nothing is locked between two parts."""
         ...
 
     @property

@@ -21,7 +21,7 @@ import httpx
 
 from holdfast.domain.ids import Workspace
 from holdfast.errors import ConfigError, InvalidInput, StoreUnavailable, Unauthenticated
-from holdfast.store.contract import QueueWatch, Store
+from holdfast.store.contract import FACTS, QueueWatch, Store
 from holdfast.store.verbs import (
     KEY_HEADER,
     LONGEST_WATCH_SECONDS,
@@ -140,6 +140,8 @@ class HttpStore:
     def __getattr__(self, name: str) -> Callable[..., Any]:
         verb = verbs().get(name)
         if verb is None:
+            if name in FACTS:
+                raise ConfigError("url", "a server works on a database, and not on another server")
             raise AttributeError(name)
         return lambda *args, **kwargs: self._call(verb, args, kwargs)
 

@@ -63,7 +63,7 @@ from holdfast.domain.usage import (
 from holdfast.errors import InvalidInput
 from holdfast.processes.owners import this_user
 from holdfast.store import tallies
-from holdfast.store.contract import QueueWatch
+from holdfast.store.contract import KeyedCall, QueueWatch
 from holdfast.store.driver import Driver, Undone
 from holdfast.store.hook_verbs import HookVerbs
 from holdfast.store.sql import (
@@ -96,7 +96,6 @@ from holdfast.store.sql import (
     totals,
     turns,
 )
-from holdfast.store.sql.calls import Call
 from holdfast.store.sql.scope import Scope
 
 P = ParamSpec("P")
@@ -114,7 +113,7 @@ class SqlStore(HookVerbs):
         driver: Driver,
         workspace: Workspace,
         policy: Policy,
-        call: Call | None = None,
+        call: KeyedCall | None = None,
         by: str | None = None,
         memory: heads.QueueMemory | None = None,
     ) -> None:
@@ -138,7 +137,7 @@ class SqlStore(HookVerbs):
         """The same store, used by somebody else than who runs this process."""
         return SqlStore(self._driver, self.workspace, self._policy, self._call, by, self._memory)
 
-    def once(self, call: Call) -> SqlStore:
+    def once(self, call: KeyedCall) -> SqlStore:
         """The same store, for this one call of a verb that writes and is not idempotent by itself."""
         return SqlStore(self._driver, self.workspace, self._policy, call, self._by, self._memory)
 
@@ -155,7 +154,7 @@ class SqlStore(HookVerbs):
             try:
                 with self._writing() as s:
                     if self._call is not None:
-                        return self._call.once(s, lambda s=s: work(s, *args, **kwargs))  # type: ignore[misc]
+                        return calls.once(s, self._call, lambda s=s: work(s, *args, **kwargs))  # type: ignore[misc]
                     return work(s, *args, **kwargs)
             except Undone:
                 if tries == MAX_TRIES:

@@ -205,11 +205,10 @@ class Confined:
         return checked
 
     def in_parts(self, name: str, arguments: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-        """See ``SqlStore.in_parts``."""
+        """See ``Store.in_parts``."""
         self._check_role(name)
         self._check(name, arguments)
-        found: Iterator[tuple[Any, ...]] = cast(Any, self._store).in_parts(name, arguments)
-        return found
+        return self._store.in_parts(name, arguments)
 
     def _check_role(self, name: str) -> None:
         if not may(Role.AGENT, name):

@@ -1,4 +1,4 @@
-"""Owns ``Idempotency-Key``: a request that is made again under the same key happens once, and is answered alike."""
+"""Owns ``Idempotency-Key``: a request that is repeated under its key happens once, and gets the same answer."""
 
 from __future__ import annotations
 
@@ -10,9 +10,7 @@ from fastapi import Depends, Header, Request
 from holdfast.domain.ids import MAX_ID, check_id
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import InvalidInput
-from holdfast.store.contract import Store
-from holdfast.store.sql.calls import Call
-from holdfast.store.sql_store import SqlStore
+from holdfast.store.contract import KeyedCall, Store
 from holdfast.store.verbs import KEY_HEADER, verbs
 from holdfast.web.access import caller_of, confined, verb_of
 from holdfast.web.serving import Served, served, signed
@@ -21,7 +19,7 @@ from holdfast.web.serving import Served, served, signed
 class _Once:
     """A store on which one verb happens once."""
 
-    def __init__(self, store: SqlStore, verb: str, call: Call) -> None:
+    def __init__(self, store: Store, verb: str, call: KeyedCall) -> None:
         self._store = store
         self._verb = verb
         self._call = call
@@ -31,7 +29,7 @@ class _Once:
 
 
 async def once(request: Request, holdfast: Holdfast) -> Holdfast:
-    """On whose store the verb of the request is signed, and happens once if the request has a key.
+    """The same Holdfast, on a store that records the caller; with a key, the verb of the request happens once.
 
     A key belongs to the caller who used it, and to the request that it was used for.
     """
@@ -42,9 +40,11 @@ async def once(request: Request, holdfast: Holdfast) -> Holdfast:
     if len(keys) > 1:
         raise InvalidInput(KEY_HEADER, "is given more than once")
     store, verb = holdfast.store, verb_of(request)
-    assert isinstance(store, SqlStore)
     asked = hashlib.sha256(f"{request.method} {request.url.path}\n".encode() + await request.body())
-    call = Call(caller_of(request).id, check_id(KEY_HEADER, keys[0]), asked.hexdigest(), verbs()[verb].answer)
+    call = KeyedCall(
+        caller_of(request).id, check_id(KEY_HEADER, keys[0]), asked.hexdigest(), verbs()[verb].answer
+    )
+    request.state.call = call
     return Holdfast(cast(Store, _Once(store, verb, call)), holdfast.policy)
 
 

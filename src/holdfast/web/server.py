@@ -20,9 +20,8 @@ from holdfast import __version__
 from holdfast.domain.records import record
 from holdfast.domain.sessions import SessionFilter
 from holdfast.engine.holdfast import Holdfast
-from holdfast.errors import ConfigError, InvalidInput
+from holdfast.errors import InvalidInput
 from holdfast.store.http_store import is_loopback
-from holdfast.store.sql_store import SqlStore
 from holdfast.web import events, hooks, metrics, queue_news, resources, store_calls
 from holdfast.web.access import Guarded
 from holdfast.web.access_log import AccessLog
@@ -196,10 +195,8 @@ class Listening:
 def serve_until_stopped(holdfast: Holdfast, at: Listening, announce: Callable[[str], None]) -> None:
     """``announce`` gets the address as soon as others can connect to it."""
     store = holdfast.store
-    if not isinstance(store, SqlStore):
-        raise ConfigError("url", "a server works on a database, and not on another server")
     callers = Callers(store)
-    if not is_loopback(at.host) and not callers.need_tokens():
+    if not callers.need_tokens() and not is_loopback(at.host):
         words = "others are let in with tokens only; make one first: holdfast token create --role admin"
         raise InvalidInput("host", f"{at.host!r} is not a loopback address: {words}")
     origins = holdfast.policy.server.public_origins

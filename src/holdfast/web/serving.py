@@ -1,4 +1,4 @@
-"""Owns what a route is given: the Holdfast of the workspace that a request is for."""
+"""Owns the Holdfast that a route gets: of the workspace of the request, and limited to what its caller may do."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from fastapi import Depends, Header, Request
 from holdfast.domain.ids import MAX_ID, check_workspace
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import Forbidden, InvalidInput
-from holdfast.store.sql_store import SqlStore
 from holdfast.store.verbs import WORKSPACE_HEADER
 from holdfast.web.access import caller_of, confined
 
@@ -36,7 +35,7 @@ class Workspaces:
 
 
 def served(request: Request) -> Holdfast:
-    """Of the token's workspace and no other; opening one takes no look at the store."""
+    """Of the token's workspace and no other. Opening a workspace does not read the store."""
     given = request.headers.getlist(WORKSPACE_HEADER)
     if len(given) > 1:
         raise InvalidInput(WORKSPACE_HEADER, "is given more than once")
@@ -50,9 +49,9 @@ def served(request: Request) -> Holdfast:
 
 
 def signed(request: Request, holdfast: Holdfast) -> Holdfast:
-    """Whoever holds the token is put down for what is changed; without tokens, whoever runs the server."""
+    """The token's name is recorded as the author of changes; without tokens, the user who runs the server."""
     caller, store = caller_of(request), holdfast.store
-    if not caller.id or not isinstance(store, SqlStore):
+    if not caller.id:
         return holdfast
     return Holdfast(store.signed(caller.signature), holdfast.policy)
 

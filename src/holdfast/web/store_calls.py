@@ -24,12 +24,10 @@ from holdfast.engine.conversations import accepted_arguments, check_turn
 from holdfast.engine.rights import check_rights
 from holdfast.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.providers.registry import get_provider, is_provider
-from holdfast.store.contract import Store
-from holdfast.store.sql import parts
-from holdfast.store.sql_store import SqlStore
+from holdfast.store.contract import KeyedCall, Store
 from holdfast.store.verbs import KEY_HEADER, WORKSPACE_HEADER, Verb, verbs
 from holdfast.store.wire import MAX_WORD
-from holdfast.web.access import Confined, Working, caller_of, check_caller, confined
+from holdfast.web.access import caller_of, check_caller, confined
 from holdfast.web.access_log import about
 from holdfast.web.idempotency import once
 from holdfast.web.problems import ANSWERS
@@ -62,9 +60,8 @@ async def call(request: Request) -> Response:
     check_caller(request, verb)
     if found is None:
         raise NotFound("verb", verb[:40])
-    holdfast = signed(request, served(request))
-    if not found.facts.repeatable:
-        holdfast = await once(request, holdfast)
+    holdfast = served(request)
+    holdfast = signed(request, holdfast) if found.facts.repeatable else await once(request, holdfast)
     return await _called(found, confined(caller_of(request), holdfast).store, request)
 
 
@@ -142,14 +139,16 @@ def _answer(verb: Verb, store: Store, body: bytes, request: Request) -> str | _L
     }
     request.state.about = about(arguments, None)
     try:
-        if verb.name in parts.VERBS and isinstance(store, SqlStore | Confined | Working):
+        if verb.facts.in_parts:
             pieces = _pieces(verb, store.in_parts(verb.name, arguments))
             first, second = next(pieces), next(pieces, None)
             return "".join(first) if second is None else _Long(deque((first, second)), pieces)
         answer = getattr(store, verb.name)(**arguments)
         request.state.about = about(arguments, answer)
         request.app.state.meters.claimed(arguments.get("request"), answer)
-        return json.dumps(verb.answer.encode(answer))
+        call: KeyedCall | None = getattr(request.state, "call", None)
+        # a call that happens once was encoded for the store, which keeps the text
+        return json.dumps(verb.answer.encode(answer)) if call is None else call.text or "null"
     except RecursionError as exc:
         raise InvalidInput(verb.name, "is nested too deeply") from exc
     except OverflowError as exc:

@@ -8,12 +8,11 @@ from typing import TypeVar
 
 from holdfast.clock import after
 from holdfast.domain.conversations import HistoryTurn
-from holdfast.domain.records import record
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Turn
 from holdfast.errors import Conflict
+from holdfast.store.contract import KeyedCall
 from holdfast.store.sql.scope import Scope
-from holdfast.store.wire import Coder
 
 # on PostgreSQL this waits for the same call, if that is still going on
 BEGIN = """
@@ -35,26 +34,21 @@ _A_FEW = 8
 T = TypeVar("T")
 
 
-@record
-class Call:
-    caller: str
-    key: str
-    request: str  #: a digest of everything that was asked for
-    answer: Coder
-
-    def once(self, s: Scope, work: Callable[[], T]) -> T:
-        """Conflict if the caller has used the key for another request."""
-        mine = {"caller": self.caller, "key": self.key}
-        if not s.changed(BEGIN, request=self.request, now=s.now, **mine):
-            request, known = s.one(KNOWN, **mine) or (None, None)
-            if request != self.request:
-                raise Conflict(f"the key {self.key} was used for another request", key=self.key)
-            answer: T = self.answer.decode(json.loads(known or "null"), "answer")
-            return answer
-        result = work()
-        s.run(END, answer=json.dumps(self.answer.encode(result)), session_id=_session_of(result), **mine)
-        forget(s, _A_FEW)
-        return result
+def once(s: Scope, call: KeyedCall, work: Callable[[], T]) -> T:
+    """Conflict if the caller has used the key for another request."""
+    mine = {"caller": call.caller, "key": call.key}
+    if not s.changed(BEGIN, request=call.request, now=s.now, **mine):
+        request, known = s.one(KNOWN, **mine) or (None, None)
+        if request != call.request:
+            raise Conflict(f"the key {call.key} was used for another request", key=call.key)
+        call.text = known or "null"
+        answer: T = call.answer.decode(json.loads(call.text), "answer")
+        return answer
+    result = work()
+    call.text = json.dumps(call.answer.encode(result))
+    s.run(END, answer=call.text, session_id=_session_of(result), **mine)
+    forget(s, _A_FEW)
+    return result
 
 
 def forget(s: Scope, limit: int) -> int:
