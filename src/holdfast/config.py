@@ -85,12 +85,23 @@ class Key:
     @property
     def expected(self) -> str:
         """Its type in words, for messages and for the reference page."""
-        kind, optional = _required(self.kind)
-        if get_origin(kind) is Literal:
-            return " or ".join(f'"{choice}"' for choice in get_args(kind))
-        words = {bool: "true or false", int: "integer", float: "number", str: "string"}
-        words |= {frozenset: "list of strings", Mapping: "table of true or false"}
-        return words[get_origin(kind) or kind] + (' or "off"' if optional and kind is not str else "")
+        return _in_words(self.kind)
+
+
+def _in_words(kind: Any) -> str:
+    kind, optional = _required(kind)
+    if get_origin(kind) is Literal:
+        return " or ".join(f'"{choice}"' for choice in get_args(kind))
+    if get_origin(kind) is Mapping:
+        return f"table of {_in_words(_entry_kind(kind))}"
+    words = {
+        bool: "true or false",
+        int: "integer",
+        float: "number",
+        str: "string",
+        frozenset: "list of strings",
+    }
+    return words[get_origin(kind) or kind] + (' or "off"' if optional and kind is not str else "")
 
 
 def _is_token(text: str) -> bool:
@@ -418,7 +429,7 @@ def _parse(kind: Any, text: str) -> object:
         return parts
     if get_origin(kind) is Mapping:
         pairs = (part.rpartition("=") for part in parts)
-        return {name.strip(): _truth(word.strip()) for name, _, word in pairs}
+        return {name.strip(): _parse(_entry_kind(kind), word.strip()) for name, _, word in pairs}
     return text
 
 
@@ -446,9 +457,14 @@ def _accept(kind: Any, value: object) -> object:
         case list() | tuple() | set() | frozenset() if origin is frozenset:
             return frozenset(_accept(str, item) for item in value)
         case Mapping() if origin is Mapping:
-            return {_entry_name(name): _accept(bool, item) for name, item in value.items()}
+            return {_entry_name(name): _accept(_entry_kind(kind), item) for name, item in value.items()}
         case _:
             raise ValueError(value)
+
+
+def _entry_kind(table: Any) -> Any:
+    """``bool`` for ``Mapping[str, bool]``."""
+    return get_args(table)[1]
 
 
 def _entry_name(name: object) -> str:

@@ -29,7 +29,7 @@ from holdfast.domain.decisions import (
     because,
 )
 from holdfast.domain.failures import Failure
-from holdfast.domain.phases import MayContinue
+from holdfast.domain.phases import MayContinue, idle_limit
 from holdfast.domain.policy import ContinuePolicy
 from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import Session
@@ -204,7 +204,7 @@ def continue_words(answer: MayContinue, session: Session | None, policy: Continu
         case MayContinue.ERRORS:
             return f"{session.error_count} errors since the last success; the limit is {policy.max_errors}"
         case MayContinue.TOO_OLD:
-            limit = duration(policy.max_idle_seconds or 0)
+            limit = duration(idle_limit(policy, session.agent) or 0)
             return f"idle for {age(session.updated_at, now)}; the limit is {limit}"
         case MayContinue.EXPIRED:
             return "the approval that the session asked for has expired; ask again, or move to another phase"

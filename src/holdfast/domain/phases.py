@@ -1,4 +1,4 @@
-"""Owns the phases of a session and whether its work may go on."""
+"""Owns the phases of a session, and whether its work may continue. Light: hook processes read it."""
 
 from __future__ import annotations
 
@@ -8,11 +8,36 @@ from holdfast.clock import SECOND, Instant
 from holdfast.domain.records import PlainRecord
 from holdfast.errors import InvalidInput
 
-TYPE_CHECKING = False  # without typing: the hooks import this module
+TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from holdfast.domain.delegations import FreeSession
-    from holdfast.domain.policy import ContinuePolicy
-    from holdfast.domain.sessions import Session
+    from collections.abc import Collection
+    from typing import Protocol
+
+    class ContinueRules(Protocol):
+        """The rules that ``may_continue`` follows: a ``ContinuePolicy``, or as much of one as a hook knows."""
+
+        @property
+        def resumable_phases(self) -> Collection[str]: ...
+        @property
+        def max_idle_seconds(self) -> float | None: ...
+        @property
+        def max_errors(self) -> int: ...
+
+    class Continuable(Protocol):
+        """What ``may_continue`` looks at: a ``Session``, or as much of one as a hook has read."""
+
+        @property
+        def agent(self) -> str: ...
+        @property
+        def is_delegated(self) -> bool: ...
+        @property
+        def phase(self) -> Phase: ...
+        @property
+        def resume_ready(self) -> bool: ...
+        @property
+        def error_count(self) -> int: ...
+        @property
+        def updated_at(self) -> Instant: ...
 
 
 class Phase(StrEnum):
@@ -52,21 +77,21 @@ def parse_outcome(text: object) -> Phase:
 
 
 class MayContinue(StrEnum):
-    """Why a session may, or may not, go on."""
+    """Why a session may, or may not, continue."""
 
     YES = "session_resumable"
-    FINAL = "session_final"  #: its phase is final: fork it
+    FINAL = "session_final"  #: its phase is final; a fork can continue the work
     NOT_READY = "not_resume_ready"  #: the last phase change cleared ``resume_ready``
     PHASE = "phase_not_resumable"
     TOO_OLD = "too_old"  #: idle for the limit or longer
     ERRORS = "too_many_errors"  #: since the last success
     NOT_FOUND = "no_existing_session"
     UNREADABLE = "session_unreadable"  #: its row cannot be understood
-    EXPIRED = "approval_expired"  #: nobody answered in time what it waits for
+    EXPIRED = "approval_expired"  #: nobody answered the approval that it waits for in time
 
 
 class ApprovalWindow(PlainRecord):
-    """An approval that is open, or was answered at ``answered_at`` and not yet acted on."""
+    """An approval that is open, or was answered at ``answered_at`` and has not been acted on yet."""
 
     answered_at: Instant | None = None
     expires_at: Instant | None = None
@@ -76,38 +101,43 @@ class ApprovalWindow(PlainRecord):
         return self.answered_at is None and self.expires_at is not None and now >= self.expires_at
 
 
-def is_resumable_phase(phase: Phase, policy: ContinuePolicy, *, delegated: bool) -> bool:
+def idle_limit(rules: ContinueRules, agent: str) -> float | None:  # noqa: ARG001 - as yet the same for all
+    """For how many seconds a delegated session of this agent may be idle and still continue; None: for ever."""
+    return rules.max_idle_seconds
+
+
+def is_resumable_phase(phase: Phase, rules: ContinueRules, *, delegated: bool) -> bool:
     if phase.is_final:
         return False
-    return not delegated or phase in policy.resumable_phases
+    return not delegated or phase in rules.resumable_phases
 
 
 def may_continue(
-    session: Session | FreeSession,
-    policy: ContinuePolicy,
+    session: Continuable,
+    rules: ContinueRules,
     now: Instant,
     approval: ApprovalWindow | None = None,
 ) -> MayContinue:
-    """The first criterion that fails, in the order in which a person would fix them."""
+    """Returns the first criterion that fails, in the order in which a person would fix them."""
     if session.phase.is_final:
         return MayContinue.FINAL
-    if not is_resumable_phase(session.phase, policy, delegated=session.is_delegated):
+    if not is_resumable_phase(session.phase, rules, delegated=session.is_delegated):
         return MayContinue.PHASE
     if not session.resume_ready:
         return MayContinue.NOT_READY
     if approval is not None and session.phase is Phase.APPROVAL and approval.has_expired(now):
         return MayContinue.EXPIRED
-    if session.error_count >= policy.max_errors:
+    if session.error_count >= rules.max_errors:
         return MayContinue.ERRORS
-    if _idle_too_long(session, policy, now, approval):
+    if _idle_too_long(session, rules, now, approval):
         return MayContinue.TOO_OLD
     return MayContinue.YES
 
 
 def _idle_too_long(
-    session: Session | FreeSession, policy: ContinuePolicy, now: Instant, approval: ApprovalWindow | None
+    session: Continuable, rules: ContinueRules, now: Instant, approval: ApprovalWindow | None
 ) -> bool:
-    limit = policy.max_idle_seconds
+    limit = idle_limit(rules, session.agent)
     if limit is None or not session.is_delegated:
         return False
     last = session.updated_at

@@ -118,16 +118,17 @@ def _read_configuration(environ: Mapping[str, str], cwd: str) -> dict[str, Any]:
         "schema": migrations("sqlite")[-1].version,
         "machine": machine_id(data_dir(environ)),
         "policy": {
-            "resumable_phases": sorted(rules.resumable_phases),
-            "max_idle_seconds": rules.max_idle_seconds,
-            "max_errors": rules.max_errors,
-            "context_warn": shares.context_warn,
-            "context_refresh": shares.context_refresh,
-            "context_critical": shares.context_critical,
+            name: _plain(getattr(rules if hasattr(rules, name) else shares, name))
+            for name in HookPolicy.__annotations__
         },
         "notices": list(settings.notices),
         "tells_when_done": settings.policy.notify.wants(Occasion.SESSION_DONE),
     }
+
+
+def _plain(value: object) -> object:
+    """The value as JSON can keep it."""
+    return sorted(value) if isinstance(value, frozenset) else value
 
 
 # --- the cache ---

@@ -192,7 +192,7 @@ class SpoolStore:
         copy = _read(f"{self._directory}/{COPY}") or {"at": 0, "sessions": []}
         if not 0 <= now - copy["at"] <= COPY_SECONDS * SECOND:
             return
-        rules: Any = self._settings.policy
+        rules = self._settings.policy
         for entry in copy["sessions"]:
             free = _free_session(entry)
             if may_continue(free, rules, now, free.window) is MayContinue.YES:

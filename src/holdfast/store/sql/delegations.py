@@ -70,7 +70,7 @@ SELECT COUNT(*), COALESCE(SUM(CASE WHEN resumed THEN 1 ELSE 0 END), 0) FROM dele
 
 #: as much of a session's row as ``may_continue`` looks at
 SESSION = SESSIONS.pick(
-    "id", "kind", "phase", "resume_ready", "error_count", "updated_at", "created_at", "metadata"
+    "id", "agent", "kind", "phase", "resume_ready", "error_count", "updated_at", "created_at", "metadata"
 )
 FREE = f"""
 SELECT {SESSION.sql} FROM sessions INDEXED BY delegable_sessions
@@ -80,14 +80,14 @@ WHERE workspace = :ws AND agent = :agent AND project = :project AND finalized_at
         AND d.ended_at IS NULL)
 ORDER BY created_at DESC, id DESC LIMIT :limit"""
 FREE_HERE = f"""
-SELECT {SESSION.sql}, agent, purpose FROM sessions INDEXED BY delegable_sessions
+SELECT {SESSION.sql}, purpose FROM sessions INDEXED BY delegable_sessions
 WHERE workspace = :ws AND project = :project AND finalized_at IS NULL
     AND kind = 'delegated' AND resume_ready = TRUE AND NOT EXISTS
     (SELECT 1 FROM delegations d WHERE d.workspace = sessions.workspace AND d.session_id = sessions.id
         AND d.ended_at IS NULL)
 ORDER BY created_at DESC, id DESC LIMIT :limit"""
 FREE_ANYWHERE = f"""
-SELECT {SESSION.sql}, agent, project, purpose FROM sessions
+SELECT {SESSION.sql}, project, purpose FROM sessions
 WHERE workspace = :ws AND finalized_at IS NULL AND project IS NOT NULL AND kind = 'delegated'
     AND resume_ready = TRUE AND NOT EXISTS
     (SELECT 1 FROM delegations d WHERE d.workspace = sessions.workspace AND d.session_id = sessions.id
@@ -112,12 +112,13 @@ class _Found:
     """A session's row, as far as ``may_continue`` looks at it."""
 
     __slots__ = (
-        "created_at", "error_count", "id", "is_delegated", "metadata", "phase", "resume_ready", "updated_at",
+        "agent", "created_at", "error_count", "id", "is_delegated", "metadata", "phase", "resume_ready", "updated_at",
     )  # fmt: skip
 
     def __init__(self, row: Row) -> None:
         found = SESSION.named(row)
         self.id = found["id"]
+        self.agent = found["agent"]
         self.error_count = found["error_count"]
         self.updated_at = found["updated_at"]
         self.created_at = found["created_at"]
@@ -175,13 +176,13 @@ def free(s: Scope, limit: int) -> tuple[FreeSession, ...]:
 
 
 def _read_free(s: Scope, row: Row) -> FreeSession | None:
-    *of_session, agent, project, purpose = row
+    *of_session, project, purpose = row
     found = _going_on(s, _readable(tuple(of_session)))
     if found is None:
         return None
     window = approval_windows.of_session(s, found.id)
     return FreeSession(
-        agent=agent,
+        agent=found.agent,
         project=project,
         purpose=purpose,
         session=_told(s, found),
@@ -263,8 +264,8 @@ def open_ones(s: Scope, agent: str | None, project: str | None) -> tuple[Delegat
 def paused_here(s: Scope, project: str, limit: int) -> tuple[tuple[str, str, str, str], ...]:
     """Sessions that a delegation would take up, whatever their agent, newest first: id, agent, phase, purpose."""
     looked_at = s.all(FREE_HERE, project=project, limit=_MOST_LOOKED_AT)
-    judged = ((_going_on(s, _readable(tuple(row))), agent, purpose) for *row, agent, purpose in looked_at)
-    told = [(found.id, agent, found.phase.value, purpose) for found, agent, purpose in judged if found]
+    judged = ((_going_on(s, _readable(tuple(row))), purpose) for *row, purpose in looked_at)
+    told = [(found.id, found.agent, found.phase.value, purpose) for found, purpose in judged if found]
     return tuple(told[:limit])
 
 
@@ -290,7 +291,7 @@ def _going_on(s: Scope, found: _Found | None) -> _Found | None:
     if found is None:
         return None
     window = approval_windows.of_session(s, found.id)
-    verdict = may_continue(found, s.policy.continue_, s.now, window)  # type: ignore[arg-type] # duck-typed
+    verdict = may_continue(found, s.policy.continue_, s.now, window)
     return found if verdict is MayContinue.YES else None
 
 
