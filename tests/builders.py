@@ -12,6 +12,7 @@ from typing import Any
 from holdfast.domain.approvals import Answer, Approval, NewApproval
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.delegations import NewDelegation, Question
+from holdfast.domain.events import Event, EventKind
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, SessionId
 from holdfast.domain.pointers import NOTHING_YET, Pointer, Rights, TranscriptMark
@@ -20,8 +21,6 @@ from holdfast.domain.sessions import NewSession
 from holdfast.domain.turns import (
     Adoption,
     ClaimRequest,
-    Event,
-    EventKind,
     NewTurn,
     OutsideTurn,
     ProcessMark,

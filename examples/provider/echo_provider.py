@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from holdfast.domain.decisions import Fork, Fresh, Resume
+from holdfast.domain.events import AgentEvent, Called, Ended, Named, Returned, Said
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Rights, TranscriptMark
 from holdfast.domain.redaction import Json
@@ -16,7 +17,6 @@ from holdfast.errors import InvalidInput
 from holdfast.processes.process import Command
 from holdfast.providers.arguments import FLAG, ArgumentRules
 from holdfast.providers.contract import ArchivedTurn, BaseProvider, LaunchSpec, Probe
-from holdfast.providers.happenings import Called, Ended, Happening, Named, Returned, Said
 from holdfast.providers.runtimes import home_folder, offers, read_version
 from holdfast.providers.session_files import AppendOnlyArchive, parse_line, read_lines
 
@@ -90,7 +90,7 @@ def _session(spec: LaunchSpec) -> tuple[str, ...]:
 
 
 class EchoStream:
-    def read(self, line: Mapping[str, Json]) -> Iterator[Happening]:
+    def read(self, line: Mapping[str, Json]) -> Iterator[AgentEvent]:
         match line:
             case {"session": str(session_id)} if session_id:
                 yield Named(ProviderSessionId(session_id))

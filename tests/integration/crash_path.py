@@ -13,6 +13,7 @@ from typing import Any, cast
 from holdfast.clock import after
 from holdfast.domain.approvals import Answer, NewApproval
 from holdfast.domain.decisions import Resume
+from holdfast.domain.events import Event, EventKind
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
@@ -23,8 +24,6 @@ from holdfast.domain.turns import (
     AttemptCause,
     Claim,
     ClaimRequest,
-    Event,
-    EventKind,
     Launch,
     NewTurn,
     TurnEnd,

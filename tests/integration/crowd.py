@@ -13,19 +13,11 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from holdfast.domain.decisions import Resume
+from holdfast.domain.events import Event, EventKind
 from holdfast.domain.ids import ConversationId, ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import NewSession, Old, SessionUpdate
-from holdfast.domain.turns import (
-    Claim,
-    ClaimRequest,
-    Event,
-    EventKind,
-    Launch,
-    NewTurn,
-    TurnEnd,
-    TurnStatus,
-)
+from holdfast.domain.turns import Claim, ClaimRequest, Launch, NewTurn, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE
 from holdfast.errors import Busy, Conflict, HoldfastError, LeaseLost, NotFound, PhaseConflict
 from holdfast.store.contract import Store

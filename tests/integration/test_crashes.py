@@ -16,10 +16,11 @@ from typing import Any, Protocol, cast
 import pytest
 
 from holdfast.domain.decisions import Resume
+from holdfast.domain.events import Event, EventKind
 from holdfast.domain.ids import ProviderSessionId, Workspace
 from holdfast.domain.policy import Policy
 from holdfast.domain.sessions import SessionFilter
-from holdfast.domain.turns import Claim, ClaimRequest, Event, EventKind, Launch, TurnEnd, TurnStatus
+from holdfast.domain.turns import Claim, ClaimRequest, Launch, TurnEnd, TurnStatus
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore

@@ -7,12 +7,13 @@ import pytest
 
 from holdfast import Holdfast, Session
 from holdfast.domain.decisions import Because, Reason
+from holdfast.domain.events import Event, EventKind
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.policy import ContextPolicy
 from holdfast.domain.redaction import Json
 from holdfast.domain.telling.packet import packet_document
 from holdfast.domain.telling.tool_calls import CallOutcome
-from holdfast.domain.turns import Event, EventKind, Lease
+from holdfast.domain.turns import Lease
 from holdfast.engine.packets import gather_packet
 from holdfast.store.open import open_store
 from tests import steps

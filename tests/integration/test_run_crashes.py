@@ -11,10 +11,11 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.domain.decisions import Resume
+from holdfast.domain.events import EventKind
 from holdfast.domain.ids import SessionId
 from holdfast.domain.policy import Policy, QueuePolicy
 from holdfast.domain.sessions import SessionFilter
-from holdfast.domain.turns import Claim, ClaimRequest, EventKind, NewTurn, Orphan, TurnRequest, TurnStatus
+from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Orphan, TurnRequest, TurnStatus
 from holdfast.engine.result import RunResult
 from holdfast.engine.running.agents import Agents
 from holdfast.errors import Busy

@@ -7,12 +7,12 @@ import pytest
 
 from holdfast import Rights
 from holdfast.domain.decisions import Reason, Resume
+from holdfast.domain.events import Said
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.policy import Policy, QueuePolicy
 from holdfast.domain.turns import AttemptStatus, NewTurn, Turn, TurnRequest, TurnStatus
 from holdfast.engine.worker import WorkerOptions
 from holdfast.errors import Conflict, InvalidInput
-from holdfast.providers.happenings import Said
 from tests.integration.workshop import FROM_SESSION, OPENING, RECALL, Workshop
 
 QUICKLY = QueuePolicy(lock_tries=1)

@@ -8,7 +8,8 @@ from contextlib import suppress
 import pytest
 
 from holdfast import Holdfast
-from holdfast.domain.turns import EventKind, NewTurn, TurnRequest, TurnStatus
+from holdfast.domain.events import EventKind
+from holdfast.domain.turns import NewTurn, TurnRequest, TurnStatus
 from tests.integration.workshop import Workshop, ended, eventually, kill
 
 SECRET = "ghp_" + "a" * 36

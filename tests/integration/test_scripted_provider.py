@@ -9,6 +9,7 @@ import pytest
 
 from holdfast.clock import Instant
 from holdfast.domain.decisions import Fork, Fresh, Reason, Resume
+from holdfast.domain.events import Ended
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Rights
@@ -16,7 +17,6 @@ from holdfast.domain.runtimes import Capabilities
 from holdfast.domain.usage import ContextUse
 from holdfast.providers.contract import LaunchSpec, Probe
 from holdfast.providers.failure_rules import Evidence
-from holdfast.providers.happenings import Ended
 from holdfast.providers.report import Report
 from holdfast.providers.scripted import Scripted, ScriptedArchive
 from tests.integration.scripted import Agent
@@ -58,8 +58,8 @@ def launch(agent: Agent, decision: Resume | Fork | Fresh, prompt: str, new_id: s
     )  # fmt: skip
     stream, report = SCRIPTED.stream(spec), Report()
     for line in done.stdout.splitlines():
-        for happening in stream.read(json.loads(line)):
-            report.add(happening)
+        for event in stream.read(json.loads(line)):
+            report.add(event)
     assert report.session_id == spec.expected_id
     return report
 

@@ -18,12 +18,13 @@ from hypothesis.stateful import (
 
 from holdfast.clock import after
 from holdfast.domain.decisions import Fork, Resume, decision_kind
+from holdfast.domain.events import Event, EventKind
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ConversationId, ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.policy import Policy, QueuePolicy
 from holdfast.domain.sessions import NewSession, Old, SessionUpdate
-from holdfast.domain.turns import Event, EventKind, NewTurn, TurnEnd, TurnRequest, TurnStatus
+from holdfast.domain.turns import NewTurn, TurnEnd, TurnRequest, TurnStatus
 from holdfast.errors import LeaseLost, SessionClosed
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store

@@ -9,10 +9,11 @@ import pytest
 
 from holdfast.domain.approvals import Approval, ApprovalStatus
 from holdfast.domain.decisions import Reason, Refuse, Resume
+from holdfast.domain.events import EventKind
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import Rights
 from holdfast.domain.policy import ApprovalPolicy, Policy
-from holdfast.domain.turns import AttemptCause, EventKind, TurnStatus
+from holdfast.domain.turns import AttemptCause, TurnStatus
 from holdfast.engine.result import RunResult
 from holdfast.errors import HoldfastError, NeedsApproval, Refused
 from tests.integration.test_run_crashes import die

@@ -3,6 +3,7 @@
 from holdfast.clock import after
 from holdfast.domain.approvals import Answer, NewApproval
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, NewDelegation
+from holdfast.domain.events import Event, EventKind
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ApprovalId, ConversationId, ProviderSessionId, SessionId
 from holdfast.domain.phases import Phase
@@ -12,8 +13,6 @@ from holdfast.domain.sessions import NewSession, SessionKind, SessionUpdate
 from holdfast.domain.turns import (
     Claim,
     ClaimRequest,
-    Event,
-    EventKind,
     Launch,
     NewTurn,
     ProcessMark,

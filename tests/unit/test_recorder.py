@@ -4,15 +4,26 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 
+from holdfast.domain.events import (
+    AgentEvent,
+    Called,
+    Ended,
+    Event,
+    EventKind,
+    Named,
+    Noted,
+    Returned,
+    Said,
+    Spent,
+)
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
-from holdfast.domain.turns import Event, EventKind, Lease
+from holdfast.domain.turns import Lease
 from holdfast.domain.usage import Usage, UsageReport
 from holdfast.engine.running import recorder as recording
 from holdfast.engine.running.recorder import MAX_EVENT, Recorder, late_events
 from holdfast.errors import StoreUnavailable
-from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.wire import check_json
@@ -55,9 +66,9 @@ class Desk:
         self._write(lease, events)
         self.written.append(sum(len(str(event.data)) for event in events))
 
-    def add(self, *happenings: Happening) -> None:
-        for happening in happenings:
-            self.recorder.add(happening)
+    def add(self, *events: AgentEvent) -> None:
+        for event in events:
+            self.recorder.add(event)
 
     def events(self) -> list[tuple[EventKind, dict[str, object]]]:
         found = self.store.events(self.lease.conversation_id, self.lease.seq, limit=10_000)

@@ -1,6 +1,6 @@
 """What a run amounts to where its stream did not bring everything."""
 
-from holdfast.providers.happenings import Ended, Said
+from holdfast.domain.events import Ended, Said
 from holdfast.providers.report import Report
 
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from typing import Any
 
+from holdfast.domain.events import Called
 from holdfast.engine.running.recorder import MAX_EVENT
 from holdfast.engine.running.saved_calls import lacking_calls
-from holdfast.providers.happenings import Called
 
 
 def saved(call_id: str, command: str, tool: str = "command_execution") -> Called:

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.clock import Instant
+from holdfast.domain.events import Event, EventKind
 from holdfast.domain.redaction import Json
 from holdfast.domain.telling.tool_calls import CallOutcome, tool_calls
-from holdfast.domain.turns import Event, EventKind
 
 
 def called(call_id: str, tool: str = "Bash", **arguments: Json) -> Event:

@@ -13,7 +13,7 @@ from holdfast.cli import output
 from holdfast.cli.arguments import TURN, session_argument
 from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.clock import to_iso
-from holdfast.domain.turns import Event, EventKind
+from holdfast.domain.events import Event, EventKind
 from holdfast.engine.audit import AuditEntry, audit_trail
 from holdfast.engine.following import BEGINNING, Place, events_behind, is_over
 from holdfast.store.contract import Store

@@ -16,12 +16,11 @@ from holdfast.cli import output
 from holdfast.cli.escape import one_line, visible
 from holdfast.cli.why import this_turn
 from holdfast.domain.decisions import Decision, Fork, Fresh, Refuse, Resume, Wait, decision_document
-from holdfast.engine.result import RunInterrupted, RunResult, result_document
-from holdfast.providers.happenings import (
+from holdfast.domain.events import (
+    AgentEvent,
     Called,
     Deferred,
     Ended,
-    Happening,
     Named,
     Noted,
     Returned,
@@ -29,6 +28,7 @@ from holdfast.providers.happenings import (
     Spent,
     Ungated,
 )
+from holdfast.engine.result import RunInterrupted, RunResult, result_document
 
 if TYPE_CHECKING:
     from holdfast.cli.terminal import StatusLine
@@ -44,7 +44,7 @@ class Show(Enum):
 
 
 class Shown(Protocol):
-    def observe(self, seen: Decision | Happening) -> None: ...
+    def observe(self, seen: Decision | AgentEvent) -> None: ...
 
     def end(self, result: RunResult) -> None: ...
 
@@ -88,7 +88,7 @@ def stoppable() -> Iterator[None]:
 
 
 class _Document:
-    def observe(self, seen: Decision | Happening) -> None:
+    def observe(self, seen: Decision | AgentEvent) -> None:
         if isinstance(seen, Resume | Fork | Fresh | Wait | Refuse):
             tell(this_turn(seen))
 
@@ -100,7 +100,7 @@ class _Document:
 
 
 class _Stream:
-    def observe(self, seen: Decision | Happening) -> None:
+    def observe(self, seen: Decision | AgentEvent) -> None:
         output.json_line(_event_document(seen))
 
     def end(self, result: RunResult) -> None:
@@ -124,7 +124,7 @@ class _People:
 
             self._live = StatusLine()
 
-    def observe(self, seen: Decision | Happening) -> None:
+    def observe(self, seen: Decision | AgentEvent) -> None:
         match seen:
             case Resume() | Fork() | Fresh() | Wait() | Refuse():
                 self._note(this_turn(seen))
@@ -199,7 +199,7 @@ def tell(sentence: str) -> None:
         sys.stderr.flush()
 
 
-def _event_document(seen: Decision | Happening) -> dict[str, object]:
+def _event_document(seen: Decision | AgentEvent) -> dict[str, object]:
     match seen:
         case Named(session_id):
             return {"type": "provider_session", "provider_session_id": session_id}

@@ -62,14 +62,6 @@ class AttemptCause(StrEnum):
     APPROVAL = "approval"  #: after the answer that it had waited for
 
 
-class EventKind(StrEnum):
-    TEXT = "text"
-    TOOL_CALL = "tool_call"
-    TOOL_RESULT = "tool_result"
-    USAGE = "usage"
-    NOTICE = "notice"
-
-
 @record
 class TurnRequest:
     """How a turn is to be run; recorded with it."""
@@ -332,16 +324,6 @@ class Launch:
     transcript: TranscriptMark | None = None  #: the session that is resumed, as it was before this attempt
     #: turns that its prompt tells of; with those that the claim covers, what the agent has seen once it was sent
     told: SeenTurns = SeenTurns()
-
-
-@record
-class Event:
-    """``number`` counts from 1 within the attempt and identifies the event."""
-
-    number: int
-    kind: EventKind
-    data: Mapping[str, Json]
-    at: Instant
 
 
 @record

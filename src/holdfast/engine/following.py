@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from holdfast.domain.turns import Event, Turn
+from holdfast.domain.events import Event
+from holdfast.domain.turns import Turn
 from holdfast.store.contract import Store
 from holdfast.store.pages import Pace
 

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 if TYPE_CHECKING:
     from holdfast.domain.decisions import Decision
+    from holdfast.domain.events import AgentEvent
     from holdfast.domain.pointers import Rights
-    from holdfast.providers.happenings import Happening
 
 #: told of the decision before anything runs, and of everything that happens then
-Observer: TypeAlias = "Callable[[Decision | Happening], None]"
+Observer: TypeAlias = "Callable[[Decision | AgentEvent], None]"
 
 
 class RunKeywords(TypedDict, total=False):

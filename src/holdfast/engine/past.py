@@ -9,10 +9,11 @@ from itertools import islice, takewhile
 
 from holdfast.domain.approvals import Approval, ApprovalStatus
 from holdfast.domain.conversations import HistoryTurn
+from holdfast.domain.events import Event, EventKind
 from holdfast.domain.sessions import Session
 from holdfast.domain.telling.tool_calls import ToolCall, tool_calls
 from holdfast.domain.telling.transcript import FIRST_LINE_CHARACTERS, PastTurn, ranges
-from holdfast.domain.turns import Attempt, Event, EventKind, Turn, TurnStatus
+from holdfast.domain.turns import Attempt, Turn, TurnStatus
 from holdfast.engine.own_turns import newest_first
 from holdfast.errors import NotFound, UnreadableSession
 from holdfast.store.contract import Store

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.domain.decisions import Fork, Fresh, NotObservable, Resume
+from holdfast.domain.events import AgentEvent, Called, Returned
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Rights, TranscriptMark
 from holdfast.domain.records import record
@@ -23,7 +24,6 @@ from holdfast.errors import InvalidInput
 from holdfast.processes.process import Command
 from holdfast.providers.arguments import ArgumentRules
 from holdfast.providers.failure_rules import FailureRules, load_rules
-from holdfast.providers.happenings import Called, Happening, Returned
 
 
 @record
@@ -99,7 +99,7 @@ class ArchivedTurn:
 class Stream(Protocol):
     """Reads one run's output. Replayed history is not this turn's output and says nothing."""
 
-    def read(self, line: Mapping[str, Json]) -> Iterable[Happening]:
+    def read(self, line: Mapping[str, Json]) -> Iterable[AgentEvent]:
         """Total: a line of another shape than expected gives nothing, or a Notice."""
         ...
 

@@ -7,18 +7,11 @@ from dataclasses import dataclass, field
 
 from holdfast.clock import Instant
 from holdfast.domain.decisions import Fork, Fresh
-from holdfast.domain.failures import Failure, FailureClass, Fallback
-from holdfast.domain.ids import ProviderSessionId
-from holdfast.domain.records import record
-from holdfast.domain.usage import UsageReport
-from holdfast.processes.process import Exit, StopCause
-from holdfast.providers.contract import LaunchSpec, Provider
-from holdfast.providers.failure_rules import Evidence, FailureRules
-from holdfast.providers.happenings import (
+from holdfast.domain.events import (
+    AgentEvent,
     Called,
     Deferred,
     Ended,
-    Happening,
     Named,
     Noted,
     Returned,
@@ -26,6 +19,13 @@ from holdfast.providers.happenings import (
     Spent,
     Ungated,
 )
+from holdfast.domain.failures import Failure, FailureClass, Fallback
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.records import record
+from holdfast.domain.usage import UsageReport
+from holdfast.processes.process import Exit, StopCause
+from holdfast.providers.contract import LaunchSpec, Provider
+from holdfast.providers.failure_rules import Evidence, FailureRules
 
 #: an answer longer than this is cut, visibly; far below what the store refuses
 MAX_RESPONSE = 1024 * 1024
@@ -60,8 +60,8 @@ class Report:
     _cut: bool = False
     _has_gone_on: bool = False  #: since the last terminal event
 
-    def add(self, happening: Happening) -> None:
-        match happening:
+    def add(self, event: AgentEvent) -> None:
+        match event:
             case Named(session_id):
                 self.session_id = session_id
             case Said(text):
@@ -76,11 +76,11 @@ class Report:
             case Spent(usage):
                 self.usage = usage
             case Ended():
-                self._end(happening)
+                self._end(event)
                 self.deferred = None
             case Deferred():
                 self._end(Ended(ok=True))
-                self.deferred = happening
+                self.deferred = event
             case Ungated(why):
                 self.ungated = self.ungated or why
             case Noted():

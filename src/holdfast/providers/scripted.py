@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from holdfast.domain.decisions import Fork, Fresh, Resume
+from holdfast.domain.events import AgentEvent, Called, Deferred, Ended, Named, Returned, Said, Spent
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Rights, TranscriptMark
 from holdfast.domain.redaction import Json
@@ -20,7 +21,6 @@ from holdfast.processes.process import Command
 from holdfast.providers.arguments import FLAG, ArgumentRules
 from holdfast.providers.contract import ArchivedTurn, BaseProvider, LaunchSpec, Probe
 from holdfast.providers.failure_rules import RULES
-from holdfast.providers.happenings import Called, Deferred, Ended, Happening, Named, Returned, Said, Spent
 from holdfast.providers.loose_json import as_amount, as_count, as_object, as_text
 from holdfast.providers.scripted_agent.memory import agent_home, session_path
 from holdfast.providers.scripted_agent.turn import PERMISSION_MODES
@@ -128,7 +128,7 @@ def _session(spec: LaunchSpec) -> tuple[str, ...]:
 
 
 class ScriptedStream:
-    def read(self, line: Mapping[str, Json]) -> Iterable[Happening]:
+    def read(self, line: Mapping[str, Json]) -> Iterable[AgentEvent]:
         match line:
             case {"type": "session", "session_id": str(session_id)} if session_id:
                 yield Named(ProviderSessionId(session_id))

@@ -29,6 +29,7 @@ from holdfast.domain.delegations import (
     NewDelegation,
     Question,
 )
+from holdfast.domain.events import Event
 from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId, Workspace
 from holdfast.domain.observed import ObservedSession, Sighting
@@ -56,7 +57,6 @@ from holdfast.domain.turns import (
     Attempt,
     Claim,
     ClaimRequest,
-    Event,
     Heartbeat,
     LateReport,
     Launch,

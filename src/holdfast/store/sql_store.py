@@ -11,6 +11,7 @@ from holdfast.domain.approvals import Answer, Approval, NewApproval
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import Decision
 from holdfast.domain.delegations import Delegation, DelegationCounts, FreeSession
+from holdfast.domain.events import Event
 from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId, Workspace
 from holdfast.domain.inputs import check_whole
@@ -38,7 +39,6 @@ from holdfast.domain.turns import (
     Attempt,
     Claim,
     ClaimRequest,
-    Event,
     Heartbeat,
     LateReport,
     Launch,

@@ -11,6 +11,18 @@ from typing import TypeAlias
 import pytest
 
 from holdfast.domain.decisions import NOT_OBSERVABLE, Fork, Fresh, Reason, Resume
+from holdfast.domain.events import (
+    AgentEvent,
+    Called,
+    Deferred,
+    Ended,
+    Named,
+    Noted,
+    Returned,
+    Said,
+    Spent,
+    Ungated,
+)
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import NO_RIGHTS, Rights, TranscriptMark
@@ -20,18 +32,6 @@ from holdfast.errors import InvalidInput
 from holdfast.processes.process import Command
 from holdfast.providers.contract import LaunchSpec, Provider, ToolGate
 from holdfast.providers.failure_rules import Evidence
-from holdfast.providers.happenings import (
-    Called,
-    Deferred,
-    Ended,
-    Happening,
-    Named,
-    Noted,
-    Returned,
-    Said,
-    Spent,
-    Ungated,
-)
 from holdfast.providers.report import Report
 
 PROMPT = "what is the answer?\n--really"
@@ -259,9 +259,9 @@ class StreamContract:
     """``stream``, on the output of one run that ended well."""
 
     def test_a_run_names_its_session_says_something_and_ends(self, provider: Provider, lines: Lines) -> None:
-        report, happenings = _read(provider, lines)
+        report, events = _read(provider, lines)
         assert report.session_id is not None
-        assert any(isinstance(happening, Said) for happening in happenings) or report.response
+        assert any(isinstance(event, Said) for event in events) or report.response
         assert report.ended is not None
         assert report.ended.ok
         assert not report.in_flight
@@ -275,12 +275,12 @@ class StreamContract:
         for number, line in enumerate(lines):
             for odd in _spoiled(line):
                 assert isinstance(odd, dict)
-                _, happenings = _read(provider, [*lines[:number], odd])
-                assert [found for found in happenings if not _is_sound(found)] == [], odd
+                _, events = _read(provider, [*lines[:number], odd])
+                assert [found for found in events if not _is_sound(found)] == [], odd
 
     def test_lines_of_no_known_kind_say_nothing_of_a_session_or_an_end(self, provider: Provider) -> None:
-        _, happenings = _read(provider, [{}, {"type": "weather"}, {"kind": 1}, {"type": ["x"]}])
-        assert not [found for found in happenings if isinstance(found, Named | Ended | Said)]
+        _, events = _read(provider, [{}, {"type": "weather"}, {"kind": 1}, {"type": ["x"]}])
+        assert not [found for found in events if isinstance(found, Named | Ended | Said)]
 
 
 class ArchiveContract:
@@ -315,18 +315,18 @@ class ArchiveContract:
         assert list(provider.archive(tmp_path).calls(str(path), RECORDED, "turn")) == []
 
 
-def _numbered(provider: Provider, lines: Lines) -> Iterator[tuple[int, Happening]]:
+def _numbered(provider: Provider, lines: Lines) -> Iterator[tuple[int, AgentEvent]]:
     stream = provider.stream(a_launch_spec(FRESH))
     for number, line in enumerate(lines):
-        for happening in stream.read(line):
-            yield number, happening
+        for event in stream.read(line):
+            yield number, event
 
 
-def _read(provider: Provider, lines: Lines) -> tuple[Report, list[Happening]]:
-    report, happenings = Report(), [happening for _, happening in _numbered(provider, lines)]
-    for happening in happenings:
-        report.add(happening)
-    return report, happenings
+def _read(provider: Provider, lines: Lines) -> tuple[Report, list[AgentEvent]]:
+    report, events = Report(), [event for _, event in _numbered(provider, lines)]
+    for event in events:
+        report.add(event)
+    return report, events
 
 
 def _spoiled(value: Json) -> Iterator[Json]:
@@ -343,9 +343,9 @@ def _spoiled(value: Json) -> Iterator[Json]:
                     yield [*value[:place], odd, *value[place + 1 :]]
 
 
-def _is_sound(happening: object) -> bool:
+def _is_sound(event: object) -> bool:
     """Of the types that it declares, and with figures that a store can add up."""
-    match happening:
+    match event:
         case Named(str(session_id)):
             return session_id != ""
         case Spent(UsageReport(Usage(fresh, cached, answered, cost), _, context)):

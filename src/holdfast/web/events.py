@@ -18,8 +18,8 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from holdfast.clock import to_iso
+from holdfast.domain.events import Event
 from holdfast.domain.records import record
-from holdfast.domain.turns import Event
 from holdfast.engine.following import BEGINNING, Place, events_behind, is_over
 from holdfast.errors import HoldfastError, InvalidInput, StoreUnavailable, TooMany
 from holdfast.store.contract import Store

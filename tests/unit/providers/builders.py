@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.domain.decisions import Fork, Fresh, Reason, Resume
+from holdfast.domain.events import AgentEvent, Ended
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import NO_RIGHTS
 from holdfast.providers.contract import LaunchSpec, Stream
-from holdfast.providers.happenings import Ended, Happening
 from holdfast.providers.report import Report
 
 HERE = Path(__file__).parent
@@ -46,18 +46,18 @@ def recorded_stderr(provider: str, case: str) -> str:
     return str(json.loads(text)["stderr"])
 
 
-def read_all(stream: Stream, lines: Iterable[dict[str, Any]]) -> list[Happening]:
-    return [happening for line in lines for happening in stream.read(line)]
+def read_all(stream: Stream, lines: Iterable[dict[str, Any]]) -> list[AgentEvent]:
+    return [event for line in lines for event in stream.read(line)]
 
 
-def report_of(happenings: Iterable[Happening]) -> Report:
+def report_of(events: Iterable[AgentEvent]) -> Report:
     report = Report()
-    for happening in happenings:
-        report.add(happening)
+    for event in events:
+        report.add(event)
     return report
 
 
-def the_end(happenings: Iterable[Happening]) -> Ended:
-    ended = report_of(happenings).ended
+def the_end(events: Iterable[AgentEvent]) -> Ended:
+    ended = report_of(events).ended
     assert ended is not None
     return ended

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.domain.events import Called, Returned
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.usage import Usage
 from holdfast.processes.owners import process_start
 from holdfast.providers.claude.archive import ClaudeArchive
 from holdfast.providers.contract import ArchivedTurn
-from holdfast.providers.happenings import Called, Returned
 from tests.unit.providers.builders import HERE
 
 SESSION = ProviderSessionId("c65d4adf-4fd1-4819-8505-e11048e9b831")

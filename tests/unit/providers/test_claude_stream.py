@@ -3,15 +3,11 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.pointers import Rights
-from holdfast.domain.usage import ContextUse, Usage
-from holdfast.providers.claude.stream import ClaudeStream
-from holdfast.providers.contract import ToolGate
-from holdfast.providers.happenings import (
+from holdfast.domain.events import (
+    AgentEvent,
     Called,
     Deferred,
     Ended,
-    Happening,
     Named,
     Noted,
     Returned,
@@ -19,6 +15,10 @@ from holdfast.providers.happenings import (
     Spent,
     Ungated,
 )
+from holdfast.domain.pointers import Rights
+from holdfast.domain.usage import ContextUse, Usage
+from holdfast.providers.claude.stream import ClaudeStream
+from holdfast.providers.contract import ToolGate
 from tests.unit.providers.builders import (
     FORK,
     FRESH,
@@ -32,11 +32,11 @@ from tests.unit.providers.builders import (
 )
 
 
-def happenings_of(case: str, **spec: Any) -> list[Happening]:
+def events_of(case: str, **spec: Any) -> list[AgentEvent]:
     return read_all(ClaudeStream(a_launch_spec(**spec)), recorded("claude", case))
 
 
-def read_lines(*lines: dict[str, Any]) -> list[Happening]:
+def read_lines(*lines: dict[str, Any]) -> list[AgentEvent]:
     return read_all(ClaudeStream(a_launch_spec()), lines)
 
 
@@ -50,51 +50,47 @@ def text(said: str) -> dict[str, Any]:
 
 
 def test_a_turn_names_its_session_once_and_answers() -> None:
-    happenings = happenings_of("turn")
-    assert isinstance(happenings[0], Named)
-    assert [type(happening) for happening in happenings] == [Named, Said, Spent, Ended]
-    report = report_of(happenings)
+    events = events_of("turn")
+    assert isinstance(events[0], Named)
+    assert [type(event) for event in events] == [Named, Said, Spent, Ended]
+    report = report_of(events)
     assert report.ended is not None
     assert report.ended.ok
     assert report.response == recorded("claude", "turn")[-1]["result"]
 
 
 def test_a_resumed_turn_names_the_session_it_was_asked_for() -> None:
-    assert happenings_of("resume", decision=RESUME)[0] == Named(OLD)
+    assert events_of("resume", decision=RESUME)[0] == Named(OLD)
 
 
 def test_a_forked_turn_names_another_session() -> None:
-    first = happenings_of("fork", decision=FORK)[0]
+    first = events_of("fork", decision=FORK)[0]
     assert isinstance(first, Named)
     assert first.session_id != OLD
 
 
 def test_a_tool_is_called_and_returns() -> None:
-    happenings = happenings_of("tool")
-    [called] = [happening for happening in happenings if isinstance(happening, Called)]
-    [returned] = [happening for happening in happenings if isinstance(happening, Returned)]
+    events = events_of("tool")
+    [called] = [event for event in events if isinstance(event, Called)]
+    [returned] = [event for event in events if isinstance(event, Returned)]
     assert called.tool == "Bash"
     assert "command" in called.arguments
     assert returned.call_id == called.call_id
     assert not returned.is_error
-    assert not report_of(happenings).in_flight
+    assert not report_of(events).in_flight
 
 
 def test_a_failed_tool_says_so() -> None:
-    [returned] = [happening for happening in happenings_of("failed_tool") if isinstance(happening, Returned)]
+    [returned] = [event for event in events_of("failed_tool") if isinstance(event, Returned)]
     assert returned.is_error
 
 
 def test_a_denied_tool_is_noted_once() -> None:
-    happenings = happenings_of("tool_with_default_rights")
-    denials = [
-        happening.text
-        for happening in happenings
-        if isinstance(happening, Noted) and "not allowed" in happening.text
-    ]
+    events = events_of("tool_with_default_rights")
+    denials = [event.text for event in events if isinstance(event, Noted) and "not allowed" in event.text]
     assert len(denials) == 1
     assert denials[0].startswith("Bash was not allowed: ")
-    assert the_end(happenings).ok
+    assert the_end(events).ok
 
 
 @pytest.mark.parametrize(
@@ -112,14 +108,14 @@ def test_a_denied_tool_is_noted_once() -> None:
 def test_a_failed_call_to_the_model_is_a_failure_although_its_subtype_says_success(
     case: str, status: int | None, code: str
 ) -> None:
-    happenings = happenings_of(case)
+    events = events_of(case)
     assert recorded("claude", case)[-1]["subtype"] == "success"
-    ended = the_end(happenings)
+    ended = the_end(events)
     assert not ended.ok
     assert (ended.status, ended.code) == (status, code)
     assert "API Error" in ended.error
     # the CLI wrote that message itself: the agent said nothing
-    assert report_of(happenings).response is None
+    assert report_of(events).response is None
 
 
 def test_a_status_that_is_only_in_the_text_of_the_cli_is_known() -> None:
@@ -129,28 +125,28 @@ def test_a_status_that_is_only_in_the_text_of_the_cli_is_known() -> None:
 
 
 def test_a_session_that_is_gone_is_an_error_of_the_cli() -> None:
-    happenings = happenings_of("resume_not_found", decision=RESUME)
-    assert "No conversation found with session ID" in the_end(happenings).error
-    assert not any(isinstance(happening, Spent) for happening in happenings)
+    events = events_of("resume_not_found", decision=RESUME)
+    assert "No conversation found with session ID" in the_end(events).error
+    assert not any(isinstance(event, Spent) for event in events)
 
 
 def test_an_interrupted_run_is_no_success_and_keeps_what_was_said() -> None:
-    happenings = happenings_of("interrupted")
-    assert the_end(happenings).code == "aborted_streaming"
-    assert not the_end(happenings).ok
-    assert report_of(happenings).response == "partial"
+    events = events_of("interrupted")
+    assert the_end(events).code == "aborted_streaming"
+    assert not the_end(events).ok
+    assert report_of(events).response == "partial"
 
 
 def test_the_agents_own_words_never_reach_the_failure_channel() -> None:
     said = "No conversation found with session ID: nothing"
-    happenings = read_lines(
+    events = read_lines(
         assistant(text(said)), {"type": "result", "is_error": True, "subtype": "success", "result": said}
     )
-    assert the_end(happenings).error == ""
+    assert the_end(events).error == ""
 
 
 def test_cost_and_tokens_count_since_the_session_began() -> None:
-    [spent] = [happening for happening in happenings_of("resume") if isinstance(happening, Spent)]
+    [spent] = [event for event in events_of("resume") if isinstance(event, Spent)]
     line = recorded("claude", "resume")[-1]
     [model] = line["modelUsage"].values()
     everything = model["inputTokens"] + model["cacheReadInputTokens"] + model["cacheCreationInputTokens"]
@@ -172,20 +168,20 @@ def test_the_context_is_what_the_last_call_of_the_main_agent_sent() -> None:
         "haiku": {"inputTokens": 900, "contextWindow": 200},
         "opus[1m]": {"inputTokens": 1, "contextWindow": 1000},
     }
-    happenings = read_lines(
+    events = read_lines(
         call(100),
         call(700),
         call(5, parent_tool_use_id="toolu_1"),
         {"type": "result", "is_error": False, "result": "x", "modelUsage": models},
     )
-    [spent] = [happening for happening in happenings if isinstance(happening, Spent)]
+    [spent] = [event for event in events if isinstance(event, Spent)]
     assert spent.usage.context == ContextUse(723, 1000)
 
 
 def test_a_subagents_words_are_not_the_answer_but_its_tools_count() -> None:
     tool = {"type": "tool_use", "id": "toolu_2", "name": "Bash", "input": {}}
-    happenings = read_lines(assistant(text("sub-answer"), tool, parent_tool_use_id="toolu_1"))
-    assert happenings == [Called("toolu_2", "Bash", {})]
+    events = read_lines(assistant(text("sub-answer"), tool, parent_tool_use_id="toolu_1"))
+    assert events == [Called("toolu_2", "Bash", {})]
 
 
 def test_every_result_of_a_run_is_part_of_the_answer() -> None:
@@ -196,8 +192,8 @@ def test_every_result_of_a_run_is_part_of_the_answer() -> None:
 def test_messages_that_no_result_repeats_are_kept_apart() -> None:
     other = assistant(text("second"))
     other["message"]["id"] = "msg_2"
-    happenings = read_lines(assistant(text("first, ")), assistant(text("still first")), other)
-    assert report_of(happenings).response == "first, still first\n\nsecond"
+    events = read_lines(assistant(text("first, ")), assistant(text("still first")), other)
+    assert report_of(events).response == "first, still first\n\nsecond"
 
 
 def test_replayed_history_says_nothing() -> None:
@@ -243,20 +239,18 @@ def test_a_usage_limit_tells_when_it_ends() -> None:
 @pytest.mark.parametrize("argument", ["--append-system-prompt=x", "--system-prompt", "--system-prompt-file"])
 def test_a_system_prompt_that_a_resumed_session_ignores_is_noted(argument: str) -> None:
     rights = Rights(extra_args=(argument,))
-    ignored = happenings_of("resume", decision=RESUME, rights=rights)[0]
+    ignored = events_of("resume", decision=RESUME, rights=rights)[0]
     assert isinstance(ignored, Noted)
     assert "keeps the system prompt" in ignored.text
-    assert happenings_of("turn", decision=FRESH, rights=rights)[0] != ignored
+    assert events_of("turn", decision=FRESH, rights=rights)[0] != ignored
     off = Rights(extra_args=(argument, "--system-prompt-snapshot", "off"))
-    assert happenings_of("resume", decision=RESUME, rights=off)[0] == Named(OLD)
+    assert events_of("resume", decision=RESUME, rights=off)[0] == Named(OLD)
 
 
 def test_an_empty_result_repeats_nothing() -> None:
     """A turn that waits for an approval ends with one."""
-    happenings = read_lines(
-        assistant(text("Let me see.")), {"type": "result", "is_error": False, "result": ""}
-    )
-    assert report_of(happenings).response == "Let me see."
+    events = read_lines(assistant(text("Let me see.")), {"type": "result", "is_error": False, "result": ""})
+    assert report_of(events).response == "Let me see."
 
 
 DEFERRED = {

@@ -2,48 +2,48 @@ from typing import Any
 
 import pytest
 
+from holdfast.domain.events import AgentEvent, Called, Ended, Named, Noted, Returned, Said, Spent
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.usage import Usage, UsageReport
 from holdfast.providers.codex.stream import CodexStream
-from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
 from tests.unit.providers.builders import read_all, recorded, report_of, the_end
 
 
-def happenings_of(case: str) -> list[Happening]:
+def events_of(case: str) -> list[AgentEvent]:
     return read_all(CodexStream(), recorded("codex", case))
 
 
-def items(*items: dict[str, Any]) -> list[Happening]:
+def items(*items: dict[str, Any]) -> list[AgentEvent]:
     return read_all(CodexStream(), [{"type": "item.completed", "item": item} for item in items])
 
 
 def test_a_turn_names_its_thread_and_answers() -> None:
-    happenings = happenings_of("turn")
+    events = events_of("turn")
     first, *_ = recorded("codex", "turn")
-    assert happenings[0] == Named(ProviderSessionId(first["thread_id"]))
-    assert [type(happening) for happening in happenings] == [Named, Noted, Said, Spent, Ended]
-    assert the_end(happenings).ok
-    assert report_of(happenings).response
+    assert events[0] == Named(ProviderSessionId(first["thread_id"]))
+    assert [type(event) for event in events] == [Named, Noted, Said, Spent, Ended]
+    assert the_end(events).ok
+    assert report_of(events).response
 
 
 def test_a_resume_names_the_old_thread_and_a_fork_a_new_one() -> None:
-    resumed, forked = happenings_of("resume")[0], happenings_of("fork")[0]
+    resumed, forked = events_of("resume")[0], events_of("fork")[0]
     assert isinstance(resumed, Named)
     assert isinstance(forked, Named)
     assert resumed != forked
 
 
 def test_a_command_is_called_and_returns() -> None:
-    happenings = happenings_of("tool")
-    [called] = [happening for happening in happenings if isinstance(happening, Called)]
-    [returned] = [happening for happening in happenings if isinstance(happening, Returned)]
+    events = events_of("tool")
+    [called] = [event for event in events if isinstance(event, Called)]
+    [returned] = [event for event in events if isinstance(event, Returned)]
     assert called.tool == "command_execution"
     assert returned.call_id == called.call_id
     assert not returned.is_error
 
 
 def test_a_failed_command_says_so() -> None:
-    [returned] = [happening for happening in happenings_of("failed_tool") if isinstance(happening, Returned)]
+    [returned] = [event for event in events_of("failed_tool") if isinstance(event, Returned)]
     assert returned.is_error
 
 
@@ -63,8 +63,8 @@ def test_thoughts_and_lists_are_neither_text_nor_tool() -> None:
 
 
 def test_several_messages_are_one_answer() -> None:
-    happenings = items(*({"id": text, "type": "agent_message", "text": text} for text in ("first", "second")))
-    assert report_of(happenings).response == "first\n\nsecond"
+    events = items(*({"id": text, "type": "agent_message", "text": text} for text in ("first", "second")))
+    assert report_of(events).response == "first\n\nsecond"
 
 
 def test_tokens_count_since_the_thread_began() -> None:
@@ -78,7 +78,7 @@ def test_tokens_count_since_the_thread_began() -> None:
     "case", ["http_400", "http_401", "http_429", "http_500", "http_529", "cut_stream", "empty_stream"]
 )
 def test_a_failed_turn_is_a_failure_with_its_message(case: str) -> None:
-    ended = the_end(happenings_of(case))
+    ended = the_end(events_of(case))
     assert not ended.ok
     assert ended.error == recorded("codex", case)[-1]["error"]["message"]
 
@@ -97,4 +97,4 @@ def test_an_error_without_a_failed_turn_is_the_end() -> None:
 
 @pytest.mark.parametrize("case", ["interrupted", "resume_not_found"])
 def test_a_run_that_stops_has_no_end(case: str) -> None:
-    assert report_of(happenings_of(case)).ended is None
+    assert report_of(events_of(case)).ended is None

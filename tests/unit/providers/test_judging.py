@@ -3,12 +3,12 @@
 import pytest
 
 from holdfast.domain.decisions import Fork, Fresh, Reason, Resume
+from holdfast.domain.events import AgentEvent, Called, Deferred, Ended, Named, Returned, Said, Ungated
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.redaction import Json
 from holdfast.processes.process import Exit, StopCause
 from holdfast.providers.codex.provider import Codex
-from holdfast.providers.happenings import Called, Deferred, Ended, Happening, Named, Returned, Said, Ungated
 from holdfast.providers.report import MAX_RESPONSE, Ending, Report, judge
 from holdfast.providers.scripted import Scripted
 from tests.unit.providers.builders import FORK, FRESH, NEW, OLD, RESUME, a_launch_spec, report_of
@@ -24,12 +24,12 @@ def an_exit(code: int | None = 0, *, stopped: StopCause | None = None, stderr: s
 
 def verdict(
     decision: Resume | Fork | Fresh,
-    *happenings: Happening,
+    *events: AgentEvent,
     ended: Exit | None = None,
     new_id: str | None = None,
 ) -> Ending:
     spec = a_launch_spec(decision=decision, new_id=None if new_id is None else ProviderSessionId(new_id))
-    return judge(spec, report_of(happenings), ended or an_exit(), Scripted())
+    return judge(spec, report_of(events), ended or an_exit(), Scripted())
 
 
 def kind(ending: Ending) -> FailureClass | None:
@@ -37,7 +37,7 @@ def kind(ending: Ending) -> FailureClass | None:
 
 
 @pytest.mark.parametrize(
-    ("happenings", "ended", "expected"),
+    ("events", "ended", "expected"),
     [
         (ANSWERED, an_exit(), None),
         (ANSWERED, an_exit(None, number=15, stopped=StopCause.TIMEOUT), None),
@@ -72,17 +72,15 @@ def kind(ending: Ending) -> FailureClass | None:
          FailureClass.UNKNOWN),
     ],
 )  # fmt: skip
-def test_how_a_run_failed(
-    happenings: tuple[Happening, ...], ended: Exit, expected: FailureClass | None
-) -> None:
-    assert kind(verdict(RESUME, *happenings, ended=ended)) is expected
+def test_how_a_run_failed(events: tuple[AgentEvent, ...], ended: Exit, expected: FailureClass | None) -> None:
+    assert kind(verdict(RESUME, *events, ended=ended)) is expected
 
 
 GONE = Ended(False, error="No conversation found", code="session_not_found")
 
 
 @pytest.mark.parametrize(
-    ("decision", "new_id", "happenings", "refused"),
+    ("decision", "new_id", "events", "refused"),
     [
         (RESUME, None, (GONE,), True),
         (RESUME, None, (Called("1", "shell", {}), Returned("1", "", False), GONE), False),
@@ -98,10 +96,10 @@ GONE = Ended(False, error="No conversation found", code="session_not_found")
     ],
 )
 def test_only_positive_evidence_before_any_tool_is_a_refusal(
-    decision: Resume | Fork | Fresh, new_id: str | None, happenings: tuple[Happening, ...], refused: bool
+    decision: Resume | Fork | Fresh, new_id: str | None, events: tuple[AgentEvent, ...], refused: bool
 ) -> None:
-    ended = an_exit(1) if GONE in happenings else an_exit()
-    assert verdict(decision, *happenings, ended=ended, new_id=new_id).refused is refused
+    ended = an_exit(1) if GONE in events else an_exit()
+    assert verdict(decision, *events, ended=ended, new_id=new_id).refused is refused
 
 
 def an_error(status: int, text: str = "nobody knows these words") -> Ended:
@@ -109,7 +107,7 @@ def an_error(status: int, text: str = "nobody knows these words") -> Ended:
 
 
 @pytest.mark.parametrize(
-    ("decision", "happenings", "refused"),
+    ("decision", "events", "refused"),
     [
         (RESUME, (an_error(400),), True),
         (RESUME, (an_error(422),), True),
@@ -126,9 +124,9 @@ def an_error(status: int, text: str = "nobody knows these words") -> Ended:
     ],
 )
 def test_a_request_that_is_not_accepted_right_after_a_resume_may_be_the_fault_of_its_history(
-    decision: Resume | Fork | Fresh, happenings: tuple[Happening, ...], refused: bool
+    decision: Resume | Fork | Fresh, events: tuple[AgentEvent, ...], refused: bool
 ) -> None:
-    assert verdict(decision, *happenings, ended=an_exit(1), new_id=NEW).refused is refused
+    assert verdict(decision, *events, ended=an_exit(1), new_id=NEW).refused is refused
 
 
 @pytest.mark.parametrize("status", [400, 422])

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.domain.events import Called, Returned
 from holdfast.domain.ids import ProviderSessionId
-from holdfast.providers.happenings import Called, Returned
 from holdfast.providers.opencode.archive import OpencodeArchive
 from tests.unit.providers.builders import HERE
 

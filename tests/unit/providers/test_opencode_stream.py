@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 
+from holdfast.domain.events import AgentEvent, Called, Ended, Named, Returned, Said, Spent
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.usage import Usage, UsageReport
-from holdfast.providers.happenings import Called, Ended, Happening, Named, Returned, Said, Spent
 from holdfast.providers.opencode.stream import OpencodeStream
 from holdfast.providers.report import MAX_RESPONSE
 from tests.unit.providers.builders import read_all, recorded, report_of, the_end
@@ -12,11 +12,11 @@ from tests.unit.providers.builders import read_all, recorded, report_of, the_end
 OVERFLOW = {"name": "ContextOverflowError", "data": {"message": "too long", "responseBody": "{}"}}
 
 
-def happenings_of(case: str) -> list[Happening]:
+def events_of(case: str) -> list[AgentEvent]:
     return read_all(OpencodeStream(), recorded("opencode", case))
 
 
-def read_lines(*lines: dict[str, Any]) -> list[Happening]:
+def read_lines(*lines: dict[str, Any]) -> list[AgentEvent]:
     return read_all(OpencodeStream(), lines)
 
 
@@ -29,21 +29,21 @@ def finish(reason: str, message: str = "msg_1", **fields: Any) -> dict[str, Any]
 
 
 def test_a_turn_names_its_session_once_and_answers() -> None:
-    happenings = happenings_of("turn")
+    events = events_of("turn")
     session = recorded("opencode", "turn")[0]["sessionID"]
-    assert happenings[:2] == [Named(ProviderSessionId(session)), Said("violet")]
-    assert the_end(happenings) == Ended(ok=True, response="violet")
+    assert events[:2] == [Named(ProviderSessionId(session)), Said("violet")]
+    assert the_end(events) == Ended(ok=True, response="violet")
 
 
 def test_a_fork_names_another_session() -> None:
     source = "ses_e1e992195ffegnOiti1iHo27GL"
-    first = happenings_of("fork")[0]
+    first = events_of("fork")[0]
     assert isinstance(first, Named)
     assert first.session_id != source
 
 
 def test_a_tool_is_seen_when_it_has_ended() -> None:
-    called, returned = (found for found in happenings_of("tool") if isinstance(found, Called | Returned))
+    called, returned = (found for found in events_of("tool") if isinstance(found, Called | Returned))
     assert called == Called(
         "call_lab000001", "bash", {"command": "echo made by a tool", "description": "Run it"}
     )
@@ -51,7 +51,7 @@ def test_a_tool_is_seen_when_it_has_ended() -> None:
 
 
 def test_a_command_that_fails_is_completed_and_yet_an_error() -> None:
-    [returned] = [found for found in happenings_of("failed_tool") if isinstance(found, Returned)]
+    [returned] = [found for found in events_of("failed_tool") if isinstance(found, Returned)]
     assert returned == Returned("call_lab000001", "on stderr\n", is_error=True)
 
 
@@ -66,10 +66,10 @@ def test_a_tool_that_was_refused_says_why() -> None:
 
 def test_tokens_and_cost_of_all_steps_are_added_up() -> None:
     tokens = {"input": 81, "output": 7, "reasoning": 3, "cache": {"read": 20, "write": 5}}
-    happenings = read_lines(
+    events = read_lines(
         finish("tool-calls", tokens=tokens, cost=0.25), finish("stop", tokens=tokens, cost=0.5)
     )
-    spent = [found.usage for found in happenings if isinstance(found, Spent)]
+    spent = [found.usage for found in events if isinstance(found, Spent)]
     assert spent == [UsageReport(Usage(106, 20, 10, 0.25)), UsageReport(Usage(212, 40, 20, 0.75))]
 
 
@@ -98,12 +98,12 @@ def test_a_step_that_goes_on_is_not_the_end(reason: str) -> None:
     "case", ["interrupted", "empty_stream", "http_500", "cut_stream", "resume_not_found"]
 )
 def test_a_run_that_stops_has_no_end(case: str) -> None:
-    assert report_of(happenings_of(case)).ended is None
+    assert report_of(events_of(case)).ended is None
 
 
 @pytest.mark.parametrize(("case", "status"), [("http_400", 400), ("http_401", 401)])
 def test_an_error_of_the_service_is_a_failure_with_its_status(case: str, status: int) -> None:
-    ended = the_end(happenings_of(case))
+    ended = the_end(events_of(case))
     assert (ended.ok, ended.status, ended.code) == (False, status, "APIError")
     assert ended.error.startswith(f"the laboratory answers {status}\n")
 
@@ -119,6 +119,6 @@ def test_an_error_that_it_got_over_is_kept_for_the_exit_code_that_follows() -> N
 
 
 def test_of_an_endless_answer_no_more_is_kept_than_shows_that_it_was_cut() -> None:
-    happenings = read_lines(*[text("x" * 4096)] * 1000, finish("stop"))
-    assert len(the_end(happenings).response or "") == MAX_RESPONSE + 1
-    assert (report_of(happenings).response or "").endswith("[cut: the answer was longer]")
+    events = read_lines(*[text("x" * 4096)] * 1000, finish("stop"))
+    assert len(the_end(events).response or "") == MAX_RESPONSE + 1
+    assert (report_of(events).response or "").endswith("[cut: the answer was longer]")

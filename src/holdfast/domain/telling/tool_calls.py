@@ -9,9 +9,9 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+from holdfast.domain.events import Event, EventKind
 from holdfast.domain.records import record
 from holdfast.domain.telling.quoting import shortened
-from holdfast.domain.turns import Event, EventKind
 
 #: tools that write files, whatever their provider calls them: Write, MultiEdit, apply_patch, write_file
 _WRITING = ("write", "edit", "patch", "create", "replace", "file_change")

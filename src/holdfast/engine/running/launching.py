@@ -13,6 +13,7 @@ from holdfast.clock import running_from
 from holdfast.config import TOKEN_VARIABLE
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.decisions import Decision, Fork, Resume
+from holdfast.domain.events import AgentEvent, Named, Noted
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import NOTHING_YET, TranscriptMark
@@ -28,7 +29,6 @@ from holdfast.processes.locks import SessionLock
 from holdfast.processes.output import Overlong
 from holdfast.processes.process import AgentProcess, Exit, StopCause
 from holdfast.providers.contract import LaunchSpec, Stream
-from holdfast.providers.happenings import Happening, Named, Noted
 from holdfast.providers.report import Ending, Report, judge
 
 _TICK = 0.25
@@ -206,16 +206,16 @@ class Launcher:
         process = run.process
         for line in process.lines(_TICK):
             run.report.skipped_lines += isinstance(line, Overlong)
-            for happening in _happenings(run.stream, line):
-                if isinstance(happening, Named):
+            for event in _events_in(run.stream, line):
+                if isinstance(event, Named):
                     # a provider repeats its id in every line
-                    if happening.session_id == run.report.session_id:
+                    if event.session_id == run.report.session_id:
                         continue
                     if run.late_locks is not None:
-                        self._lock(happening.session_id, run.late_locks)
-                run.report.add(happening)
-                self._recorder.add(happening)
-                self._observe(happening)
+                        self._lock(event.session_id, run.late_locks)
+                run.report.add(event)
+                self._recorder.add(event)
+                self._observe(event)
             if run.report.ungated is not None:
                 process.stop(StopCause.UNGATED)
             self._recorder.tick(more_to_come=process.has_line)
@@ -229,7 +229,7 @@ class Launcher:
         return lock if lock.try_acquire() else None
 
 
-def _happenings(stream: Stream, line: bytes | Overlong | None) -> Iterable[Happening]:
+def _events_in(stream: Stream, line: bytes | Overlong | None) -> Iterable[AgentEvent]:
     match line:
         case None:
             return ()

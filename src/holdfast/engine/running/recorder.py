@@ -1,4 +1,4 @@
-"""Owns the record of a running attempt: happenings become events, written in small fenced batches."""
+"""Owns the record of a running attempt: what its agent says becomes events, written in small fenced batches."""
 
 from __future__ import annotations
 
@@ -9,25 +9,22 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from holdfast.clock import Clock, Instant
+from holdfast.domain.events import (
+    AgentEvent,
+    Called,
+    Event,
+    EventKind,
+    Named,
+    Recorded,
+    Returned,
+    Said,
+)
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
-from holdfast.domain.turns import Event, EventKind, Lease
-from holdfast.domain.usage import UsageReport
+from holdfast.domain.turns import Lease
 from holdfast.errors import OUTAGES, Conflict, InvalidInput, LeaseLost
-from holdfast.providers.happenings import (
-    Called,
-    Deferred,
-    Ended,
-    Happening,
-    Named,
-    Noted,
-    Returned,
-    Said,
-    Spent,
-    Ungated,
-)
 from holdfast.store.contract import Store
 from holdfast.store.wire import check_json
 
@@ -76,24 +73,24 @@ class Recorder:
         self._look_after = _FIRST_LOOK_SECONDS
         self.is_fenced = False  #: the lease is lost: nothing can be recorded any more
 
-    def add(self, happening: Happening) -> None:
+    def add(self, event: AgentEvent) -> None:
         """Pieces of text that follow each other become one event."""
-        if isinstance(happening, Said):
-            self._said.append(happening.text)
-            self._said_size += len(happening.text)
+        if isinstance(event, Said):
+            self._said.append(event.text)
+            self._said_size += len(event.text)
             self._since = self._since or time.monotonic()
             if self._said_size >= MAX_EVENT:
                 self._put_text()
-        elif isinstance(happening, Named):
-            self._unpinned, self._looked_at = happening.session_id, None
+        elif isinstance(event, Named):
+            self._unpinned, self._looked_at = event.session_id, None
             self._look_after = _FIRST_LOOK_SECONDS
         else:
             self._put_text()
-            self._put(*_event(happening))
-            if isinstance(happening, Called):
-                self._unwritten_calls.add(happening.call_id)
-            elif isinstance(happening, Returned):
-                self._unwritten_calls.discard(happening.call_id)
+            self._put(event.kind, recorded_data(event))
+            if isinstance(event, Called):
+                self._unwritten_calls.add(event.call_id)
+            elif isinstance(event, Returned):
+                self._unwritten_calls.discard(event.call_id)
         is_large = len(self._batch) >= _BATCH_EVENTS or self._size >= _BATCH_CHARACTERS
         if is_large and not self._is_unreachable:
             self._flush()
@@ -174,9 +171,9 @@ class Recorder:
 
     def _put_text(self) -> None:
         if self._said:
-            text, self._said, self._said_size = "".join(self._said), [], 0
-            for part in _parts(text):
-                self._put(EventKind.TEXT, {"text": part})
+            said, self._said, self._said_size = Said("".join(self._said)), [], 0
+            for kind, data in _as_recorded(said):
+                self._put(kind, data)
 
     def _put(self, kind: EventKind, data: dict[str, Json]) -> None:
         self._number += 1
@@ -195,8 +192,7 @@ def late_events(found: Sequence[Said | Called | Returned], after: int, at: Insta
     """What nobody has reported while it happened, numbered behind ``after``: of more than a batch, the newest."""
     newest: deque[tuple[EventKind, dict[str, Json]]] = deque()
     size = 0
-    all_of_it = [event for happening in found for event in _events(happening)]
-    for kind, data in reversed(all_of_it):
+    for kind, data in reversed([one for event in found for one in _as_recorded(event)]):
         size += _size(data)
         if len(newest) >= _BATCH_EVENTS or (newest and size > _BATCH_CHARACTERS):
             break
@@ -204,12 +200,13 @@ def late_events(found: Sequence[Said | Called | Returned], after: int, at: Insta
     return [Event(number, kind, data, at) for number, (kind, data) in enumerate(newest, after + 1)]
 
 
-def _events(happening: Said | Called | Returned) -> Iterator[tuple[EventKind, dict[str, Json]]]:
-    if isinstance(happening, Said):
-        for part in _parts(happening.text):
-            yield EventKind.TEXT, {"text": part}
+def _as_recorded(event: Recorded) -> Iterator[tuple[EventKind, dict[str, Json]]]:
+    """A text that is too long for one event becomes several; anything else that is too long is cut."""
+    if isinstance(event, Said):
+        for part in _parts(event.text):
+            yield event.kind, {"text": part}
     else:
-        yield _event(happening)
+        yield event.kind, recorded_data(event)
 
 
 def _parts(text: str) -> Iterator[str]:
@@ -217,9 +214,10 @@ def _parts(text: str) -> Iterator[str]:
     return (text[start : start + MAX_EVENT] for start in range(0, len(text), MAX_EVENT))
 
 
-def event_data(happening: Called | Returned) -> dict[str, Json]:
-    """As it is recorded, but for secrets."""
-    return _event(happening)[1]
+def recorded_data(event: Recorded) -> dict[str, Json]:
+    """What is recorded of an event, bounded in size; secrets are taken out by the store."""
+    data = {name: _bounded(value) for name, value in event.data.items()}
+    return data | {"is_cut": True} if any(map(_is_cut, data.values())) else data
 
 
 def _first_batch(waiting: list[Event]) -> list[Event]:
@@ -235,72 +233,25 @@ def _size(data: Mapping[str, Json]) -> int:
     return sum(len(value if isinstance(value, str) else json.dumps(value)) for value in data.values())
 
 
-def _event(
-    happening: Called | Returned | Spent | Noted | Ended | Deferred | Ungated,
-) -> tuple[EventKind, dict[str, Json]]:
-    match happening:
-        case Called(call_id, tool, arguments):
-            shown = {_short(name): _bounded(value) for name, value in arguments.items()}
-            called: dict[str, Json] = {
-                "call_id": _short(call_id),
-                "tool": _short(tool),
-                "arguments": shown,
-            }
-            return EventKind.TOOL_CALL, called | _cut_mark(*shown.values())
-        case Returned(call_id, output, is_error):
-            kept = _short(output)
-            returned: dict[str, Json] = {
-                "call_id": _short(call_id),
-                "output": kept,
-                "is_error": is_error,
-            }
-            return EventKind.TOOL_RESULT, returned | _cut_mark(kept)
-        case Spent(usage):
-            return EventKind.USAGE, _usage(usage)
-        case Noted(text):
-            return EventKind.NOTICE, {"text": _short(text)}
-        case Deferred(call_id, tool, _):
-            text = _short(f"{tool} waits for approval")
-            return EventKind.NOTICE, {"text": text, "call_id": _short(call_id)}
-        case Ungated(why):
-            return EventKind.NOTICE, {"text": _short(why)}
-        case Ended(ok, _, error, status, code):
-            return EventKind.NOTICE, {
-                "text": "the agent ended its turn" if ok else _short(error) or "the agent reported a failure",
-                "ok": ok,
-                "status": status,
-                "code": _short(code),
-            }
-
-
-def _usage(report: UsageReport) -> dict[str, Json]:
-    used, context = report.usage, report.context
-    return {
-        "input_tokens": used.input_tokens,
-        "cached_input_tokens": used.cached_input_tokens,
-        "output_tokens": used.output_tokens,
-        "cost_usd": used.cost_usd,
-        "cumulative": report.cumulative,
-        "context_tokens": None if context is None else context.tokens,
-        "context_window": None if context is None else context.window,
-    }
-
-
-def _cut_mark(*kept: Json) -> dict[str, Json]:
-    """With its sign of the cut, a text that was cut is longer than one that was not can be."""
-    is_cut = any(isinstance(value, str) and len(value) > MAX_EVENT for value in kept)
-    return {"is_cut": True} if is_cut else {}
-
-
-def _bounded(value: Json) -> Json:
-    """What is too large inside, or what a server would refuse, is told as its text."""
+def _bounded(value: Json, *, inside: bool = False) -> Json:
+    """Of an object, each value by itself; inside it, what is too large, or what a server would refuse, as its text."""
     if isinstance(value, str):
         return _short(value)
+    if not inside:
+        if isinstance(value, dict):
+            return {_short(name): _bounded(each, inside=True) for name, each in value.items()}
+        return value  # a number or a flag, of ours
     text = json.dumps(value, ensure_ascii=False)
     try:
         return check_json(value, "arguments") if len(text) <= MAX_EVENT else _short(text)
     except InvalidInput:
         return _short(text)
+
+
+def _is_cut(kept: Json) -> bool:
+    """With its sign of the cut, a text that was cut is longer than one that was not can be."""
+    values = kept.values() if isinstance(kept, dict) else (kept,)
+    return any(isinstance(value, str) and len(value) > MAX_EVENT for value in values)
 
 
 def _short(text: str) -> str:

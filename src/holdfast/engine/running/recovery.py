@@ -7,9 +7,10 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 from holdfast.domain.decisions import DecisionKind
+from holdfast.domain.events import Event, EventKind, Said
 from holdfast.domain.pointers import NOTHING_YET, TranscriptMark
 from holdfast.domain.records import record
-from holdfast.domain.turns import Attempt, Event, EventKind, Lease, Orphan, Turn
+from holdfast.domain.turns import Attempt, Lease, Orphan, Turn
 from holdfast.engine.running.agents import Agent, Agents
 from holdfast.engine.running.log_subject import lease_fields, lines_about
 from holdfast.engine.running.recognition import is_sent_by, recognise
@@ -20,7 +21,6 @@ from holdfast.errors import Conflict, HoldfastError, NotFound, StoreCorrupt
 from holdfast.hooks.serving import free_lost_delegations
 from holdfast.processes.owners import Location
 from holdfast.processes.table import end_survivors
-from holdfast.providers.happenings import Said
 from holdfast.providers.report import Report
 from holdfast.store.contract import Store
 

@@ -9,6 +9,7 @@ from time import sleep
 
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.decisions import Resume, because
+from holdfast.domain.events import Noted
 from holdfast.domain.ids import ProviderSessionId, SessionId
 from holdfast.domain.inputs import check_name, check_text
 from holdfast.domain.pointers import NO_RIGHTS, NOTHING_YET, Pointer, Rights
@@ -28,7 +29,6 @@ from holdfast.engine.running.setting import Setting, ignore
 from holdfast.engine.running.turn_path import TurnPath, lock_delays
 from holdfast.errors import Busy, Conflict, HoldfastError, InvalidInput, Refused
 from holdfast.processes.machine import describe_owner
-from holdfast.providers.happenings import Noted
 from holdfast.store.contract import Store
 
 

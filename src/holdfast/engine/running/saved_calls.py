@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from holdfast.domain.events import Called, Event, EventKind
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.redaction import Json, redact_value
-from holdfast.domain.turns import Event, EventKind, Lease
+from holdfast.domain.turns import Lease
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.recognition import is_sent_by, recognise
-from holdfast.engine.running.recorder import event_data, late_events
-from holdfast.providers.happenings import Called
+from holdfast.engine.running.recorder import late_events, recorded_data
 from holdfast.store.contract import Store
 
 _PAGE = 1000
@@ -42,13 +42,13 @@ def unrecorded_calls(
 ) -> list[Event]:
     """Those of the turn with this key, which the attempt that has the lease has sent."""
     found = list(agent.archive.calls(path, native, key))
-    calls = [happening for happening in found if isinstance(happening, Called)]
+    calls = [event for event in found if isinstance(event, Called)]
     if not calls:
         return []
     recorded = list(_recorded(store, lease))
     known = [event.data for event in recorded if event.kind is EventKind.TOOL_CALL]
     lacking = lacking_calls(calls, known, renamed=agent.archive.renames_calls)
-    late = [happening for happening in found if happening.call_id in lacking]
+    late = [event for event in found if event.call_id in lacking]
     return late_events(late, max((event.number for event in recorded), default=0), store.now())
 
 
@@ -86,7 +86,7 @@ def lacking_calls(calls: Sequence[Called], known: Sequence[Mapping[str, Any]], *
 
 def _is_same(call: Called, known: Mapping[str, Any]) -> bool:
     """By the letters alone: the stream puts a shell before a command, and quotes it in its own way."""
-    asked = redact_value(event_data(call)["arguments"])
+    asked = redact_value(recorded_data(call)["arguments"])
     return known.get("tool") == call.tool and _letters(known.get("arguments")).endswith(_letters(asked))
 
 

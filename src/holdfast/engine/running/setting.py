@@ -5,11 +5,11 @@ from __future__ import annotations
 import logging
 
 from holdfast.domain.decisions import Decision
+from holdfast.domain.events import AgentEvent
 from holdfast.domain.policy import Policy
 from holdfast.domain.records import record
 from holdfast.engine.keywords import Observer
 from holdfast.engine.running.agents import Agent
-from holdfast.providers.happenings import Happening
 from holdfast.store.contract import Store
 
 log = logging.getLogger("holdfast")
@@ -18,7 +18,7 @@ log = logging.getLogger("holdfast")
 SESSION_VARIABLE = "HOLDFAST_SESSION"
 
 
-def ignore(_: Decision | Happening) -> None:
+def ignore(_: Decision | AgentEvent) -> None:
     """The observer of a run that nobody watches."""
 
 
@@ -37,7 +37,7 @@ class Audience:
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
 
-    def __call__(self, seen: Decision | Happening) -> None:
+    def __call__(self, seen: Decision | AgentEvent) -> None:
         try:
             self._observer(seen)
         except Exception as exc:  # noqa: BLE001 - whatever a stranger's function raises

@@ -17,6 +17,7 @@ from typing import TypeVar
 from holdfast.clock import Instant, after
 from holdfast.domain.approvals import NewApproval
 from holdfast.domain.decisions import Decision, Fork, Fresh, Reason, Refuse, Resume, Wait, because
+from holdfast.domain.events import Deferred
 from holdfast.domain.failures import Failure, FailureClass, Retry
 from holdfast.domain.guards import only_natively
 from holdfast.domain.ids import ProviderSessionId
@@ -57,7 +58,6 @@ from holdfast.processes.locks import SessionLock
 from holdfast.processes.output import MAX_LINE
 from holdfast.processes.process import StopCause
 from holdfast.providers.contract import LaunchSpec, ToolGate
-from holdfast.providers.happenings import Deferred
 from holdfast.providers.report import MAX_RESPONSE, Ending
 
 T = TypeVar("T")

@@ -7,10 +7,10 @@ from pathlib import Path
 
 from holdfast.domain.approvals import Approval, ApprovalStatus, NewApproval, expiry
 from holdfast.domain.decisions import Outcome, Reason, Refuse, Standing, Verdict
+from holdfast.domain.events import Deferred
 from holdfast.domain.ids import make_approval_id
 from holdfast.domain.policy import ApprovalPolicy
 from holdfast.domain.turns import AttemptStatus, Turn, TurnStatus
-from holdfast.providers.happenings import Deferred
 from holdfast.store.contract import Store
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from holdfast.domain.events import Called, Returned
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
@@ -17,7 +18,6 @@ from holdfast.processes.owners import ON_LINUX, process_start
 from holdfast.providers.claude.stream import calls_in, total_usage
 from holdfast.providers.claude.transcript import SYNTHETIC
 from holdfast.providers.contract import ArchivedTurn
-from holdfast.providers.happenings import Called, Returned
 from holdfast.providers.loose_json import as_amount, as_count, as_list, as_object, as_text, joined_text
 from holdfast.providers.session_files import (
     AppendOnlyArchive,

@@ -7,16 +7,11 @@ from collections.abc import Iterator, Mapping
 from typing import Final
 
 from holdfast.domain.decisions import Fresh
-from holdfast.domain.ids import ProviderSessionId
-from holdfast.domain.redaction import Json
-from holdfast.domain.usage import ContextUse, Usage, UsageReport
-from holdfast.providers.claude.transcript import SYNTHETIC
-from holdfast.providers.contract import LaunchSpec
-from holdfast.providers.happenings import (
+from holdfast.domain.events import (
+    AgentEvent,
     Called,
     Deferred,
     Ended,
-    Happening,
     Named,
     Noted,
     Returned,
@@ -24,6 +19,11 @@ from holdfast.providers.happenings import (
     Spent,
     Ungated,
 )
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.redaction import Json
+from holdfast.domain.usage import ContextUse, Usage, UsageReport
+from holdfast.providers.claude.transcript import SYNTHETIC
+from holdfast.providers.contract import LaunchSpec
 from holdfast.providers.loose_json import as_amount, as_count, as_list, as_object, as_text, joined_text
 
 _SYSTEM_PROMPT: Final = ("--system-prompt", "--append-system-prompt")
@@ -51,7 +51,7 @@ class ClaudeStream:
         self._denied: set[str] = set()
         self._is_gated = spec.gate is None  #: or its hooks have shown that they run
 
-    def read(self, line: Mapping[str, Json]) -> Iterator[Happening]:
+    def read(self, line: Mapping[str, Json]) -> Iterator[AgentEvent]:
         yield from self._named(as_text(line.get("session_id")))
         if line.get("isReplay") is True:
             return
@@ -74,7 +74,7 @@ class ClaudeStream:
                 yield from self._compared(None)
                 yield from self._end(line)
 
-    def _named(self, session_id: str) -> Iterator[Happening]:
+    def _named(self, session_id: str) -> Iterator[AgentEvent]:
         if session_id and session_id != self._session_id:
             if self._session_id is None and _ignores_system_prompt(self._spec):
                 yield Noted(
@@ -84,7 +84,7 @@ class ClaudeStream:
             self._session_id = session_id
             yield Named(ProviderSessionId(session_id))
 
-    def _system(self, line: Mapping[str, Json]) -> Iterator[Happening]:
+    def _system(self, line: Mapping[str, Json]) -> Iterator[AgentEvent]:
         match line.get("subtype"):
             case "init":
                 yield from self._gated()
@@ -103,14 +103,14 @@ class ClaudeStream:
                 before, after = as_count(metadata.get("pre_tokens")), as_count(metadata.get("post_tokens"))
                 yield Noted(f"Claude compacted its context from {before} to {after} tokens")
 
-    def _gated(self) -> Iterator[Happening]:
+    def _gated(self) -> Iterator[AgentEvent]:
         if not self._is_gated:
             assert self._spec.gate is not None
             self._is_gated = True
             if not self._spec.gate.armed.exists():
                 yield Ungated(_NO_HOOKS_RUN)
 
-    def _compared(self, returned: Returned | None) -> Iterator[Happening]:
+    def _compared(self, returned: Returned | None) -> Iterator[AgentEvent]:
         """After a call has returned, and at the end: what ran is what was let through, as its hook saw it."""
         gate = self._spec.gate
         if gate is None or gate.done is None:
@@ -124,7 +124,7 @@ class ClaudeStream:
             if returned.call_id == call_id and not executed.exists():
                 yield Ungated(_NOT_COMPARED)
 
-    def _assistant(self, line: Mapping[str, Json]) -> Iterator[Happening]:
+    def _assistant(self, line: Mapping[str, Json]) -> Iterator[AgentEvent]:
         message = as_object(line.get("message"))
         if message.get("model") == SYNTHETIC:
             self._refusal = as_text(line.get("error"))
@@ -154,13 +154,13 @@ class ClaudeStream:
     def _limit(self, info: Mapping[str, Json]) -> None:
         self._resets_at = as_count(info.get("resetsAt")) if info.get("status") == "rejected" else 0
 
-    def _denial(self, denial: Mapping[str, Json], why: str) -> Iterator[Happening]:
+    def _denial(self, denial: Mapping[str, Json], why: str) -> Iterator[AgentEvent]:
         call_id = as_text(denial.get("tool_use_id"))
         if call_id not in self._denied:
             self._denied.add(call_id)
             yield Noted(f"{as_text(denial.get('tool_name'))} was not allowed: {why}".removesuffix(": "))
 
-    def _end(self, line: Mapping[str, Json]) -> Iterator[Happening]:
+    def _end(self, line: Mapping[str, Json]) -> Iterator[AgentEvent]:
         for denial in map(as_object, as_list(line.get("permission_denials"))):
             yield from self._denial(denial, "")
         models = as_object(line.get("modelUsage"))

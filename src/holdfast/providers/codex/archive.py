@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from holdfast.domain.events import Called, Returned
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
 from holdfast.domain.usage import Usage
 from holdfast.providers.codex.stream import called, returned, total_usage
 from holdfast.providers.contract import ArchivedTurn
-from holdfast.providers.happenings import Called, Returned
 from holdfast.providers.loose_json import as_count, as_object, as_text, joined_text
 from holdfast.providers.session_files import (
     AppendOnlyArchive,

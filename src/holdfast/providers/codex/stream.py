@@ -7,10 +7,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
+from holdfast.domain.events import AgentEvent, Called, Ended, Named, Noted, Returned, Said, Spent
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.redaction import Json
 from holdfast.domain.usage import Usage, UsageReport
-from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
 from holdfast.providers.loose_json import as_count, as_list, as_object, as_text
 
 #: an item that runs something -> which of its fields are what it was asked
@@ -32,7 +32,7 @@ class CodexStream:
         self._called: set[str] = set()
         self._has_said = False
 
-    def read(self, line: Mapping[str, Json]) -> Iterator[Happening]:
+    def read(self, line: Mapping[str, Json]) -> Iterator[AgentEvent]:
         match line.get("type"):
             case "thread.started":
                 if thread_id := as_text(line.get("thread_id")):
@@ -50,7 +50,7 @@ class CodexStream:
                 message = as_text(line.get("message"))
                 yield Noted(message) if message.startswith(_RETRY) else _failure(message)
 
-    def _complete(self, item: Mapping[str, Json]) -> Iterator[Happening]:
+    def _complete(self, item: Mapping[str, Json]) -> Iterator[AgentEvent]:
         match item.get("type"):
             case "agent_message":
                 text = as_text(item.get("text"))
@@ -62,7 +62,7 @@ class CodexStream:
                 yield from self._call(item)
                 yield from returned(item)
 
-    def _call(self, item: Mapping[str, Json]) -> Iterator[Happening]:
+    def _call(self, item: Mapping[str, Json]) -> Iterator[AgentEvent]:
         """Some items appear only when they are over."""
         for call in called(item):
             if call.call_id not in self._called:

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Final
 
 from holdfast.domain.decisions import NotObservable
+from holdfast.domain.events import Called, Returned
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
 from holdfast.processes.table import command_lines, program_that_writes
 from holdfast.providers.contract import ArchivedTurn, BaseArchive
-from holdfast.providers.happenings import Called, Returned
 from holdfast.providers.loose_json import as_list, as_object, as_text, joined_text
 from holdfast.providers.runtimes import home_folder
 from holdfast.providers.session_files import are_turns_intact, mark_turns, read_lines

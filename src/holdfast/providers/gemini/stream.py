@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
+from holdfast.domain.events import AgentEvent, Called, Ended, Named, Noted, Returned, Said, Spent
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.redaction import Json
 from holdfast.domain.usage import Usage, UsageReport
-from holdfast.providers.happenings import Called, Ended, Happening, Named, Noted, Returned, Said, Spent
 from holdfast.providers.loose_json import as_count, as_object, as_text
 from holdfast.providers.report import SaidText
 
@@ -28,7 +28,7 @@ class GeminiStream:
         self._has_spoken = False
         self._trouble = ""  #: what the last error event said
 
-    def read(self, line: Mapping[str, Json]) -> Iterator[Happening]:
+    def read(self, line: Mapping[str, Json]) -> Iterator[AgentEvent]:
         match line:
             case {"type": "init", "session_id": str(session_id)} if session_id:
                 yield Named(ProviderSessionId(session_id))
@@ -53,7 +53,7 @@ class GeminiStream:
         self._has_spoken = True
         return Said(f"\n\n{text}" if is_next else text)
 
-    def _end(self, line: Mapping[str, Json]) -> Iterator[Happening]:
+    def _end(self, line: Mapping[str, Json]) -> Iterator[AgentEvent]:
         stats = as_object(line.get("stats"))
         counts = (as_count(stats.get(kind)) for kind in ("input_tokens", "cached", "output_tokens"))
         yield Spent(UsageReport(Usage(*counts)))

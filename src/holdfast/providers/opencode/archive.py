@@ -17,13 +17,13 @@ from typing import Final
 from urllib.parse import quote
 
 from holdfast.domain.decisions import NotObservable
+from holdfast.domain.events import Called, Returned
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.records import record
 from holdfast.domain.redaction import Json
 from holdfast.processes.table import command_lines
 from holdfast.providers.contract import ArchivedTurn, BaseArchive
-from holdfast.providers.happenings import Called, Returned
 from holdfast.providers.loose_json import as_object, as_text
 from holdfast.providers.opencode.stream import ANSWERED, PENDING, tool_use
 from holdfast.providers.runtimes import home_folder

@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
+from holdfast.domain.events import AgentEvent, Called, Ended, Named, Returned, Said, Spent
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.redaction import Json
 from holdfast.domain.usage import NO_USAGE, Usage, UsageReport
-from holdfast.providers.happenings import Called, Ended, Happening, Named, Returned, Said, Spent
 from holdfast.providers.loose_json import as_amount, as_count, as_object, as_text
 from holdfast.providers.report import SaidText
 
@@ -32,7 +32,7 @@ class OpencodeStream:
         self._usage = NO_USAGE
         self._trouble = Ended(ok=True)  #: the last error, which ends the run badly even where it went on
 
-    def read(self, line: Mapping[str, Json]) -> Iterator[Happening]:
+    def read(self, line: Mapping[str, Json]) -> Iterator[AgentEvent]:
         session_id = as_text(line.get("sessionID"))
         if session_id and session_id != self._session_id:
             self._session_id = session_id
@@ -57,7 +57,7 @@ class OpencodeStream:
         self._said.add(f"\n\n{text}" if self._said else text)
         return Said(separator + text)
 
-    def _finish(self, step: Mapping[str, Json]) -> Iterator[Happening]:
+    def _finish(self, step: Mapping[str, Json]) -> Iterator[AgentEvent]:
         self._usage += _usage(step)
         yield Spent(UsageReport(self._usage))
         reason, message = as_text(step.get("reason")), as_text(step.get("messageID"))

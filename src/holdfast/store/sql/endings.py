@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from holdfast.clock import Instant
 from holdfast.domain.decisions import DecisionKind, Fresh, Outcome, Reason, Standing, Verdict
+from holdfast.domain.events import Event
 from holdfast.domain.failures import (
     WAS_CANCELLED,
     Failure,
@@ -28,7 +29,6 @@ from holdfast.domain.turns import (
     AttemptCause,
     AttemptStatus,
     Claim,
-    Event,
     Lease,
     Orphan,
     Situation,

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from holdfast.domain.events import Event, EventKind
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.redaction import encode_redacted
-from holdfast.domain.turns import Event, EventKind, Lease
+from holdfast.domain.turns import Lease
 from holdfast.errors import Conflict
 from holdfast.store.driver import Row
 from holdfast.store.sql import codec, leases

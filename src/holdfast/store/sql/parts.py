@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from holdfast.domain.conversations import HistoryTurn
-from holdfast.domain.turns import Event, Turn
+from holdfast.domain.events import Event
+from holdfast.domain.turns import Turn
 from holdfast.store.pages import Pace
 from holdfast.store.sql import event_rows, history, sessions, turns
 from holdfast.store.sql.scope import Scope
