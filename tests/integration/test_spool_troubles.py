@@ -4,10 +4,13 @@ import json
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from holdfast.clock import SECOND, Instant, system_clock
 from holdfast.config import Settings
+from holdfast.domain.delegations import DelegatedSession, DelegationReason, FreeSession, Question
 from holdfast.errors import (
     Busy,
     Conflict,
@@ -24,6 +27,7 @@ from holdfast.hooks import spool
 from holdfast.hooks.settings import load_hook_settings
 from holdfast.hooks.spool import SpoolStore, empty_spool
 from holdfast.store.contract import Store
+from tests.builders import a_delegation
 from tests.integration.hook_process import log_of, run_hook, start_hook
 
 ELSEWHERE = "http://127.0.0.1:1"
@@ -147,6 +151,55 @@ def test_only_records_that_wait_count_as_too_many(
     said.lose_delegations("2")
     with pytest.raises(StoreUnavailable, match="2 records wait"):
         said.lose_delegations("3")
+
+
+# --- the copy of free sessions ---
+
+
+def a_free_session(session_id: str, **changes: Any) -> FreeSession:
+    now = system_clock()
+    session = DelegatedSession(id=session_id, phase="planning", created_at=now, metadata={}, history=())
+    usual = {"agent": "architect", "project": "/p", "purpose": "", "session": session, "resume_ready": True}
+    figures = {"error_count": 0, "updated_at": now}
+    window = {"answered_at": None, "expires_at": None, "is_waiting": False}
+    return FreeSession(**{**usual, **figures, **window, **changes})
+
+
+def with_copy(said: SpoolStore, *free: FreeSession) -> None:
+    class Knows(Refuses):
+        def free_sessions(self) -> tuple[FreeSession, ...]:  # type: ignore[override]
+            return free
+
+        def lose_delegations(self, provider_session_id: str) -> int:
+            return 0
+
+    said.lose_delegations("1")
+    assert empty(Knows(NotFound("session", "x"))) == 1
+
+
+def test_a_session_of_the_copy_is_judged_by_the_rules_of_the_store(said: SpoolStore) -> None:
+    long_ago = Instant(system_clock() - 3600 * SECOND)
+    with_copy(
+        said,
+        a_free_session("too-old", updated_at=long_ago),
+        a_free_session("too-many-errors", error_count=3),
+        a_free_session("another-agents", agent="gardener"),
+        a_free_session("elsewhere", project="/q"),
+        a_free_session("waits", updated_at=long_ago, is_waiting=True),
+    )
+
+    found = said.delegate(a_delegation(id="toolu_1", agent="architect", project="/p"))
+
+    assert found.session is not None
+    assert (found.session.id, found.resumed) == ("waits", True)
+
+
+def test_an_id_that_no_session_can_have_is_found_nowhere(said: SpoolStore) -> None:
+    with_copy(said, a_free_session("agent-1"))
+
+    asked = said.ask_delegation(Question(id="d-1", agent="architect", project="/p", session_id=""))
+
+    assert (asked.reason, asked.session) == (DelegationReason.NONE, None)
 
 
 # --- what killed hooks leave ---
