@@ -2,9 +2,9 @@
 
     import holdfast
 
-    agent_id = holdfast.create_session("terraform-architect", purpose="approval_workflow")
-    holdfast.update_state(agent_id, phase="approval")
-    holdfast.should_resume(agent_id)
+    session_id = holdfast.create_session("terraform-architect", purpose="approval_workflow")
+    holdfast.update_state(session_id, phase="approval")
+    holdfast.should_resume(session_id)
 
 The functions work on the default store; ``holdfast.open(url)`` gives everything, on any store.
 Names are resolved when they are used, so that importing the package costs next to nothing.
