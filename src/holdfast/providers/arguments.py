@@ -1,4 +1,4 @@
-"""Owns which arguments of an agent's own program are passed on: never what Holdfast decides, and by itself only what is harmless."""
+"""Owns which arguments of an agent's own program are passed on: never one that Holdfast decides, and by default only harmless ones."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class Takes(Enum):
 
 @record
 class Option:
-    """One that Holdfast knows: how many words belong to it, and whether it can widen what the agent may do."""
+    """An option that Holdfast knows: how many values it takes, and whether it can widen what the agent may do."""
 
     takes: Takes = Takes.NOTHING
     is_harmless: bool = True
-    #: with these values, or these keys of a ``key=value``, it is harmless all the same
+    #: with these values, or these keys of a ``key=value``, the option is harmless even if it is not otherwise
     harmless_values: frozenset[str] = frozenset()
 
 
@@ -40,13 +40,13 @@ WIDER_VALUES: Final = Option(Takes.SEVERAL, is_harmless=False)
 
 @record
 class ArgumentRules:
-    """What is in neither table is not understood: it counts as wider, and its value must be tied to it."""
+    """An option in neither table counts as one that widens rights, and its value must be tied to it (``--option=VALUE``)."""
 
     owned: Mapping[str, str]  #: each with what to use instead; ``-c key`` is the key of a ``-c key=value``
     known: Mapping[str, Option]
 
     def check(self, arguments: Sequence[str], *, allow_wider: bool) -> None:
-        """InvalidInput for the first argument that is owned, that cannot be read, or that is wider than allowed."""
+        """Raises InvalidInput for the first argument that is owned, cannot be read, or widens more than is allowed."""
         for name in self._wider(arguments):
             if not allow_wider:
                 problem = f"{name} may widen what the agent may do; --allow-wider-rights accepts that"
@@ -73,7 +73,7 @@ class ArgumentRules:
             yield from self._with_value(name, option, value if tied else None, left)
 
     def _short(self, word: str, left: list[str]) -> Iterator[str]:
-        """Several letters may stand together; behind one that takes a value stands the value."""
+        """Several letters may stand together; what follows a letter that takes a value is its value."""
         for at, letter in enumerate(word[1:], 2):
             name, rest = f"-{letter}", word[at:]
             self._refuse_owned(name)
@@ -100,7 +100,7 @@ class ArgumentRules:
             yield name
 
     def _is_value(self, word: str) -> bool:
-        """Untied: what begins with a dash is an option to some programs, and a command's name is the command."""
+        """Not tied with ``=``: some programs take a word with a dash for an option, and a command's name for the command."""
         return not word.startswith("-") and word not in self.owned
 
     def _refuse_owned(self, name: str) -> None:
@@ -114,7 +114,7 @@ class ArgumentRules:
         return InvalidInput(_FIELD, f"{owned} is decided by Holdfast: {self.owned[owned]}", argument=owned)
 
     def _means(self, name: str, owned: str) -> bool:
-        """In another spelling: ``--sessionId``, ``--no-session``, ``--session.x``, or the beginning of its name."""
+        """Is ``name`` another spelling: ``--sessionId``, ``--no-session``, ``--session.x``, or the beginning of the name?"""
         if name in self.known or not (name.startswith("--") and owned.startswith("--")):
             return False
         plain = _plain(name)

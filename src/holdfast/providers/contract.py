@@ -1,8 +1,8 @@
 """Owns the provider contract: everything Holdfast must know about an agent to run, resume and judge it.
 
-A provider is declarations and pure translations; it starts no process and writes no file. Who runs
-processes is ``process``, who finds binaries is ``runtimes``, who reads a provider's own sessions is
-its ``Archive``.
+A provider is declarations and pure translations; it starts no process and writes no file. ``processes`` runs the
+agent, ``runtimes`` finds its binary, and the provider's ``Archive`` reads the agent's own sessions. Other packages
+write providers, too: see "Write a provider" in docs/reference/providers.md.
 """
 
 from __future__ import annotations
@@ -28,24 +28,26 @@ from holdfast.providers.failure_rules import FailureRules, load_rules
 
 @record
 class ToolGate:
-    """Who is asked before each tool call, as Claude Code asks its PreToolUse hooks. It fails closed."""
+    """What the agent asks before each tool call, as Claude Code asks its PreToolUse hooks. Without an answer no call is made."""
 
-    command: str  #: for a shell
-    seconds: int  #: it has answered long before this
-    arm: str  #: for a shell, to be run when the agent's session starts ...
-    armed: Path  #: ... which leaves this file: the agent does run its hooks
-    done: str | None  #: for a shell, after each call: compares what ran with what was let through ...
-    changed: Path  #: ... which leaves this file, with words, if they differ
+    command: str  #: a shell command that judges one call
+    seconds: int  #: the command has answered long before this
+    arm: str  #: a shell command, to be run when the agent's session starts ...
+    armed: Path  #: ... which writes this file: it proves that the agent runs its hooks
+    done: (
+        str | None
+    )  #: a shell command, after each call: compares the call that ran with the call that was let through ...
+    changed: Path  #: ... which writes this file, with the reason in it, if they differ
     approved: (
         tuple[str, Path] | None
-    )  #: the call that a person approved, and the file left if it ran as it was
+    )  #: the call that a person approved, and the file that is written if it ran unchanged
 
 
 @record
 class ForeignHook:
-    """Something that is not ours, and may change a tool call after the gate has judged it."""
+    """A hook of somebody else that may change a tool call after the gate has judged it."""
 
-    where: str  #: the file it stands in
+    where: str  #: the file that declares it
     what: str  #: its command, or its address
 
     def __str__(self) -> str:
@@ -54,12 +56,12 @@ class ForeignHook:
 
 @record
 class LaunchSpec:
-    """One launch, fully decided: the decision alone says which session it goes to."""
+    """One launch, fully decided. Only ``decision`` says which session the agent begins, resumes or forks."""
 
     binary: str
     home: str
     work_dir: str
-    prompt: str | None  #: as it is sent, context included; None: go on with the call that was deferred
+    prompt: str | None  #: as it is sent, context included; None: continue with the call that was deferred
     decision: Resume | Fork | Fresh
     new_id: ProviderSessionId | None  #: for a new or forked session, where the provider lets us choose
     model: str | None
@@ -68,7 +70,7 @@ class LaunchSpec:
 
     @property
     def expected_id(self) -> ProviderSessionId | None:
-        """The session the provider must say it runs; None where only it can tell."""
+        """The session id that the agent must report; None where only the provider can choose it."""
         return self.decision.provider_session_id if isinstance(self.decision, Resume) else self.new_id
 
 
@@ -77,7 +79,7 @@ class Probe:
     """What a binary said about itself."""
 
     version: str | None
-    distribution: str  #: a product that answers to the same name is another one
+    distribution: str  #: tells apart products whose binaries have the same name
     capabilities: Capabilities
 
 
@@ -85,45 +87,45 @@ class Probe:
 class ArchivedTurn:
     """One turn as the provider's own session holds it."""
 
-    key: str  #: identifies it within the session, for good
+    key: str  #: identifies the turn within the session; never changes
     prompt: str
     response: str | None
-    complete: bool  #: answered to its end
-    #: the tool calls in it, by the ids that the stream gives them, and whether their results are there, too;
+    complete: bool  #: the agent came to the end of its answer
+    #: the ids of its tool calls, as the stream reports them, and whether the session holds their results;
     #: None: the provider saves each call before it makes it, so none of them can be missing
     calls: Mapping[str, bool] | None = field(default_factory=dict)
-    #: False: on a branch that the session has left, so that the model is not sent it any more
+    #: False: on a branch that the session has left, so that the model no longer gets it
     live: bool = True
 
 
 class Stream(Protocol):
-    """Reads one run's output. Replayed history is not this turn's output and says nothing."""
+    """Reads the output of one run. History that the agent prints again is no event of this turn."""
 
     def read(self, line: Mapping[str, Json]) -> Iterable[AgentEvent]:
-        """Total: a line of another shape than expected gives nothing, or a Notice."""
+        """Never raises: a line of an unexpected shape gives no event, or a ``Noted``."""
         ...
 
 
 class Archive(Protocol):
-    """A provider's own sessions on disk. Only reads; what is missing or damaged is never an exception."""
+    """A provider's own sessions on disk. Only reads, and never raises: a damaged session counts as a missing one."""
 
     @property
     def renames_calls(self) -> bool:
-        """Its sessions give tool calls other ids than its stream does."""
+        """The session files give tool calls other ids than the stream does."""
         ...
 
     def find(self, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
-        """The file that holds the session, if there is one."""
+        """The file that holds the session; None if there is none."""
         ...
 
     def turns(
         self, path: str, session_id: ProviderSessionId, after: TranscriptMark | None = None
     ) -> Iterator[ArchivedTurn]:
-        """In spec, lazily; with a mark, those that were not there yet when it was made."""
+        """Oldest first, read lazily; with a mark, only the turns that were added since the mark was made."""
         ...
 
     def calls(self, path: str, session_id: ProviderSessionId, key: str) -> Iterator[Called | Returned]:
-        """The tool calls of one turn in the order in which they began, each with its result if that is there."""
+        """The tool calls of one turn in the order in which they began, each followed by its result if there is one."""
         ...
 
     def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
@@ -131,15 +133,15 @@ class Archive(Protocol):
         ...
 
     def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
-        """What the provider would count from if it went on now; None where it begins anew with each run."""
+        """The totals that the provider would continue from; None where it counts from zero in each run."""
         ...
 
     def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
-        """A program that has the session open and may write to it, in words; None if none can be seen."""
+        """Describes a program that has the session open and may write to it; None if no such program is seen."""
         ...
 
     def is_intact(self, recorded: TranscriptMark, session_id: ProviderSessionId) -> bool | NotObservable:
-        """Is everything up to the mark still what it was? Not observable where a provider rewrites its files."""
+        """Is everything up to the mark unchanged? NotObservable where a provider rewrites its files."""
         ...
 
 
@@ -149,12 +151,12 @@ class Provider(Protocol):
 
     @property
     def binaries(self) -> tuple[str, ...]:
-        """What its executable is called, the best name first."""
+        """The names of its program, the best one first."""
         ...
 
     @property
     def probes(self) -> tuple[tuple[str, ...], ...]:
-        """Arguments to ask the binary with; what it prints is what ``read_probe`` gets, in this order."""
+        """Arguments that make the binary describe itself. ``read_probe`` gets what it prints, in this order."""
         ...
 
     @property
@@ -168,30 +170,30 @@ class Provider(Protocol):
     def read_probe(self, outputs: tuple[str, ...]) -> Probe: ...
 
     def home(self, environ: Mapping[str, str]) -> Path:
-        """Where it keeps its sessions: part of what a runtime is."""
+        """The folder of its sessions. It is part of a runtime's identity."""
         ...
 
     def check(self, rights: Rights, *, allow_wider: bool = False) -> None:
-        """InvalidInput for rights that this provider has no way to express, and for arguments that are not passed on.
+        """Raises InvalidInput for rights that this provider cannot express, and for arguments that are not passed on.
 
         ``allow_wider``: somebody accepted that the arguments may widen what the agent may do.
         """
         ...
 
     def foreign_hooks(self, home: Path, work_dir: Path, rights: Rights) -> tuple[ForeignHook, ...]:
-        """Whatever could change a tool call between the gate and its run; only asked where calls can wait."""
+        """Everything that could change a tool call after the gate has judged it. Only asked where calls can wait."""
         ...
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId | None:
-        """A new one for the session that is about to begin; None where only the provider can name it."""
+        """A new id for the session that is about to begin; None where only the provider can choose it."""
         ...
 
     def command(self, spec: LaunchSpec) -> Command:
-        """One turn without a person, its output one JSON object a line."""
+        """Runs one turn without a person. It prints one JSON object a line."""
         ...
 
     def interactive(self, spec: LaunchSpec) -> Command:
-        """The provider's own program for people, on the session of ``spec``; its prompt is not sent."""
+        """Opens the provider's own program for a person, on the session of ``spec``. The prompt is not sent."""
         ...
 
     def stream(self, spec: LaunchSpec) -> Stream: ...

@@ -1,8 +1,8 @@
 """Owns how a failure is classified: rules as data, one file for each provider and one for all.
 
-Only the failure channel is ever put to them: never what the model said. Structured evidence (an HTTP
-status, the provider's own code, the exit code) stands before prose in each file, and the provider's
-own rules before the common ones. The first rule that fits decides.
+The rules see only the failure channel, never the text of the model. The first rule that fits decides: in each file,
+rules about structured evidence (an HTTP status, the provider's own code, the exit code) come before rules about
+prose, and a provider's own rules come before the common ones.
 
 An error with HTTP status 400 or 422 may quote the history that is not accepted, and a history holds any words. So
 a rule that reads the text of such an error counts only if it names the status.
@@ -35,12 +35,12 @@ class Evidence:
     status: int | None = None
     code: str = ""
     exit_code: int | None = None
-    resumed: bool = False  #: the run was asked to go on with a session, or to fork one
+    resumed: bool = False  #: the run was to resume or to fork a session
 
 
 @record
 class Rule:
-    """Fits when everything that it names fits; words are looked for in any case."""
+    """Fits when everything that it names fits. Words are compared in lower case."""
 
     failure_class: FailureClass
     statuses: frozenset[int] = frozenset()
@@ -48,8 +48,8 @@ class Rule:
     exit_codes: frozenset[int] = frozenset()
     words: tuple[str, ...] = ()  #: all of them
     pattern: re.Pattern[str] | None = None  #: its group ``reset`` is a time in seconds since 1970
-    begins: re.Pattern[str] | None = None  #: a message begins with it: further on it may be a quotation
-    resumed: bool = False  #: only when a session was to be continued
+    begins: re.Pattern[str] | None = None  #: a message begins with it; further on it could be a quotation
+    resumed: bool = False  #: only when a session was to be resumed or forked
 
     def fits(self, evidence: Evidence) -> bool:
         text = evidence.text.lower()
@@ -72,14 +72,14 @@ class Rule:
 @record
 class Classified:
     failure_class: FailureClass
-    reset_at: Instant | None = None  #: when a limit ends, if it said so
+    reset_at: Instant | None = None  #: when a limit ends, if the text says so
 
 
 @record
 class FailureRules:
-    version: str  #: of the data, so that old failures can be judged again and compared
+    version: str  #: of the rules, so that old failures can be classified again and compared
     rules: tuple[Rule, ...]
-    noise: re.Pattern[str] | None = None  #: lines that the agent writes to standard error however it ends
+    noise: re.Pattern[str] | None = None  #: lines that the agent always writes to standard error
 
     def without_noise(self, text: str) -> str:
         if self.noise is None:

@@ -1,4 +1,4 @@
-"""Owns reading JSON whose shape another program decides: what is not as expected is empty, never an error.
+"""Owns reading JSON of other programs: a value of an unexpected type reads as empty, never as an error.
 
 Hooks import this: it stays light.
 """
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from holdfast.domain.redaction import Json
 
-#: a larger number is no count of tokens, and no database column would take it
+#: a larger number is not a count of tokens, and no database column would take it
 _MOST = 2**53
 
 

@@ -27,7 +27,7 @@ from holdfast.processes.process import Exit, StopCause
 from holdfast.providers.contract import LaunchSpec, Provider
 from holdfast.providers.failure_rules import Evidence, FailureRules
 
-#: an answer longer than this is cut, visibly; far below what the store refuses
+#: a longer answer is cut, and says so; the store would accept far more
 MAX_RESPONSE = 1024 * 1024
 _CUT = "\n[cut: the answer was longer]"
 MAX_MESSAGE = 4000
@@ -40,7 +40,7 @@ _STOPPED = {
     StopCause.UNGATED: (FailureClass.CONFIG, "the gate before its tool calls does not hold"),
     StopCause.HANDED_BACK: (FailureClass.INTERRUPTED, "the worker was stopped"),
 }
-#: whoever stops an agent for one of these that has already answered takes nothing away from its answer
+#: an agent that had already answered when it was stopped for one of these has answered
 _TOO_LATE = (StopCause.TIMEOUT, StopCause.EXIT, StopCause.HANDED_BACK)
 
 
@@ -48,12 +48,14 @@ _TOO_LATE = (StopCause.TIMEOUT, StopCause.EXIT, StopCause.HANDED_BACK)
 class Report:
     session_id: ProviderSessionId | None = None
     ended: Ended | None = None
-    deferred: Deferred | None = None  #: how it ended, if that was a call that waits
-    ungated: str | None = None  #: why its gate does not hold, if it does not
+    deferred: Deferred | None = None  #: the call that waits for a person, if the run ended with one
+    ungated: str | None = None  #: why the tool gate does not hold; None if it does
     tools: int = 0  #: calls that began
-    in_flight: dict[str, str] = field(default_factory=dict)  #: call id -> tool, not answered yet
+    in_flight: dict[str, str] = field(
+        default_factory=dict
+    )  #: call id -> tool, for calls without a result so far
     usage: UsageReport = field(default_factory=UsageReport)
-    skipped_lines: int = 0  #: too long to be read, and no saved answer has what was in them
+    skipped_lines: int = 0  #: lines that were too long to be read, unless a saved answer made up for them
     _answers: list[str] = field(default_factory=list)  #: of terminal events
     _said: list[str] = field(default_factory=list)  #: since the last terminal event
     _size: int = 0
@@ -88,17 +90,17 @@ class Report:
 
     @property
     def is_answered(self) -> bool:
-        """It has said that it ended well, and nothing since."""
+        """The agent said that it ended well, and nothing after that."""
         return self.ended is not None and self.ended.ok and not self._has_gone_on
 
     @property
     def lacks_answer(self) -> bool:
-        """It may have said more than the stream has brought."""
+        """The agent may have said more than its stream brought."""
         return self.skipped_lines > 0 or (self.is_answered and self.response is None)
 
     @property
     def is_empty(self) -> bool:
-        """It has answered with no text at all."""
+        """The agent answered with no text at all."""
         return self.is_answered and self.response is None and not self.skipped_lines
 
     @property
@@ -106,7 +108,7 @@ class Report:
         return self._cut
 
     def take_answer(self, text: str) -> None:
-        """The answer as the provider has saved it, in place of what the stream has brought."""
+        """Replaces the answer from the stream by the answer that the provider saved."""
         brought = self.response
         self._said, self._answers, self._size, self._cut = [], [], 0, False
         self._end(Ended(ok=True, response=text))
@@ -115,7 +117,7 @@ class Report:
 
     @property
     def response(self) -> str | None:
-        """Everything that was answered; where the provider repeats its answer, that, else what was said."""
+        """All answers of the run. Where the provider repeats its answer at the end, that counts; otherwise what was said."""
         parts = [*self._answers, "".join(self._said)]
         text = "\n\n".join(part for part in parts if part)
         return (text + _CUT if self._cut else text) or None
@@ -146,7 +148,7 @@ class SaidText:
         return "".join(self._pieces)
 
     def add(self, text: str) -> None:
-        """One character more than is reported is kept, so that the report says that it was cut."""
+        """Keeps one character more than is reported, so that the report can tell that the text was cut."""
         kept = text[: MAX_RESPONSE + 1 - self._size]
         if kept:
             self._pieces.append(kept)
@@ -155,11 +157,11 @@ class SaidText:
 
 @record
 class Ending:
-    """``failure`` None: the turn was answered, unless a call of it was deferred."""
+    """How a run ended. Without a ``failure`` the turn was answered, or one of its calls was deferred."""
 
     failure: Failure | None = None
     deferred: Deferred | None = None
-    #: the session was refused, or its history may have been, before anything was done: a fresh start may help
+    #: the provider refused the session, or perhaps its history, before anything was done: a fresh start may help
     refused: bool = False
     reset_at: Instant | None = None
 
@@ -169,7 +171,7 @@ class Ending:
 
 
 def judge(spec: LaunchSpec, report: Report, exit_: Exit, provider: Provider) -> Ending:
-    """Call it when the stream is drained: what comes after a result counts too."""
+    """Call this when the stream is drained: lines after a result count, too."""
     if report.ungated is not None:
         return Ending(Failure(FailureClass.CONFIG, report.ungated))
     ended_well = report.ended is not None and report.ended.ok
@@ -178,14 +180,14 @@ def judge(spec: LaunchSpec, report: Report, exit_: Exit, provider: Provider) -> 
     other = _other_session(spec, report)
     if other is not None:
         return Ending(Failure(FailureClass.GONE, other), refused=not report.tools)
-    # one that had answered, and was ended before it had left, has answered
+    # an agent that had answered, and was ended before its process had exited, has answered
     if ended_well and (exit_.code == 0 or (report.is_answered and exit_.was_ended)):
         return Ending(deferred=report.deferred)
     return _classify(spec, report, exit_, provider.rules)
 
 
 def _other_session(spec: LaunchSpec, report: Report) -> str | None:
-    """Some providers begin a new session, and end well, when they do not like the id they got."""
+    """Some providers begin a new session, and end well, when they do not accept the id that they were given."""
     got, expected = report.session_id, spec.expected_id
     if got is None:
         return None
@@ -208,7 +210,7 @@ def _classify(spec: LaunchSpec, report: Report, exit_: Exit, rules: FailureRules
     if is_cut_off and (exit_.signal is not None or (not text and _has_begun(report, exit_))):
         return Ending(Failure(FailureClass.INTERRUPTED, _without_end(exit_)))
     if report.is_answered and report.deferred is None:
-        # what it wrote to standard error on the way is no reason to ask again
+        # what the agent wrote to standard error before it answered is no reason to try again
         return Ending(Failure(FailureClass.UNKNOWN, text[:MAX_MESSAGE] or _after_answer(exit_)))
     found = rules.classify(
         Evidence(
@@ -220,7 +222,7 @@ def _classify(spec: LaunchSpec, report: Report, exit_: Exit, rules: FailureRules
         )
     )
     message = text[:MAX_MESSAGE] or _without_end(exit_)
-    # some agents that someone interrupts end well, whatever else they have said on standard error
+    # some agents exit with 0 when somebody interrupts them, whatever they wrote to standard error
     if ended is None and exit_.code == 0 and found.failure_class is FailureClass.UNKNOWN:
         return Ending(Failure(FailureClass.INTERRUPTED, _without_end(exit_)))
     fallback = found.failure_class.then.fallback
@@ -230,8 +232,8 @@ def _classify(spec: LaunchSpec, report: Report, exit_: Exit, rules: FailureRules
 
 
 def _has_begun(report: Report, exit_: Exit) -> bool:
-    """Whoever stops in the middle without a word was stopped: Codex ends with 1 when it is interrupted, and
-    Gemini when the process that does its work is killed."""
+    """The agent had begun, so an end without a word means that it was stopped: Codex exits with 1 when it is
+    interrupted, and Gemini when the process that does its work is killed."""
     return exit_.code == 0 or report.session_id is not None
 
 

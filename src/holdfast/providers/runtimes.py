@@ -30,7 +30,7 @@ _NAME = "probes.json"
 @record
 class FoundRuntime:
     runtime: Runtime
-    binary: str  #: absolute; a link is not followed, because some programs act by the name they are called
+    binary: str  #: absolute; links are not followed, because some programs behave by the name they are called with
 
 
 def find_runtime(
@@ -40,7 +40,10 @@ def find_runtime(
     machine: Machine,
     binary: str | None = None,
 ) -> FoundRuntime:
-    """``binary`` > ``HOLDFAST_<PROVIDER>_BINARY`` > PATH. MissingBinary also for one that does not answer."""
+    """``binary`` takes precedence over ``HOLDFAST_<PROVIDER>_BINARY``, and that over PATH.
+
+    Raises MissingBinary also for a program that does not answer.
+    """
     path = _locate(provider, environ, binary)
     cache = ProbeCache(cache_dir)
     said = cache.get(path, provider.probes)
@@ -73,7 +76,7 @@ def _locate(provider: Provider, environ: Mapping[str, str], binary: str | None) 
 
 
 def _ask(binary: str, arguments: tuple[str, ...], environ: Mapping[str, str], machine: Machine) -> str:
-    """What it prints; on its error channel only if nothing else."""
+    """What the binary prints; what it writes to standard error counts only if it prints nothing."""
     asked = " ".join(arguments)
     printed = bytearray()
     deadline = time.monotonic() + PROBE_SECONDS
@@ -117,13 +120,16 @@ def offers(help_text: str, word: str) -> bool:
 
 
 def home_folder(environ: Mapping[str, str], variable: str, name: str) -> Path:
-    """What the provider's own variable says, else ``name`` in the user's home."""
+    """The folder in the provider's own variable, or else ``name`` in the user's home."""
     own = environ.get(variable)
     return Path(own) if own else Path(environ.get("HOME") or "~").expanduser() / name
 
 
 class ProbeCache:
-    """A damaged file is an empty one, and a directory that cannot be written only costs time."""
+    """Remembers what binaries said, as long as their files stay the same.
+
+    A damaged cache counts as an empty one; a directory that cannot be written only costs time.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / _NAME
@@ -157,7 +163,7 @@ class ProbeCache:
 
 
 def _state(binary: str) -> list[int] | None:
-    """Changes with the file: some installers set every file's modification to the same moment."""
+    """Changes whenever the file does. Some installers give every file the same modification time, so that is not enough."""
     try:
         found = Path(binary).stat()
     except OSError:

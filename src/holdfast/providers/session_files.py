@@ -22,14 +22,14 @@ from holdfast.processes.table import program_that_writes
 from holdfast.providers.contract import ArchivedTurn, BaseArchive
 
 _BLOCK = 1024 * 1024
-#: a line longer than this is not looked at; nothing that marks a turn is that long
+#: longer lines are not parsed; no line that begins a turn is that long
 MAX_LINE = 64 * 1024 * 1024
-#: a longer line is digested in pieces, never held as a whole, and does not count: an answer, most likely
+#: a longer line is digested in pieces and is never a prompt; most likely it is an answer
 _LONGEST_PROMPT = 1024 * 1024
 
 
 class AppendOnlyArchive(BaseArchive):
-    """What is alike wherever each session is a file of JSON lines that only grows."""
+    """The parts of an ``Archive`` that are the same wherever each session is a file of JSON lines that only grows."""
 
     def is_prompt(self, line: bytes) -> bool:
         """Does this line of a session file begin a turn?"""
@@ -46,7 +46,7 @@ class AppendOnlyArchive(BaseArchive):
 
 
 def mark_file(path: Path, is_prompt: Callable[[bytes], bool]) -> TranscriptMark | None:
-    """The file as it is now, with its lines counted that ask for something; None if it cannot be read.
+    """The state of the file now, with the number of its prompts; None if the file cannot be read.
 
     It ends with the last whole line: one that is just being written is read with what comes after the mark,
     and a provider may cut it off.
@@ -70,7 +70,7 @@ def mark_file(path: Path, is_prompt: Callable[[bytes], bool]) -> TranscriptMark 
 
 
 def is_prefix_intact(recorded: TranscriptMark) -> bool:
-    """A file that is shorter now, or gone, is not what was recorded."""
+    """False also for a file that is shorter now, or gone."""
     try:
         size, digest = _file_digest(Path(recorded.path), recorded.size)
     except OSError:
@@ -79,12 +79,12 @@ def is_prefix_intact(recorded: TranscriptMark) -> bool:
 
 
 def read_lines(path: Path, offset: int = 0) -> Iterator[dict[str, Json]]:
-    """The objects from ``offset`` on; nothing if the file cannot be read."""
+    """The objects from ``offset`` on; none if the file cannot be read."""
     return (line for _, line in placed_lines(path, offset))
 
 
 def placed_lines(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Json]]]:
-    """The same, each with where it begins."""
+    """Like ``read_lines``, each object with the offset of its line."""
     try:
         with path.open("rb") as file:
             file.seek(offset)
@@ -98,7 +98,7 @@ def placed_lines(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, J
 
 
 def parse_line(line: bytes) -> dict[str, Json] | None:
-    """None if it is damaged, or something else than an object."""
+    """None if the line is damaged, or is not an object."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):
@@ -107,7 +107,7 @@ def parse_line(line: bytes) -> dict[str, Json] | None:
 
 
 def _file_digest(path: Path, size: int) -> tuple[int, str]:
-    """Of the first ``size`` bytes, and how many of them there were."""
+    """How many of the first ``size`` bytes there are, and their digest."""
     hasher, done = hashlib.sha256(), 0
     with path.open("rb") as file:
         while block := file.read(min(_BLOCK, size - done)):
@@ -117,7 +117,7 @@ def _file_digest(path: Path, size: int) -> tuple[int, str]:
 
 
 def mark_turns(path: str, turns: Iterable[ArchivedTurn]) -> TranscriptMark | None:
-    """None if there are none: such a session has nothing to go on with.
+    """None if there are no turns: such a session has nothing to continue.
 
     Of a last turn that is not answered to its end only the request is marked: what was said may still grow.
     """
@@ -131,7 +131,7 @@ def are_turns_intact(recorded: TranscriptMark, turns: Iterable[ArchivedTurn]) ->
     known = list(islice(turns, recorded.size))
     if len(known) < recorded.size:
         return False
-    # the two are digests of different things: a mark of an answer is never met by its request alone
+    # two digests: the mark of an answered turn never matches a turn with the request alone
     return recorded.digest in (_turns_digest(known, is_open=False), _turns_digest(known, is_open=True))
 
 

@@ -180,7 +180,7 @@ def _open(path: str) -> sqlite3.Connection:
 
 
 def _messages(path: str, session_id: ProviderSessionId, *, with_calls: bool = False) -> Iterator[_Message]:
-    """In spec, up to where the session was undone: the next prompt deletes the rest."""
+    """In order, up to where the session was undone: the next prompt deletes the rest."""
     with closing(_open(path)) as database:
         session = database.execute(_SESSION, (session_id,)).fetchone()
         if session is None:
