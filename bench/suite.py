@@ -29,6 +29,7 @@ from bench import (
     sizes,
     statements,
     syncs,
+    turn_calls,
     turn_syncs,
     waking,
 )
@@ -46,6 +47,7 @@ SECTIONS: dict[str, Section] = {
     "cleanup": cleaning.measure,
     "crowd": crowd.measure,
     "statements": statements.measure,
+    "turn-calls": turn_calls.measure,
     "syncs": syncs.measure,
     "bytes": sizes.measure,
     "postgres": postgres.measure,

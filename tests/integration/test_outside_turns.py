@@ -105,7 +105,8 @@ class Outside:
         assert isinstance(self.store.start_turn(self.session_id, new, request), Claim)
 
     def adopt(self, agent: agents.Agent | None = None) -> int:
-        return adopt_outside_turns(self.store, agent or self.agent, ResumePolicy(), self.session_id).adopted
+        situation = self.store.situation(self.session_id)
+        return adopt_outside_turns(self.store, agent or self.agent, ResumePolicy(), situation).adopted
 
     def history(self) -> list[str]:
         return [turn.prompt for turn in self.hf.history(self.session_id)]
@@ -149,7 +150,7 @@ def test_the_pointer_counts_as_it_is_once_the_session_is_locked(
 def test_a_pointer_that_has_moved_meanwhile_is_not_set_back(outside: Outside) -> None:
     newer = replace(outside.pointer, model="newer", updated_at=outside.store.now())
     beset = Beset(outside.shop.home, lambda: outside.store.set_pointer(newer))
-    assert outside.adopt(replace(outside.agent, archive=beset)) == 1
+    assert outside.adopt(replace(outside.agent, archive=beset)) == 0, "recording and moving are one"
     assert outside.pointer == newer
     assert outside.adopt() == 1
     assert outside.history() == [OPENING, "SAY by hand"]

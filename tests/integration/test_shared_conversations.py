@@ -77,4 +77,5 @@ def test_where_a_session_ran_is_still_known(shop: Workshop) -> None:
     hf, first = shop.open(), shop.begin(FAILS)
     others_talk(hf, first.session_id)
     turn = hf.enqueue(first.session_id, "next")
-    assert last_directory(hf.store, turn.session_id, turn.seq + 1) == str(shop.work_dir)
+    situation = hf.store.situation(turn.session_id)
+    assert last_directory(hf.store, situation, turn.seq + 1) == str(shop.work_dir)

@@ -374,6 +374,25 @@ class Attempt:
     id: AttemptId | None = None  #: random, made before the launch; None for one of an older version
     before: TranscriptMark | None = None  #: the session that it resumed, as it was at its launch
 
+    def as_try(self) -> Try:
+        """As a situation has it."""
+        return Try(
+            self.number,
+            self.fence,
+            self.provider,
+            self.status,
+            self.decision.kind,
+            self.provider_session_id,
+            self.forked_from,
+            self.work_dir,
+            self.model,
+            self.rights,
+            self.process is not None,
+            self.transcript is not None,
+            self.started_at,
+            self.failure,
+        )
+
     def pointer(self) -> Pointer | None:
         """What this attempt alone says about where its provider session can be picked up."""
         if not self.provider_session_id:

@@ -87,7 +87,10 @@ class Holdfast(Conversations):
         placed: RunKeywords = {**self._with_task_id(keywords), "cwd": keywords.get("cwd") or "."}
         options = self._work.prepare(chosen, placed)
         session = self.begin(prompt, agent=agent, provider=chosen, name=name)
-        return self._first_turn(session, lambda: self._work.run(session.id, chosen, prompt, options))
+        return self._first_turn(
+            session,
+            lambda: self._work.run(self.store.situation(session.id, chosen), chosen, prompt, options),
+        )
 
     def _first_turn(self, session: Session, run: Callable[[], RunResult]) -> RunResult:
         """A session whose first turn could not be put in is not kept; of one that is, the error has the id."""
@@ -151,15 +154,15 @@ class Holdfast(Conversations):
 
         To continue a request that never reached an agent is to send it.
         """
-        session = self.session(session_id)
-        chosen = self.provider_of(session, provider)
+        if provider is not None:
+            check_provider(provider)
+        situation = self.store.situation(check_id("session", session_id), provider)
+        session, chosen = situation.session, situation.provider or self.policy.run.provider
         keywords = self._with_task_id(keywords)
         if prompt is not None:
             _check_prompt(prompt)
             prompt = self.meant_by(session.id, prompt)
-            return self._work.run(
-                session.id, chosen, prompt, self._work.prepare(chosen, keywords, session.id)
-            )
+            return self._work.run(situation, chosen, prompt, self._work.prepare(chosen, keywords, session.id))
         taken = self.take_over(session.id)
         stopped = self.stopped_turn(session.id)
         if stopped is None:
@@ -171,9 +174,8 @@ class Holdfast(Conversations):
         if stopped.status not in (TurnStatus.QUEUED, TurnStatus.WAITING):
             chosen = provider or stopped.provider
             prompt = self.meant_by(session.id, CONTINUE)
-            return self._work.run(
-                session.id, chosen, prompt, self._work.prepare(chosen, keywords, session.id)
-            )
+            situation = self.store.situation(session.id, chosen)
+            return self._work.run(situation, chosen, prompt, self._work.prepare(chosen, keywords, session.id))
         self._check_waiting(stopped, provider, keywords)
         options = self._work.prepare(stopped.provider, keywords)
         return self._work.run_waiting(session.id, stopped.provider, options)

@@ -17,7 +17,7 @@ from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
 from holdfast.domain.turns import Attempt, AttemptStatus
 from holdfast.engine.ground_truth import ground_truth
 from holdfast.engine.past import PastReader
-from holdfast.engine.told_answers import untold_answers
+from holdfast.engine.told_answers import told_answers
 from holdfast.store.contract import Store
 
 _LONGEST_MESSAGE = 2000
@@ -62,7 +62,7 @@ def gather_packet(
         starts=tuple(_start(attempt) for attempt in attempts if attempt.status is not AttemptStatus.OPEN),
         failures=tuple(_failures(attempts)),
         open_approval=_asked_of_people(store, session),
-        answers=untold_answers(store, session, next_turn),
+        answers=told_answers(store.situation(session.id)),
     )
 
 

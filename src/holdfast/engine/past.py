@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice, takewhile
 
 from holdfast.domain.approvals import Approval, ApprovalStatus
-from holdfast.domain.conversations import HistoryTurn
+from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.events import Event, EventKind
 from holdfast.domain.sessions import Session
 from holdfast.domain.telling.tool_calls import ToolCall, tool_calls
@@ -31,8 +31,10 @@ _EVENTS_TO_THE_WINDOW = 100  #: how full it is is among the last things that an 
 class PastReader:
     """Reads the past of one session: the turns of its conversation, and what ran in them."""
 
-    def __init__(self, store: Store, session: Session) -> None:
+    def __init__(self, store: Store, session: Session, conversation: Conversation | None = None) -> None:
+        """``conversation``: as it is by now, if that is known."""
         self._store = store
+        self._next_seq = None if conversation is None else conversation.next_seq
         self._session = session
         self._conversations: dict[str, str | None] = {session.id: session.conversation_id}
         self._approvals: dict[str, tuple[Approval, ...]] = {}
@@ -152,13 +154,15 @@ class PastReader:
 
     def _spans_before(self, seq: int) -> list[tuple[int, int]]:
         """What a person did in the agent's own program while a turn was in the queue has a larger number than it."""
+        if self._next_seq == seq + 1:
+            return [(1, seq - 1)]
         later = takewhile(lambda turn: turn.seq > seq, newest_first(self._store, self._session.id))
         recorded = [turn.seq for turn in later if turn.status is TurnStatus.DONE and not turn.attempts]
         return [(1, seq - 1), *ranges(reversed(recorded))]
 
     def _newest_first(self, spans: Sequence[tuple[int, int]]) -> Iterator[HistoryTurn]:
         for first, last in reversed(spans):
-            while page := self.history(first=first, last=last, limit=_PAGE):
+            while first <= last and (page := self.history(first=first, last=last, limit=_PAGE)):
                 yield from reversed(page)
                 last = page[0].seq - 1
 

@@ -10,7 +10,7 @@ from holdfast.domain.decisions import Decision
 from holdfast.domain.ids import ProviderSessionId, SessionId, check_id
 from holdfast.domain.pointers import Pointer
 from holdfast.domain.policy import Policy
-from holdfast.domain.turns import Turn
+from holdfast.domain.turns import Situation, Turn
 from holdfast.engine.conversations import refuse_of_others
 from holdfast.engine.keywords import RunKeywords
 from holdfast.engine.result import RunResult
@@ -43,8 +43,9 @@ class Work:
             refuse_of_others(self._store, provider, options.provider_session_id, session_id)
         return options
 
-    def run(self, session_id: SessionId, provider: str, prompt: str, options: RunOptions) -> RunResult:
-        return run_turn(self._store, self.agents.get(provider), self._policy, session_id, prompt, options)
+    def run(self, situation: Situation, provider: str, prompt: str, options: RunOptions) -> RunResult:
+        """``situation`` is the session's with this provider."""
+        return run_turn(self._store, self.agents.get(provider), self._policy, situation, prompt, options)
 
     def run_waiting(self, session_id: SessionId, provider: str, options: RunOptions) -> RunResult:
         return run_waiting(self._store, self.agents.get(provider), self._policy, session_id, options)
@@ -71,7 +72,7 @@ class Work:
 
     def take_over(self, session_id: str, *, by_force: bool = False) -> Turn | None:
         """From an owner that is gone, so that nothing of its turn runs on behind what comes next."""
-        return recover_session(self._store, self.agents, session_id, by_force=by_force)
+        return recover_session(self._store, self.agents, self._store.holder(session_id), by_force=by_force)
 
     def adopt(self, session_id: SessionId, provider: str) -> tuple[str, ...]:
         """What was made by hand, where the provider is installed at all; the notices of it for the person."""
@@ -79,7 +80,8 @@ class Work:
             agent = self.agents.get(provider)
         except HoldfastError:
             return ()
-        return adopt_outside_turns(self._store, agent, self._policy.resume, session_id).notices
+        situation = self._store.situation(session_id, provider)
+        return adopt_outside_turns(self._store, agent, self._policy.resume, situation).notices
 
     def judge_here(self, judged: Decision, pointer: Pointer, seq: int) -> Decision:
         """A decision with what this machine can see, if it is the one that the pointer was recorded on."""

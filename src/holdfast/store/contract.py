@@ -392,7 +392,7 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER)
+    @verb(Role.READER, Role.AGENT)
     def situation(self, session_id: str, provider: str | None = None) -> Situation:
         """What the next turn of a session depends on, all of one moment, without texts. Changes nothing.
 

@@ -24,13 +24,13 @@ from holdfast.domain.telling.context import (
 from holdfast.domain.telling.quoting import on_one_line
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
 from holdfast.domain.telling.transcript import PastTurn
-from holdfast.domain.turns import AttemptCause, AttemptStatus, Claim, Turn, TurnStatus
-from holdfast.engine.own_turns import newest_first, unsent_request, was_sent
+from holdfast.domain.turns import AttemptCause, Claim, Situation, TriedTurn, Turn, TurnStatus
+from holdfast.engine.own_turns import newest_first, unsent_request
 from holdfast.engine.packets import gather_packet
 from holdfast.engine.past import PastReader
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.recognition import is_request_of, recognise
-from holdfast.engine.told_answers import untold_answers
+from holdfast.engine.told_answers import told_answers
 from holdfast.store.contract import Store
 
 #: of the window, after a fresh start that was too long for it
@@ -59,8 +59,7 @@ class Composer:
 
     def _resumed(self, claim: Claim, decision: Resume | Fork) -> Composed:
         turn = claim.turn
-        session = self._store.get_session(turn.session_id)
-        reader = PastReader(self._store, session)
+        reader = PastReader(self._store, claim.situation.session)
         window = self._window(claim, reader)
         size, most = past_size(self._policy, window), most_turns(self._policy, window)
         missed = reader.missed(decision.catch_up, size, most)
@@ -75,7 +74,7 @@ class Composer:
         # what is to be continued is told by its request alone
         told = set() if says_continue(turn.prompt) else {past.turn.seq for past in missed}
         composed = compose_resumed(
-            self._request(claim, session, window),
+            self._request(claim, window),
             missed,
             self._policy,
             stopped=own if unsent is None else [*own, unsent],
@@ -86,8 +85,8 @@ class Composer:
 
     def _fresh(self, claim: Claim, decision: Decision, work_dir: str) -> Composed:
         turn, why = claim.turn, because(decision)
-        session = self._store.get_session(turn.session_id)
-        reader = PastReader(self._store, session)
+        session = claim.situation.session
+        reader = PastReader(self._store, session, claim.situation.conversation)
         window = self._fresh_window(claim, reader)
         size, most = past_size(self._policy, window), most_turns(self._policy, window)
         past = (*reader.past(turn.seq, size, most), *_begun_before(reader, claim, session))
@@ -95,13 +94,13 @@ class Composer:
         packet = None
         if past or turn.attempts > 1:
             packet = gather_packet(self._store, session, self._policy, why, seq=turn.seq, work_dir=work_dir)
-        request = self._request(claim, session, window)
+        request = self._request(claim, window)
         return compose_fresh(request, past, packet, why, self._policy, unsent=self._unsent_before(turn))
 
-    def _request(self, claim: Claim, session: Session, window: int | None) -> NewRequest:
+    def _request(self, claim: Claim, window: int | None) -> NewRequest:
         turn = claim.turn
-        answers = untold_answers(self._store, session, turn.seq)
-        return NewRequest(turn.prompt, turn.seq, answers, session.id, window, claim.attempt_id)
+        answers = told_answers(claim.situation)
+        return NewRequest(turn.prompt, turn.seq, answers, turn.session_id, window, claim.attempt_id)
 
     def _window(self, claim: Claim, reader: PastReader) -> int | None:
         """The context window that the provider has told of for this turn's model.
@@ -121,22 +120,8 @@ class Composer:
         While no window is known, a resumed session that was too long counts, too.
         """
         window = self._window(claim, reader)
-        too_long = self._overflows(claim.turn, even_resumed=window is None)
+        too_long = _overflows(claim.situation, even_resumed=window is None)
         return (window or self._policy.window_tokens) // _LESS**too_long if too_long else window
-
-    def _overflows(self, turn: Turn, *, even_resumed: bool) -> int:
-        count = 0
-        newest = self._store.newest_turns(turn.session_id, _MOST_OVERFLOWS, before=turn.seq + 1)
-        for known in reversed(newest):
-            for attempt in reversed(self._store.attempts(known.conversation_id, known.seq)):
-                failed = attempt.failure is not None and attempt.failure.then.tells_less
-                if attempt.status is AttemptStatus.OPEN:
-                    continue
-                is_fresh = attempt.decision.kind is DecisionKind.FRESH
-                count += failed and (is_fresh or even_resumed)
-                if not failed or not is_fresh:
-                    return count
-        return count
 
     def _interruption(
         self, reader: PastReader, claim: Claim, decision: Resume | Fork, told: Collection[int]
@@ -146,34 +131,33 @@ class Composer:
         Turns that are ``told`` anyway are told with their calls.
         """
         turn = claim.turn
-        own = newest_first(self._store, turn.session_id, turn.seq)
-        earlier = islice(chain(own, self._of_source(claim, decision)), _MOST_UNFINISHED)
-        # a turn without attempts was made by hand: it is done, but it did not end a turn of ours that was interrupted
-        before = takewhile(lambda known: known.status is not TurnStatus.DONE or not known.attempts, earlier)
-        unfinished = [known for known in before if known.attempts and known.dropped is None][::-1]
+        begun = ((turn.session_id, tried) for tried in claim.situation.earlier(turn.seq))
+        earlier = islice(chain(begun, self._of_source(claim, decision)), _MOST_UNFINISHED)
+        before = takewhile(lambda known: known[1].status is not TurnStatus.DONE, earlier)
+        unfinished = [known for known in before if not known[1].is_dropped][::-1]
+        ran = [(session_id, tried.seq) for session_id, tried in unfinished]
         if turn.attempts > 1:
-            unfinished.append(turn)
+            ran.append((turn.session_id, turn.seq))
         calls = [
             call
-            for known in unfinished
-            if known.seq not in told
-            for call in reader.calls_of(known.session_id, known.seq, settled=False)
+            for session_id, seq in ran
+            if seq not in told
+            for call in reader.calls_of(session_id, seq, settled=False)
         ]
-        stopped = tuple(known.seq for known in unfinished if known is not turn and self._was_stopped(known))
+        stopped = tuple(tried.seq for _, tried in unfinished if tried.was_stopped)
         return Interruption(stopped, self._unsaved(calls, claim, decision) if calls else ())
 
-    def _was_stopped(self, turn: Turn) -> bool:
-        """An agent worked on it, and somebody or something else ended it."""
-        failure = turn.failure
-        return failure is not None and failure.then.was_stopped and was_sent(self._store, turn)
-
-    def _of_source(self, claim: Claim, decision: Resume | Fork) -> Iterator[Turn]:
+    def _of_source(self, claim: Claim, decision: Resume | Fork) -> Iterator[tuple[str, TriedTurn]]:
         """The turns that a fork takes along, of the session whose provider session it leaves, the newest first."""
         pointer = claim.pointer
         if not isinstance(decision, Fork) or pointer is None or pointer.fork_seq is None:
             return
         for attempt in self._store.attempts_in(pointer.provider, decision.provider_session_id, 1):
-            yield from newest_first(self._store, attempt.session_id, pointer.fork_seq + 1)
+            source = newest_first(self._store, attempt.session_id, pointer.fork_seq + 1)
+            # a turn without attempts was made by hand: it is done, but did not end a turn that was interrupted
+            for turn in source:
+                if turn.attempts:
+                    yield turn.session_id, _as_tried(self._store, turn)
 
     def _unsent_before(self, turn: Turn) -> HistoryTurn | None:
         """What a bare "continue" means, if the turn before it never reached an agent."""
@@ -207,8 +191,8 @@ class Composer:
         if claim.cause not in (AttemptCause.RECOVERY, AttemptCause.RETRY) or isinstance(decision, Fork):
             return False
         return any(
-            attempt.process is not None and attempt.provider_session_id == decision.provider_session_id
-            for attempt in self._store.attempts(claim.turn.conversation_id, claim.turn.seq)
+            attempt.launched and attempt.provider_session_id == decision.provider_session_id
+            for attempt in claim.situation.tries_of(claim.turn.seq)
         )
 
     def _holds_request(self, claim: Claim, native: ProviderSessionId) -> bool:
@@ -219,6 +203,26 @@ class Composer:
         turn = claim.turn
         held = recognise(self._store, self._agent, path, native)
         return any(is_request_of(known, turn.conversation_id, turn.seq, turn.prompt) for known in held)
+
+
+def _overflows(situation: Situation, *, even_resumed: bool) -> int:
+    """How many fresh starts, one after the other and just before, were too long for the context window."""
+    count = 0
+    for turn in reversed(situation.tried[-_MOST_OVERFLOWS:]):
+        for attempt in reversed(turn.tries):
+            failed = attempt.failure is not None and attempt.failure.then.tells_less
+            is_fresh = attempt.kind is DecisionKind.FRESH
+            count += failed and (is_fresh or even_resumed)
+            if not failed or not is_fresh:
+                return count
+    return count
+
+
+def _as_tried(store: Store, turn: Turn) -> TriedTurn:
+    tries = tuple(attempt.as_try() for attempt in store.attempts(turn.conversation_id, turn.seq))
+    return TriedTurn(
+        turn.seq, turn.status, turn.dropped is not None, turn.failure, turn.request.work_dir, tries
+    )
 
 
 def _begun_before(reader: PastReader, claim: Claim, session: Session) -> Iterator[PastTurn]:

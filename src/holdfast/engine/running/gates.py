@@ -18,10 +18,7 @@ from holdfast.engine.running.agents import Agent
 from holdfast.errors import ConfigError
 from holdfast.hooks import gate
 from holdfast.providers.contract import ToolGate
-from holdfast.store.contract import Store
 
-#: oldest first is how they come, and the newest counts
-_MOST_APPROVALS = 10_000
 _BESIDE_OTHERS = (
     "these hooks are not Holdfast's and could change a call after it was approved; remove them, or, if you trust "
     "them, name them in approvals.allow_hooks"
@@ -81,12 +78,6 @@ def refuse_beside_others(
         return None
     names = "; ".join(map(str, named[:_MOST_NAMED]))
     return Failure(FailureClass.REFUSED, f"foreign_hooks: {_BESIDE_OTHERS}: {names}")
-
-
-def calls_of(store: Store, session_id: str) -> frozenset[str]:
-    """Calls that once waited. An agent may still hold one and would run it, whatever its rights are by now."""
-    known = store.approvals(session_id=session_id, open_only=False, limit=_MOST_APPROVALS)
-    return frozenset(approval.call_id for approval in known if approval.call_id is not None)
 
 
 def _given(approval: Approval) -> dict[str, object]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 
-from holdfast.clock import running_from
+from holdfast.clock import Clock
 from holdfast.config import TOKEN_VARIABLE
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.decisions import Decision, Fork, Resume
@@ -68,7 +68,9 @@ class _Run:
 class Launcher:
     """Runs the processes of one attempt."""
 
-    def __init__(self, setting: Setting, lease: Lease, alive: KeepAlive, stops: Stops, place: Place) -> None:
+    def __init__(
+        self, setting: Setting, lease: Lease, alive: KeepAlive, stops: Stops, place: Place, clock: Clock
+    ) -> None:
         self._store = setting.store
         self._agent = setting.agent
         self._patience = setting.policy.queue.grace_seconds  #: with a store that cannot be reached
@@ -78,8 +80,6 @@ class Launcher:
         self._stops = stops
         self._deadline = place.deadline
         self._before: TranscriptMark | None = None  #: what the session that is resumed held at the launch
-        # not the store's own: to look at a server's clock is a transaction
-        clock = running_from(setting.store.now())
         self._recorder = Recorder(setting.store, lease, clock, lambda named: self._to_pin(named, place))
 
     def launch(self, spec: LaunchSpec, lock: SessionLock | None, told: SeenTurns) -> Ran:

@@ -16,6 +16,7 @@ from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import NOTHING_YET, Pointer
 from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.records import record
+from holdfast.domain.turns import Situation
 from holdfast.engine.own_turns import newest_first
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.recognition import recognise
@@ -69,18 +70,16 @@ def decide_here(
     return decide_at_launch(judged, pointer, request, facts, policy)
 
 
-def last_directory(store: Store, session_id: str, before: int | None = None) -> str | None:
+def last_directory(store: Store, situation: Situation, before: int | None = None) -> str | None:
     """Where a session ran last, or was to run when a guard refused it: of use where no provider session tells.
 
     With ``before``, only turns of a smaller number count.
     """
-    for turn in newest_first(store, session_id, before):
-        for attempt in reversed(store.attempts(turn.conversation_id, turn.seq)):
-            if attempt.work_dir is not None:
-                return attempt.work_dir
-        if turn.request.work_dir is not None:
-            return turn.request.work_dir
-    return None
+    tried = situation.last_directory
+    if tried is not None or situation.conversation.next_seq == 1:
+        return tried
+    asked = (turn.request.work_dir for turn in newest_first(store, situation.session.id, before))
+    return next(filter(None, asked), None)
 
 
 def _same_directory(pointer: Pointer | None, work_dir: str) -> bool | None:

@@ -9,11 +9,12 @@ import subprocess
 
 from holdfast.domain.decisions import Decision, Fork, Refuse, Resume, Wait, because
 from holdfast.domain.ids import SessionId
-from holdfast.domain.pointers import NO_RIGHTS, Pointer
+from holdfast.domain.pointers import NO_RIGHTS
 from holdfast.domain.policy import ResumePolicy
+from holdfast.domain.turns import Situation
 from holdfast.engine.rights import check_rights
 from holdfast.engine.running.agents import Agent
-from holdfast.engine.running.gates import calls_of, opened_gate
+from holdfast.engine.running.gates import opened_gate
 from holdfast.engine.running.look import Asked, decide_here
 from holdfast.engine.running.outside import adopt_locked, adopt_outside_turns
 from holdfast.engine.running.recovery import recover_session
@@ -31,13 +32,14 @@ log = logging.getLogger("holdfast")
 
 def open_native(store: Store, agent: Agent, policy: ResumePolicy, session_id: SessionId) -> int:
     """Refused, with the reason, unless the provider's session can be resumed right here."""
-    session = store.get_session(session_id)
-    if session.phase.is_final:
-        raise SessionClosed(session_id, session.phase.value)
-    recover_session(store, agent.agents, session_id)
-    adopt_outside_turns(store, agent, policy, session_id)
-    pointer = store.pointer(session_id, agent.provider.name)
-    decision = _decide(store, agent, policy, session_id, pointer)
+    situation = store.situation(session_id, agent.provider.name)
+    if situation.session.phase.is_final:
+        raise SessionClosed(session_id, situation.session.phase.value)
+    if recover_session(store, agent.agents, situation.holder) is not None:
+        situation = store.situation(session_id, agent.provider.name)
+    situation = adopt_outside_turns(store, agent, policy, situation).situation
+    pointer = situation.pointer
+    decision = _decide(store, agent, policy, situation)
     if isinstance(decision, Fork):
         raise Refused(
             "fork_not_run",
@@ -48,7 +50,7 @@ def open_native(store: Store, agent: Agent, policy: ResumePolicy, session_id: Se
         raise Refused(decision.reason.value, told)
     rights = pointer.rights or NO_RIGHTS
     check_rights(rights, agent.provider, allow_wider=True)
-    waited = calls_of(store, session_id) if agent.runtime.capabilities.can_defer else frozenset()
+    waited = situation.withheld if agent.runtime.capabilities.can_defer else frozenset()
     with agent.lock(decision.provider_session_id) as lock, opened_gate(rights, waited, attended=True) as gate:
         if not lock.try_acquire():
             raise Busy(f"the {agent.provider.name} session of {session_id}")
@@ -58,7 +60,7 @@ def open_native(store: Store, agent: Agent, policy: ResumePolicy, session_id: Se
         )  # fmt: skip
         command = agent.provider.interactive(spec)
         exit_code = _run(agent, session_id, command, spec.work_dir, lock)
-        adopt_locked(store, agent, policy, pointer)
+        adopt_locked(store, agent, policy, store.situation(session_id, agent.provider.name))
     return exit_code
 
 
@@ -92,14 +94,12 @@ def _run(agent: Agent, session_id: SessionId, command: Command, work_dir: str, l
         child.poll()
 
 
-def _decide(
-    store: Store, agent: Agent, policy: ResumePolicy, session_id: SessionId, pointer: Pointer | None
-) -> Decision:
-    decision = store.explain(session_id, agent.provider.name, runtime=agent.runtime)
+def _decide(store: Store, agent: Agent, policy: ResumePolicy, situation: Situation) -> Decision:
+    pointer = situation.pointer
+    decision = store.explain(situation.session.id, agent.provider.name, runtime=agent.runtime)
     if pointer is None or pointer.work_dir is None:
         return decision
-    seq = store.get_conversation(store.get_session(session_id).conversation_id).next_seq
-    asked = Asked(seq, 0, pointer.work_dir)
+    asked = Asked(situation.conversation.next_seq, 0, pointer.work_dir)
     # whether the lock is free shows when it is taken
     return decide_here(store, decision, pointer, asked, agent, policy)
 

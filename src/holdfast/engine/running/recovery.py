@@ -29,12 +29,13 @@ log = logging.getLogger("holdfast")
 _MOST = 1000
 
 
-def recover_session(store: Store, agents: Agents, session_id: str, *, by_force: bool = False) -> Turn | None:
-    """The turn that was taken from an owner who is provably gone, or whose lease has expired; else None.
+def recover_session(
+    store: Store, agents: Agents, orphan: Orphan | None, *, by_force: bool = False
+) -> Turn | None:
+    """The turn that was taken from a session's holder that is provably gone, or whose lease has expired; else None.
 
     ``by_force``: a person says that the owner is gone. If it is not, its writes are fenced off.
     """
-    orphan = store.holder(session_id)
     if orphan is None:
         return None
     is_gone = by_force or agents.machine.has_lost(orphan.lease, launched=orphan.process is not None)

@@ -15,7 +15,16 @@ from holdfast.domain.inputs import check_name, check_text
 from holdfast.domain.pointers import NO_RIGHTS, NOTHING_YET, Pointer, Rights
 from holdfast.domain.policy import Policy, ResumePolicy
 from holdfast.domain.records import record
-from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Refusal, Turn, TurnRequest, TurnStatus
+from holdfast.domain.turns import (
+    Claim,
+    ClaimRequest,
+    NewTurn,
+    Refusal,
+    Situation,
+    Turn,
+    TurnRequest,
+    TurnStatus,
+)
 from holdfast.domain.usage import NO_CALL_YET, NO_USAGE
 from holdfast.engine.keywords import Observer
 from holdfast.engine.own_turns import newest_turn
@@ -70,28 +79,31 @@ class RunOptions:
 
 
 def run_turn(
-    store: Store, agent: Agent, policy: Policy, session_id: SessionId, prompt: str, options: RunOptions
+    store: Store, agent: Agent, policy: Policy, situation: Situation, prompt: str, options: RunOptions
 ) -> RunResult:
     """One turn of a session, now, on this machine.
 
     Busy if others are at work on the session and stay so. A turn that a guard refuses comes back as a
     result, too: it is part of the record.
     """
-    request = _as_before(store, agent, session_id, options.request())
-    _require_waiting(store, agent, session_id, request)
-    _require_directory(store, agent, session_id, request)
-    taken = recover_session(store, agent.agents, session_id)
+    session_id = situation.session.id
+    request = _as_before(store, agent, situation, options.request())
+    _require_waiting(agent, situation, request)
+    _require_directory(store, situation, request)
+    taken = recover_session(store, agent.agents, situation.holder)
     if taken is not None:
         became = "its agent had answered" if taken.status is TurnStatus.DONE else "it is ended"
         options.observer(Noted(f"turn {taken.seq} was left by a process that is gone: {became}"))
-    _take_over_named(store, agent, policy.resume, session_id, request)
-    outside = adopt_outside_turns(store, agent, policy.resume, session_id)
+        situation = store.situation(session_id, agent.provider.name)
+    if _take_over_named(store, agent, policy.resume, situation, request):
+        situation = store.situation(session_id, agent.provider.name)
+    outside = adopt_outside_turns(store, agent, policy.resume, situation)
     new = NewTurn(prompt, agent.provider.name, request, foreground=True)
     claimed = _start(store, agent, policy, session_id, new, options.observer)
     if isinstance(claimed, Refusal):
         return RunResult(
             session_id, claimed.turn.seq, claimed.turn.status, None, claimed.decision, agent.provider.name,
-            None, request.work_dir or "", NO_USAGE, claimed.turn.failure, store.get_session(session_id).name,
+            None, request.work_dir or "", NO_USAGE, claimed.turn.failure, situation.session.name,
             outside.notices,
         )  # fmt: skip
     timeout = options.timeout_seconds or policy.run.timeout_seconds
@@ -105,8 +117,9 @@ def run_waiting(
 
     Busy if it cannot run yet. NeedsApproval if it waits for one. Refused if a guard said no: it has ended then.
     """
-    recover_session(store, agent.agents, session_id)
-    outside = adopt_outside_turns(store, agent, policy.resume, session_id)
+    recover_session(store, agent.agents, store.holder(session_id))
+    situation = store.situation(session_id, agent.provider.name)
+    outside = adopt_outside_turns(store, agent, policy.resume, situation)
     queued = _queued(store, session_id)
     claimed = store.claim_turn(_claim_request(agent, policy, session_id))
     if claimed is None:
@@ -124,77 +137,81 @@ def existing_directory(path: str, field: str = "cwd") -> str:
     return str(directory.absolute())
 
 
-def _as_before(store: Store, agent: Agent, session_id: SessionId, request: TurnRequest) -> TurnRequest:
+def _as_before(store: Store, agent: Agent, situation: Situation, request: TurnRequest) -> TurnRequest:
     """What a turn does not say is as it was; where no session was begun yet, as the last try had it."""
-    pointer = store.pointer(session_id, agent.provider.name)
+    pointer = situation.pointer
     if pointer is not None and pointer.work_dir is not None:
         return request
-    place = request.work_dir or last_directory(store, session_id) or str(Path.cwd())
+    place = request.work_dir or last_directory(store, situation) or str(Path.cwd())
     request = replace(request, work_dir=place)
-    provider, model, rights = _last_profile(store, session_id)
+    provider, model, rights = _last_profile(store, situation)
     if provider != agent.provider.name:
         return request
     return replace(request, model=request.model or model, rights=request.rights or rights)
 
 
-def _last_profile(store: Store, session_id: SessionId) -> tuple[str | None, str | None, Rights | None]:
+def _last_profile(store: Store, situation: Situation) -> tuple[str | None, str | None, Rights | None]:
     """Provider, model and rights of the newest try. A turn that a guard refused counts with what it asked for."""
-    attempt = store.newest_attempt(session_id)
-    if attempt is not None:
-        return attempt.provider, attempt.model, attempt.rights
-    turn = newest_turn(store, session_id)
+    newest = situation.newest_try
+    if newest is not None:
+        return newest.provider, newest.model, newest.rights
+    is_new = situation.conversation.next_seq == 1
+    turn = None if is_new else newest_turn(store, situation.session.id)
     return (None, None, None) if turn is None else (turn.provider, turn.request.model, turn.request.rights)
 
 
 def _take_over_named(
-    store: Store, agent: Agent, policy: ResumePolicy, session_id: SessionId, request: TurnRequest
-) -> None:
-    """A provider session that exists and that nobody here has run in becomes this session's.
+    store: Store, agent: Agent, policy: ResumePolicy, situation: Situation, request: TurnRequest
+) -> bool:
+    """Whether a provider session that exists and that nobody here has run in becomes this session's.
 
     It is pointed at as one of which nothing is known yet: all of its turns are then adopted. Refused, and
     nothing has changed, if the turn could not go on in it.
     """
-    named, provider = request.provider_session_id, agent.provider.name
-    before = store.pointer(session_id, provider)
+    named, provider, before = request.provider_session_id, agent.provider.name, situation.pointer
     place = request.work_dir or (None if before is None else before.work_dir)
     path = None if named is None else agent.archive.find(named, place)
     if named is None or path is None or store.attempts_in(provider, named, 1):
-        return
+        return False
     is_own = before is not None and before.provider_session_id == named and before.work_dir is not None
-    if is_own or store.head_turn(session_id) is not None:
-        return
+    if is_own or store.head_turn(situation.session.id) is not None:
+        return False
     if not any(turn.live for turn in agent.archive.turns(path, named)):
         raise Refused(
             "explicit_id", f"{provider} session {named} exists and holds no request: choose another id"
         )
-    pointer = _pointer_to(store, agent, session_id, request, before)
-    _require_resumable(store, agent, policy, request, pointer)
+    pointer = _pointer_to(agent, situation, request)
+    _require_resumable(store, agent, policy, situation, request, pointer)
     store.register_runtime(agent.runtime)
     store.set_pointer(pointer, unowned=True)
+    return True
 
 
-def _pointer_to(
-    store: Store, agent: Agent, session_id: SessionId, request: TurnRequest, before: Pointer | None
-) -> Pointer:
+def _pointer_to(agent: Agent, situation: Situation, request: TurnRequest) -> Pointer:
     """To the provider session that is named, with what the session was run with until now."""
     assert request.provider_session_id is not None
-    conversation = store.get_conversation(store.get_session(session_id).conversation_id)
+    conversation, before = situation.conversation, situation.pointer
     work_dir, model, rights = request.work_dir, request.model, request.rights
     if before is not None:
         work_dir, model = work_dir or before.work_dir, model or before.model
         rights = rights if rights is not None and request.allow_wider_rights else before.rights
     return Pointer(
-        session_id, agent.provider.name, request.provider_session_id, agent.runtime.id, work_dir, model,
+        situation.session.id, agent.provider.name, request.provider_session_id, agent.runtime.id, work_dir, model,
         conversation.revision, conversation.generation, SeenTurns(), rights or NO_RIGHTS,
-        NOTHING_YET, NO_CALL_YET, agent.runtime.version, store.now(),
+        NOTHING_YET, NO_CALL_YET, agent.runtime.version, situation.now,
     )  # fmt: skip
 
 
 def _require_resumable(
-    store: Store, agent: Agent, policy: ResumePolicy, request: TurnRequest, pointer: Pointer
+    store: Store,
+    agent: Agent,
+    policy: ResumePolicy,
+    situation: Situation,
+    request: TurnRequest,
+    pointer: Pointer,
 ) -> None:
     named, session_id = pointer.provider_session_id, pointer.session_id
-    seq = store.get_conversation(store.get_session(session_id).conversation_id).next_seq
+    seq = situation.conversation.next_seq
     judged = store.explain(session_id, pointer.provider, request, agent.runtime, pointer)
     asked = Asked(seq, 0, pointer.work_dir or "", named, lock_free=agent.lock(named).is_free())
     decision = decide_here(store, judged, pointer, asked, agent, policy)
@@ -205,9 +222,9 @@ def _require_resumable(
         )
 
 
-def _require_waiting(store: Store, agent: Agent, session_id: SessionId, request: TurnRequest) -> None:
+def _require_waiting(agent: Agent, situation: Situation, request: TurnRequest) -> None:
     """What waited for a person goes along with the session: refused before a turn is put in that could not run."""
-    newest = store.newest_attempt(session_id)
+    newest = situation.newest_try
     waits = newest is not None and newest.rights is not None and newest.rights.approve_tools
     if waits and not request.allow_wider_rights and not agent.runtime.capabilities.can_defer:
         raise InvalidInput(
@@ -216,9 +233,9 @@ def _require_waiting(store: Store, agent: Agent, session_id: SessionId, request:
         )
 
 
-def _require_directory(store: Store, agent: Agent, session_id: SessionId, request: TurnRequest) -> None:
+def _require_directory(store: Store, situation: Situation, request: TurnRequest) -> None:
     """Before a turn is put in that could not run."""
-    pointer = store.pointer(session_id, agent.provider.name)
+    session_id, pointer = situation.session.id, situation.pointer
     place = request.work_dir or (pointer.work_dir if pointer is not None else None)
     if place is not None and not Path(place).is_dir():
         hint = "to continue elsewhere: --cwd DIR"
@@ -241,7 +258,7 @@ def _start(
                 ) from exc
             observer(Noted(f"waiting: {_humanly(exc).message}"))
             sleep(delay)
-            recover_session(store, agent.agents, session_id)
+            recover_session(store, agent.agents, store.holder(session_id))
     try:
         return store.start_turn(session_id, new, request)
     except Busy as exc:

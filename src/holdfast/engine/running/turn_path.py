@@ -14,17 +14,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.clock import Instant, after
+from holdfast.clock import Instant, after, running_from
 from holdfast.domain.approvals import NewApproval
 from holdfast.domain.decisions import Decision, Fork, Fresh, Reason, Refuse, Resume, Wait, because
 from holdfast.domain.events import Deferred
 from holdfast.domain.failures import Failure, FailureClass, Retry
 from holdfast.domain.guards import only_natively
 from holdfast.domain.ids import ProviderSessionId
-from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import NO_RIGHTS, Rights
 from holdfast.domain.policy import QueuePolicy
-from holdfast.domain.sessions import Session
 from holdfast.domain.telling.context import Composed
 from holdfast.domain.telling.transcript import NOTHING_TOLD, ranges
 from holdfast.domain.turns import Claim, Turn, TurnEnd, TurnStatus
@@ -32,12 +30,12 @@ from holdfast.domain.usage import NO_USAGE, ContextState, context_state, estimat
 from holdfast.engine.result import RunInterrupted, RunResult
 from holdfast.engine.rights import check_rights
 from holdfast.engine.running.compose import Composer
-from holdfast.engine.running.gates import calls_of, opened_gate, refuse_beside_others
+from holdfast.engine.running.gates import opened_gate, refuse_beside_others
 from holdfast.engine.running.keepalive import KeepAlive
 from holdfast.engine.running.launching import Launcher, Place, Ran
 from holdfast.engine.running.log_subject import go_on_about
 from holdfast.engine.running.look import Asked, decide_here, last_directory
-from holdfast.engine.running.outside import adopt_locked, adopt_outside_turns, is_left_by_history
+from holdfast.engine.running.outside import Outside, adopt_locked, adopt_outside_turns, is_left_by_history
 from holdfast.engine.running.saved_calls import calls_left_by
 from holdfast.engine.running.setting import Audience, Setting
 from holdfast.engine.running.stops import Stops
@@ -105,6 +103,7 @@ class TurnPath:
         self._before = claim.pointer  #: where and how it ran: outlives the provider session, and a fallback
         self._alive = KeepAlive(setting.store, claim.lease, setting.policy.queue, setting.agent.machine)
         self._composer = Composer(setting.store, setting.agent, setting.policy)
+        self._clock = running_from(claim.situation.now)  #: to look at a server's own clock is a transaction
         self._stops = Stops()
         self._told = NOTHING_TOLD  #: with the last launch
         self._is_unfinished = False  #: a turn that a person made in the provider's session, at the last look
@@ -142,9 +141,7 @@ class TurnPath:
         """A session that another process still holds is waited for, a bounded time."""
         work_dir = self._once_reachable(self._work_dir)
         place = Place(work_dir, self._deadline)
-        launcher = self._once_reachable(
-            lambda: Launcher(self._setting, self._claim.lease, self._alive, self._stops, place)
-        )
+        launcher = Launcher(self._setting, self._claim.lease, self._alive, self._stops, place, self._clock)
         delays = iter(lock_delays(self._policy.queue))
         while True:
             # what fails for want of the store has launched nothing yet
@@ -164,8 +161,7 @@ class TurnPath:
         if asked is not None:
             return asked
         recorded = None if self._before is None else self._before.work_dir
-        turn = self._claim.turn
-        recorded = recorded or last_directory(self._store, turn.session_id, turn.seq + 1)
+        recorded = recorded or last_directory(self._store, self._claim.situation, self._claim.turn.seq + 1)
         ran_here = self._before is not None and self._before.runtime_id == self._agent.runtime.id
         if recorded is not None and (ran_here or Path(recorded).is_dir()):
             return recorded
@@ -219,30 +215,55 @@ class TurnPath:
             self._adopt_left_behind(decision)
         if pointer is None or not isinstance(decision, Resume):
             return decision
-        found = adopt_locked(self._store, self._agent, self._policy.resume, pointer, self._claim.lease)
-        self._remark(*found.notices)
+        found = adopt_locked(
+            self._store, self._agent, self._policy.resume, self._claim.situation, self._claim.lease
+        )
+        self._take_up(found)
         self._is_unfinished = found.is_unfinished
-        if found.pointer is None:
+        pointer = found.situation.pointer
+        if pointer is None or pointer.provider_session_id != decision.provider_session_id:
             return decision
-        return replace(decision, catch_up=found.pointer.catch_up(self._claim.turn.seq))
+        return replace(decision, catch_up=pointer.catch_up(self._claim.turn.seq))
+
+    def _take_up(self, found: Outside) -> None:
+        """Continue from the situation after turns were adopted."""
+        self._remark(*found.notices)
+        stored = found.situation.pointer
+        is_same = (
+            stored is not None
+            and self._claim.pointer is not None
+            and (stored.provider_session_id == self._claim.pointer.provider_session_id)
+        )
+        pointer = stored if is_same else self._claim.pointer
+        self._claim = replace(self._claim, situation=found.situation, pointer=pointer)
 
     def _adopt_left_behind(self, decision: Fresh) -> None:
         """What only the session holds that a fresh start leaves behind joins the history before that is told."""
         if self._claim.pointer is None or is_left_by_history(decision):
             return
-        lease = self._claim.lease
-        found = adopt_outside_turns(self._store, self._agent, self._policy.resume, lease.session_id, lease)
-        self._remark(*found.notices)
+        self._take_up(
+            adopt_outside_turns(
+                self._store, self._agent, self._policy.resume, self._claim.situation, self._claim.lease
+            )
+        )
 
     def _adopt_broken_off(self) -> None:
         """What a person had begun in the session joins the history, as far as it came. Our answer counts anyway."""
         with suppress(HoldfastError):
-            self._once_reachable(self._as_seen)
+            self._once_reachable(self._look_again)
+
+    def _look_again(self) -> None:
+        """The launch has moved the pointer since the claim."""
+        turn = self._claim.turn
+        situation = self._store.situation(turn.session_id, turn.provider)
+        found = adopt_locked(self._store, self._agent, self._policy.resume, situation, self._claim.lease)
+        self._remark(*found.notices)
+        self._is_unfinished = found.is_unfinished
 
     def _refused_elsewhere(self, work_dir: str) -> Refuse | None:
         if self._claim.approval is None:
             return None
-        return refuse_elsewhere(self._store, self._claim.turn, work_dir)
+        return refuse_elsewhere(self._claim.situation.tries_of(self._claim.turn.seq), work_dir)
 
     def _cannot_run(self, work_dir: str) -> Failure | None:
         rights = self._rights()
@@ -273,7 +294,7 @@ class TurnPath:
 
     def _gate(self) -> AbstractContextManager[ToolGate | None]:
         can_defer = self._agent.runtime.capabilities.can_defer
-        waited = calls_of(self._store, self._claim.turn.session_id) if can_defer else frozenset()
+        waited = self._claim.situation.withheld if can_defer else frozenset()
         return opened_gate(self._rights(), waited, self._claim.approval)
 
     def _lock(self, held: ExitStack) -> SessionLock | None:
@@ -383,7 +404,6 @@ class TurnPath:
             transcript=None if is_beside_a_person else ran.mark,
             usage=report.usage,
             retry_at=self._retry_at(ran),
-            phase=self._phase(),
             approval=approval,
             refused_by=ran.decision.reason if isinstance(ran.decision, Refuse) else None,
         )
@@ -392,13 +412,7 @@ class TurnPath:
     def _asked_for(self, call: Deferred | None) -> NewApproval | None:
         if call is None:
             return None
-        session = self._session()
-        by = self._agent.provider.name if session is None else session.agent
-        return ask_for(call, by, self._store, self._policy.approvals)
-
-    def _phase(self) -> Phase | None:
-        session = self._session()
-        return None if session is None else session.phase_after_turn
+        return ask_for(call, self._claim.situation.session.agent, self._store, self._policy.approvals)
 
     def _once_reachable(self, verb: Callable[[], T]) -> T:
         """Sit out an outage of the store, as long as the lease would; an answer is worth it, and so is a claim."""
@@ -430,7 +444,7 @@ class TurnPath:
     def _same_again(self, failure: Failure) -> bool:
         """The same error too often waits for a person."""
         turn = self._claim.turn
-        before = [a.failure for a in self._store.attempts(turn.conversation_id, turn.seq) if a.failure]
+        before = [each.failure for each in self._claim.situation.tries_of(turn.seq) if each.failure]
         same = sum(known.message == failure.message for known in before)
         return same + 1 >= self._policy.queue.same_error_limit
 
@@ -442,7 +456,7 @@ class TurnPath:
         return RunResult(
             turn.session_id, turn.seq, turn.status, turn.response, ran.decision, turn.provider,
             attempts[-1].provider_session_id, ran.work_dir,
-            sum((attempt.usage for attempt in attempts), NO_USAGE), self._failure(ran, turn), self._name(), self._notices(ran),
+            sum((attempt.usage for attempt in attempts), NO_USAGE), self._failure(ran, turn), self._claim.situation.session.name, self._notices(ran),
             awaited(self._store, turn), self._told,
         )  # fmt: skip
 
@@ -451,21 +465,9 @@ class TurnPath:
         with suppress(StoreError):
             if result.failure is None and result.approval is None:
                 return
-            session = self._session()
-            notice = None if session is None else turn_notice(result, session.agent, self._store.now())
+            notice = turn_notice(result, self._claim.situation.session.agent, self._clock())
             if notice is not None:
                 notify(self._policy.notify, notice)
-
-    def _name(self) -> str | None:
-        session = self._session()
-        return None if session is None else session.name
-
-    def _session(self) -> Session | None:
-        """None for a row that cannot be read: the answer is kept all the same."""
-        try:
-            return self._store.get_session(self._claim.lease.session_id)
-        except (StoreError, NotFound):
-            return None
 
     def _failure(self, ran: Ran, turn: Turn) -> Failure | None:
         """Of a turn that waits again, or that nobody could begin, the run itself knows best."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from holdfast.domain.approvals import Approval, ApprovalStatus, NewApproval, expiry
@@ -10,7 +11,7 @@ from holdfast.domain.decisions import Outcome, Reason, Refuse, Standing, Verdict
 from holdfast.domain.events import Deferred
 from holdfast.domain.ids import make_approval_id
 from holdfast.domain.policy import ApprovalPolicy
-from holdfast.domain.turns import AttemptStatus, Turn, TurnStatus
+from holdfast.domain.turns import AttemptStatus, Try, Turn, TurnStatus
 from holdfast.store.contract import Store
 
 
@@ -39,10 +40,11 @@ def is_void(store: Store, approval: Approval) -> bool:
     return store.get_approval(approval.id).status is ApprovalStatus.VOIDED
 
 
-def refuse_elsewhere(store: Store, turn: Turn, work_dir: str) -> Refuse | None:
+def refuse_elsewhere(tries: Sequence[Try], work_dir: str) -> Refuse | None:
     """What people approved, they approved for one directory: a session that was moved since is elsewhere."""
-    attempts = store.attempts(turn.conversation_id, turn.seq)
-    asked_in = next((a.work_dir for a in reversed(attempts) if a.status is AttemptStatus.DEFERRED), None)
+    asked_in = next(
+        (each.work_dir for each in reversed(tries) if each.status is AttemptStatus.DEFERRED), None
+    )
     try:
         if asked_in is not None and Path(asked_in).samefile(work_dir):
             return None

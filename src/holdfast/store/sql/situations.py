@@ -101,7 +101,9 @@ def of_session(s: Scope, session_id: str, provider: str | None) -> Situation:
     provider = provider or session.provider or _pointed_at(s, session_id)
     pointer = None if provider is None else pointers.get(s, session_id, provider)
     tried = _tried(s, session, _NEWEST)
-    untold, withheld = _answers(s, session_id, tried, conversation.next_seq)
+    # the turn that is open and was tried is the one that comes next
+    seq = tried[-1].seq if tried and tried[-1].status.is_open else conversation.next_seq
+    untold, withheld = _answers(s, session_id, tried, seq)
     holder = leases.holder(s, session_id)
     return Situation(session, conversation, provider, pointer, s.now, tried, untold, withheld, holder)
 
