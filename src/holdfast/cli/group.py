@@ -36,7 +36,7 @@ SECTIONS: Final = {
         "log": "logs:log",
         "usage": "usage:usage",
         "stats": "usage:stats",
-        "observed": "observed:observed",
+        "observed": "hooks:observed",
         "runtimes": "fleet:runtimes",
         "packet": "show:packet",
     },
@@ -67,7 +67,7 @@ SECTIONS: Final = {
         "rm": "lifecycle:remove",
         "trust": "trust:trust",
         "hooks": "hooks:hooks",
-        "hook": "hook:hook",
+        "hook": "hooks:hook",
         "completion": "completion:completion",
     },
 }

@@ -1,4 +1,7 @@
-"""Owns the command hooks, which makes Claude Code call Holdfast: install, status, uninstall."""
+"""Owns the commands about hooks: hooks installs them, hook answers one, observed lists the sessions that they saw.
+
+An agent's program calls ``holdfast hook EVENT`` without options; ``main`` answers that before it imports this module.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,11 @@ import click
 
 from holdfast.cli import output
 from holdfast.cli.command import Invocation, command, pass_invocation
-from holdfast.cli.output import Block, Cell, Column, Fields, Table, Tone, age, cell
+from holdfast.cli.output import Block, Cell, Column, Fields, Line, Table, Tone, age, cell
 from holdfast.clock import Instant, system_clock, to_iso
 from holdfast.config import TOKEN_VARIABLE, origin, state_dir
 from holdfast.config_files import current_directory
+from holdfast.domain.observed import ObservedSession
 from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.hooks.installation import (
     Changed,
@@ -28,14 +32,32 @@ from holdfast.hooks.installation import (
     with_entries,
     without_entries,
 )
-from holdfast.hooks.status import Extent, HookServer, HookStatus, ScopeStatus, ask_server, hook_status
+from holdfast.hooks.main import EVENTS, main
+from holdfast.hooks.status import (
+    Extent,
+    HookServer,
+    HookStatus,
+    ScopeStatus,
+    ask_server,
+    check_hooks,
+    hook_status,
+)
 
 _PROGRAM = "holdfast"
-_COLUMNS = (
+_SETTINGS_COLUMNS = (
     Column("SETTINGS", whole=True),
     Column("HOOKS", whole=True),
     Column("FILE"),
     Column("NOTE", wraps=True),
+)
+_SESSION_COLUMNS = (
+    Column("PROVIDER SESSION", whole=True),
+    Column("STATE", whole=True),
+    Column("SEEN", whole=True),
+    Column("TOKENS IN", whole=True),
+    Column("TOKENS OUT", whole=True),
+    Column("CONTEXT", whole=True),
+    Column("DIRECTORY"),
 )
 _TONES = {
     Extent.INSTALLED: Tone.GOOD,
@@ -214,7 +236,7 @@ def _blocks(
         fields.append(("server", cell(told, _tone(server.problem is None))))
     if found.hooks_disabled:
         fields.append(("disabled", cell("disableAllHooks is set in Claude Code's settings", Tone.BAD)))
-    return [Fields(tuple(fields)), Table(_COLUMNS, tuple(map(_row, found.scopes)))]
+    return [Fields(tuple(fields)), Table(_SETTINGS_COLUMNS, tuple(map(_row, found.scopes)))]
 
 
 def _calls(found: HookStatus, servers: Sequence[HookServer]) -> Cell:
@@ -238,3 +260,112 @@ def _row(scope: ScopeStatus) -> tuple[Cell, ...]:
     notes += [f"over {address}" for address in scope.addresses]
     extent = cell(scope.extent.value, Tone.WARN if scope.broken else _TONES[scope.extent])
     return (cell(scope.scope, Tone.STRONG), extent, cell(scope.path), cell("; ".join(notes)))
+
+
+# --- hook ---
+
+
+@command(
+    "hook",
+    """echo '{"agent_name": "terraform-architect", "task_id": "T001"}' | holdfast hook pre-delegate""",
+    """echo '{"agent_id": "agent-20260108-180530-abc12345", "exit_code": 0}' | holdfast hook subagent-stop""",
+    "holdfast hook pre-delegate --test",
+)
+@click.argument("event", type=click.Choice(list(EVENTS)))
+@click.option("--test", is_flag=True, help="Check that hooks work here, on a temporary store.")
+@pass_invocation
+def hook(run: Invocation, event: str, test: bool) -> None:
+    """Answer an event of an agent's program.
+
+    Reads JSON from standard input, and prints JSON or nothing. The exit code is always 0, so that a hook never
+    stops an agent; problems are in ~/.local/state/holdfast/hooks.log.
+    """
+    if test:
+        click.get_current_context().exit(_self_check())
+    for variable, given in (("HOLDFAST_URL", run.url), ("HOLDFAST_WORKSPACE", run.workspace)):
+        if given is not None:
+            os.environ[variable] = given
+    click.get_current_context().exit(main(event))
+
+
+def _self_check() -> int:
+    code = 0
+    for check in check_hooks():
+        if check.passed:
+            output.say(f"ok      {check.what}: {check.found}")
+        else:
+            output.say(f"FAILED  {check.what}: {check.found}, expected {check.expected}")
+            code = 1
+    return code
+
+
+# --- observed ---
+
+
+@command("observed", "holdfast observed", "holdfast observed --json --limit 10")
+@click.option("--limit", type=click.IntRange(1), default=50, show_default=True, metavar="N",
+              help="At most so many.")  # fmt: skip
+@pass_invocation
+def observed(run: Invocation, limit: int) -> None:
+    """List the sessions that hooks have seen, the one seen last first.
+
+    Sessions of the agent's own program, started by Holdfast or by hand. Tokens and context are those of the main agent.
+    """
+    store = run.holdfast.store
+    seen = store.observed_sessions(limit)
+    if run.json:
+        output.document({"observed": [_session_document(session) for session in seen]})
+    elif not output.is_terminal():
+        for session in seen:
+            output.line(
+                session.id,
+                _state(session),
+                to_iso(session.last_seen_at),
+                *_figures(session),
+                session.cwd or "",
+            )
+    elif seen:
+        output.blocks(
+            [Table(_SESSION_COLUMNS, tuple(_session_row(session, store.now()) for session in seen))]
+        )
+    else:
+        output.blocks([Line(cell("no session was seen by a hook", Tone.DIM))])
+
+
+def _state(session: ObservedSession) -> str:
+    return "open" if session.ended_at is None else "ended"
+
+
+def _figures(session: ObservedSession) -> tuple[int, int, int | str]:
+    return session.input_tokens, session.output_tokens, session.context_tokens or ""
+
+
+def _session_row(session: ObservedSession, now: Instant) -> tuple[Cell, ...]:
+    return (
+        cell(session.id, Tone.STRONG),
+        cell(_state(session), Tone.PLAIN if session.ended_at is None else Tone.DIM),
+        cell(age(session.last_seen_at, now)),
+        *(cell(figure) for figure in _figures(session)),
+        cell(session.cwd or "", Tone.DIM),
+    )
+
+
+def _session_document(session: ObservedSession) -> dict[str, object]:
+    return {
+        "provider": session.provider,
+        "provider_session_id": session.id,
+        "source": session.source,
+        "work_dir": session.cwd,
+        "transcript_path": session.transcript_path,
+        "started_at": to_iso(session.started_at),
+        "last_seen_at": to_iso(session.last_seen_at),
+        "ended_at": None if session.ended_at is None else to_iso(session.ended_at),
+        "end_reason": session.end_reason,
+        "compactions": session.compactions,
+        "input_tokens": session.input_tokens,
+        "cached_input_tokens": session.cached_input_tokens,
+        "output_tokens": session.output_tokens,
+        "context_tokens": session.context_tokens,
+        "context_window": session.context_window,
+        "context_state": session.context_state,
+    }

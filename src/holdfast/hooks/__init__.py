@@ -1,4 +1,4 @@
-"""Owns the hooks: what an agent's program tells while it works, in a process that lives for a moment.
+"""Owns the hooks: what Claude Code calls, their installation, and the tool gate.
 
-Nothing here is imported that the moment does not need: see docs/decisions/0011-a-light-hook-process.md.
+A hook process lives for a moment, so its modules import little: see docs/decisions/0011-a-light-hook-process.md.
 """
