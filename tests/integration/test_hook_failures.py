@@ -250,4 +250,4 @@ def test_a_pipe_in_the_place_of_a_subagents_file_is_not_waited_for(
     meta.unlink()
     os.mkfifo(meta)
     run_hook("subagent-stop", stop).harmless()
-    assert f"{meta} is no regular file" in [line.get("message") for line in log_of(home)]
+    assert f"{meta} is not a regular file" in [line.get("message") for line in log_of(home)]
