@@ -10,7 +10,7 @@ from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import Old, Session, SessionUpdate
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
-from holdfast.store.sql import cleanup
+from holdfast.store.sql import retention
 from tests.builders import a_session_id
 from tests.clock import ManualClock
 from tests.consistency import assert_consistent, driver_of
@@ -32,7 +32,7 @@ def store(clock: ManualClock) -> Iterator[Store]:
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cleanup, "BATCH", BATCH)
+    monkeypatch.setattr(retention, "BATCH", BATCH)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from holdfast.errors import StoreUnavailable
 from holdfast.store.contract import FACTS, Store
 from holdfast.store.http_store import open_http
 from holdfast.store.open import open_store
-from holdfast.store.sql.calls import KEPT_SECONDS
+from holdfast.store.sql.idempotency import KEPT_SECONDS
 from tests.builders import a_claim, a_pointer, a_runtime, a_session, a_turn
 from tests.clock import ManualClock
 from tests.consistency import driver_of

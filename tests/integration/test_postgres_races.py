@@ -18,7 +18,7 @@ from holdfast.domain.turns import Claim, Launch, TurnStatus
 from holdfast.errors import Conflict, LeaseLost, Refused
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
-from holdfast.store.sql import claims, forks, leases, pointers
+from holdfast.store.sql import claims, history, leases, pointers
 from holdfast.store.sql.heads import QueueMemory
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql_store import SqlStore
@@ -191,7 +191,7 @@ def test_cleaning_up_does_not_wait_and_spares_what_is_just_being_forked(store: S
     store.finalize_session(parent.id, Phase.COMPLETED, None)
 
     with store._writing() as s:
-        child = forks.fork(s, parent.id, a_session_id(), None, None)
+        child = history.fork(s, parent.id, a_session_id(), None, None)
         report = store.clean_up(Old(after(store.now(), 60)))
 
     assert report.count == 0

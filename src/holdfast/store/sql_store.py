@@ -67,31 +67,25 @@ from holdfast.store.contract import KeyedCall, QueueWatch
 from holdfast.store.driver import Driver, Undone
 from holdfast.store.hook_verbs import HookVerbs
 from holdfast.store.sql import (
-    accounts,
-    approval_rows,
     approval_windows,
     approvals,
     attempts,
-    calls,
     claims,
-    cleanup,
     delegations,
     endings,
-    event_rows,
-    forks,
     heads,
     history,
+    idempotency,
     leases,
     lifecycle,
     observed,
-    observed_rows,
     parts,
     pointers,
     provider_sessions,
+    retention,
     runtimes,
     sessions,
     situations,
-    statistics,
     tokens,
     totals,
     turns,
@@ -154,7 +148,7 @@ class SqlStore(HookVerbs):
             try:
                 with self._writing() as s:
                     if self._call is not None:
-                        return calls.once(s, self._call, lambda s=s: work(s, *args, **kwargs))  # type: ignore[misc]
+                        return idempotency.once(s, self._call, lambda s=s: work(s, *args, **kwargs))  # type: ignore[misc]
                     return work(s, *args, **kwargs)
             except Undone:
                 if tries == MAX_TRIES:
@@ -209,11 +203,11 @@ class SqlStore(HookVerbs):
         return self._write(sessions.rename, session_id, name)
 
     def remove_session(self, session_id: str) -> None:
-        self._write(cleanup.remove, session_id)
+        self._write(retention.remove, session_id)
 
     def clean_up(self, old: Old, *, dry_run: bool = False) -> CleanupReport:
         with self._read() as s:
-            cleaning = cleanup.Cleaning(s, old, dry_run=dry_run)
+            cleaning = retention.Cleaning(s, old, dry_run=dry_run)
             while dry_run and cleaning.goes_on:
                 cleaning.next_batch(s)
         while cleaning.goes_on:
@@ -223,7 +217,7 @@ class SqlStore(HookVerbs):
         if not dry_run and old.project is None:
             self._write(observed.forget, old.cutoff)
         if not dry_run:
-            while self._write(calls.forget, cleanup.BATCH):
+            while self._write(idempotency.forget, retention.BATCH):
                 pass
         return cleaning.report
 
@@ -265,7 +259,7 @@ class SqlStore(HookVerbs):
     def fork(
         self, session_id: str, child_id: SessionId, *, at: int | None = None, name: str | None = None
     ) -> Session:
-        return self._write(forks.fork, session_id, child_id, at, name)
+        return self._write(history.fork, session_id, child_id, at, name)
 
     # --- the queue ---
 
@@ -337,7 +331,7 @@ class SqlStore(HookVerbs):
         self._write(attempts.launch, lease, launched)
 
     def record_events(self, lease: Lease, events: Sequence[Event]) -> None:
-        self._write(event_rows.add, lease, events)
+        self._write(attempts.add_events, lease, events)
 
     def pin(
         self, lease: Lease, provider_session_id: ProviderSessionId, transcript: TranscriptMark | None = None
@@ -397,7 +391,7 @@ class SqlStore(HookVerbs):
 
     def get_approval(self, approval_id: str) -> Approval:
         with self._read() as s:
-            return approval_rows.get(s, approval_id)
+            return approvals.get(s, approval_id)
 
     def find_approval(self, given: str) -> ApprovalId:
         with self._read() as s:
@@ -416,7 +410,7 @@ class SqlStore(HookVerbs):
             return approvals.listed(s, session_id, after, limit, open_only=open_only)
 
     def answer_approval(self, approval_id: str, answer: Answer) -> Approval:
-        return self._write(approvals.answer, approval_id, answer)
+        return self._write(turns.answer_approval, approval_id, answer)
 
     def approval_window(self, session_id: str) -> ApprovalWindow | None:
         with self._read() as s:
@@ -450,11 +444,11 @@ class SqlStore(HookVerbs):
     ) -> tuple[tuple[int, Event], ...]:
         _check_numbers(after=after, limit=limit)
         with self._read() as s:
-            return event_rows.of_turn(s, conversation_id, seq, after, limit)
+            return attempts.events_of_turn(s, conversation_id, seq, after, limit)
 
     def newest_events(self, conversation_id: str, seq: int, limit: int) -> tuple[tuple[int, Event], ...]:
         with self._read() as s:
-            return event_rows.newest(s, conversation_id, seq, limit)
+            return attempts.newest_events(s, conversation_id, seq, limit)
 
     def in_parts(self, verb: str, arguments: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
         """The answer of a verb of ``parts.VERBS``, a part at a time. Nothing is locked or kept open between two."""
@@ -515,7 +509,7 @@ class SqlStore(HookVerbs):
         session_id: str | None = None,
     ) -> tuple[UsageTotal, ...]:
         with self._read() as s:
-            return accounts.totals(s, group, since, until, session_id)
+            return totals.usage(s, group, since, until, session_id)
 
     def register_runtime(self, runtime: Runtime) -> RuntimeId:
         return self._write(runtimes.register, runtime, refresh=True)
@@ -544,7 +538,7 @@ class SqlStore(HookVerbs):
     def observed_sessions(self, limit: int = 100) -> tuple[ObservedSession, ...]:
         check_whole("limit", limit)
         with self._read() as s:
-            return observed_rows.newest(s, limit)
+            return observed.newest(s, limit)
 
     # --- tokens ---
 
@@ -584,7 +578,7 @@ class SqlStore(HookVerbs):
 
     def statistics(self) -> Statistics:
         with self._read() as s:
-            return statistics.count(s)
+            return totals.statistics(s)
 
     def totals(
         self, *, since: Instant | None = None, until: Instant | None = None, agent: str | None = None

@@ -1,18 +1,29 @@
-"""Owns the rows of attempts: what ran, with which decision, and in which provider session."""
+"""Owns the rows of attempts and of their events: what ran, with which decision, in which provider session, and what happened."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from dataclasses import field, replace
 
 from holdfast.domain.conversations import Conversation, SeenTurns
-from holdfast.domain.decisions import Decision, DecisionKind, Fork, Fresh, Reason, Resume, decision_kind
-from holdfast.domain.failures import Failure, FailureClass
-from holdfast.domain.ids import AttemptId, ProviderSessionId, make_attempt_id
+from holdfast.domain.decisions import (
+    Decided,
+    Decision,
+    DecisionKind,
+    Fork,
+    Fresh,
+    Reason,
+    Resume,
+    decision_kind,
+)
+from holdfast.domain.events import Event, EventKind
+from holdfast.domain.failures import Failure
+from holdfast.domain.ids import AttemptId, ProviderSessionId, RuntimeId, make_attempt_id
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, TranscriptMark, choose_pointer
 from holdfast.domain.records import record
-from holdfast.domain.redaction import redact_text
+from holdfast.domain.redaction import encode_redacted, redact_text
 from holdfast.domain.turns import (
     Attempt,
     AttemptCause,
@@ -23,52 +34,58 @@ from holdfast.domain.turns import (
     TurnRequest,
     TurnStatus,
 )
-from holdfast.domain.usage import NO_CALL_YET, Usage
+from holdfast.domain.usage import NO_CALL_YET, NO_USAGE, Usage
 from holdfast.errors import Conflict, LeaseLost, NotFound, StoreCorrupt
 from holdfast.store.driver import Row
-from holdfast.store.sql import approval_rows, codec, leases, pointers, provider_sessions
+from holdfast.store.sql import approvals, codec, leases, pointers, provider_sessions
+from holdfast.store.sql.rows import Rows, coded, cut, part
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.shapes import Shape, read_instant, read_optional_instant
+from holdfast.store.sql.tables import ATTEMPTS, EVENTS, MISREAD, read_instant, unreadable
 
-COLUMNS = """conversation_id, seq, number, session_id, provider, runtime_id, owner, fence, cause, status,
-    decision, reason, evidence, provider_session_id, work_dir, model, epoch, seen, process, started_at,
-    ended_at, failure_class, error, input_tokens, cached_input_tokens, output_tokens, cost_usd, version,
-    rights, transcript, generation, forked_from, id, transcript_before"""
+ROWS = Rows(
+    ATTEMPTS,
+    Attempt,
+    "turn {seq} attempt {number} of {session_id}",
+    cause=AttemptCause,
+    status=AttemptStatus,
+    decision=part(codec.decode_decided, "decision", "reason", "evidence", encode=codec.encode_decided),
+    seen=coded(str, SeenTurns.parse),
+    process=coded(codec.encode_process, codec.decode_process),
+    failure=part(codec.decode_failure, "failure_class", "error"),
+    usage=part(Usage, "input_tokens", "cached_input_tokens", "output_tokens", "cost_usd"),
+    rights=coded(codec.encode_rights, codec.decode_rights),
+    transcript=coded(codec.encode_transcript, codec.decode_transcript),
+    before=part(codec.decode_transcript, "transcript_before"),
+)
+EVENT = EVENTS.pick("attempt", "number", "kind", "at", "data")
 KEY = "workspace = :ws AND conversation_id = :id AND seq = :seq AND number = :number"
 
-GET = f"SELECT {COLUMNS} FROM attempts WHERE {KEY}"
+GET = f"SELECT {ROWS.sql} FROM attempts WHERE {KEY}"
 TO_LAUNCH = f"""
-SELECT (SELECT t.request FROM turns t WHERE t.workspace = attempts.workspace
-    AND t.conversation_id = attempts.conversation_id AND t.seq = attempts.seq), {COLUMNS}
+SELECT {ROWS.sql}, (SELECT t.request FROM turns t WHERE t.workspace = attempts.workspace
+    AND t.conversation_id = attempts.conversation_id AND t.seq = attempts.seq)
 FROM attempts WHERE {KEY}"""
 OF_TURN = f"""
-SELECT {COLUMNS} FROM attempts
+SELECT {ROWS.sql} FROM attempts
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq ORDER BY number"""
 NEWEST = f"""
-SELECT {COLUMNS} FROM attempts WHERE workspace = :ws AND session_id = :session_id
+SELECT {ROWS.sql} FROM attempts WHERE workspace = :ws AND session_id = :session_id
 ORDER BY fence DESC LIMIT 1"""
 # an attempt whose agent was never launched did nothing to any provider session
 NEWEST_WITH_PROVIDER = f"""
-SELECT {COLUMNS} FROM attempts
+SELECT {ROWS.sql} FROM attempts
 WHERE workspace = :ws AND session_id = :session_id AND provider = :provider AND fence < :before
     AND (process IS NOT NULL OR transcript IS NOT NULL OR status IN ('done', 'deferred'))
 ORDER BY fence DESC LIMIT 1"""
 IN_PROVIDER_SESSION = f"""
-SELECT {COLUMNS} FROM attempts INDEXED BY attempts_by_provider_session
+SELECT {ROWS.sql} FROM attempts INDEXED BY attempts_by_provider_session
 WHERE workspace = :ws AND provider_session_id = :provider_session_id AND provider = :provider
 ORDER BY started_at DESC, fence DESC LIMIT :limit"""
-INSERT = """
-INSERT INTO attempts (workspace, id, conversation_id, seq, number, session_id, provider, runtime_id, version,
-    owner, claim_key, fence, cause, status, decision, reason, evidence, provider_session_id, forked_from,
-    work_dir, model, rights, epoch, generation, seen, started_at)
-VALUES (:ws, :attempt_id, :conversation_id, :seq, :number, :session_id, :provider, :runtime_id, :version,
-    :owner, :claim_key, :fence, :cause, 'open', :decision, :reason, :evidence, :provider_session_id,
-    :forked_from, :work_dir, :model, :rights, :epoch, :generation, :seen, :now)"""
 CLAIMED = """
 UPDATE turns SET status = 'claimed', attempts = :number, tries = tries + 1
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
 BY_CLAIM_KEY = f"""
-SELECT {COLUMNS} FROM attempts WHERE workspace = :ws AND claim_key = :key AND status = 'open'"""
+SELECT {ROWS.sql} FROM attempts WHERE workspace = :ws AND claim_key = :key AND status = 'open'"""
 LAUNCH = f"""
 UPDATE attempts SET decision = :decision, reason = :reason, evidence = :evidence,
     provider_session_id = :provider_session_id, forked_from = :forked_from, work_dir = :work_dir,
@@ -91,38 +108,29 @@ UPDATE attempts SET status = :status, ended_at = :now, failure_class = :failure_
     provider_session_id = :provider_session_id
 WHERE {KEY}"""
 
+EVENTS_OF_TURN = f"""
+SELECT {EVENT.sql} FROM events
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq
+    AND (attempt > :attempt OR (attempt = :attempt AND number > :after))
+ORDER BY attempt, number LIMIT :limit"""
+NEWEST_EVENTS = f"""
+SELECT {EVENT.sql} FROM events
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq
+ORDER BY attempt DESC, number DESC LIMIT :limit"""
+BEFORE_NEWEST_EVENTS = """
+SELECT attempt, number FROM events
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq
+ORDER BY attempt DESC, number DESC LIMIT 1 OFFSET :newest"""
+LAST_EVENT = """
+SELECT COALESCE(MAX(number), 0) FROM events
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq AND attempt = :attempt"""
+
 #: of a session's first attempt
 FIRST_FENCE = 1
 
-_SHAPE = Shape(
-    "attempts", COLUMNS,
-    "runtime_id provider_session_id work_dir model process ended_at failure_class error version rights "
-    "transcript forked_from id transcript_before",
-)  # fmt: skip
-
 
 def read_attempt(s: Scope, row: Row) -> Attempt:
-    _, seq, number, session_id, *_ = row
-    return _SHAPE.read(s.where, row, _read, "turn", seq, "attempt", number, "of", session_id)
-
-
-def _read(row: Row) -> Attempt:
-    (
-        conversation_id, seq, number, session_id, provider, runtime_id, owner, fence, cause, status,
-        decision, reason, evidence, provider_session_id, work_dir, model, epoch, seen, process, started_at,
-        ended_at, failure_class, error, input_tokens, cached_input_tokens, output_tokens, cost_usd, version,
-        rights, transcript, generation, forked_from, attempt_id, before,
-    ) = row  # fmt: skip
-    return Attempt(
-        conversation_id, seq, number, session_id, provider, runtime_id, owner, fence, AttemptCause(cause),
-        AttemptStatus(status), codec.decode_decided(decision, reason, evidence), provider_session_id,
-        work_dir, model, epoch, SeenTurns.parse(seen), codec.decode_process(process),
-        read_instant(started_at), read_optional_instant(ended_at),
-        None if failure_class is None else Failure(FailureClass(failure_class), error or ""),
-        Usage(input_tokens, cached_input_tokens, output_tokens, cost_usd), version,
-        codec.decode_rights(rights), codec.decode_transcript(transcript), generation, forked_from,
-        attempt_id, codec.decode_transcript(before),
-    )  # fmt: skip
+    return ROWS.read(s.where, row)
 
 
 @record
@@ -135,7 +143,7 @@ class Opening:
     decision: Decision
     pointer: Pointer | None
     covers: SeenTurns
-    runtime_id: str | None
+    runtime_id: RuntimeId | None
     version: str | None
     key: str
     id: AttemptId = field(default_factory=lambda: make_attempt_id(os.urandom(8)))
@@ -150,19 +158,37 @@ def open_attempt(s: Scope, opening: Opening) -> AttemptCause:
 
 def insert(s: Scope, opening: Opening, cause: AttemptCause) -> None:
     lease, turn, decision = opening.lease, opening.turn, opening.decision
-    named = decision.provider_session_id if isinstance(decision, Resume | Fresh) else None
-    forked_from = decision.provider_session_id if isinstance(decision, Fork) else None
     work_dir, model, rights = _profile(opening)
-    s.run(
-        INSERT, attempt_id=opening.id, conversation_id=turn.conversation_id, seq=turn.seq, number=lease.attempt,
-        session_id=turn.session_id, provider=turn.provider, runtime_id=opening.runtime_id,
-        version=opening.version, owner=lease.owner, claim_key=opening.key, fence=lease.fence,
-        cause=cause.value, decision=decision_kind(decision).value, reason=decision.reason.value,
-        evidence=codec.encode_evidence(decision), provider_session_id=named, forked_from=forked_from,
-        work_dir=work_dir, model=model, rights=codec.encode_rights(rights),
+    attempt = Attempt(
+        id=opening.id,
+        conversation_id=turn.conversation_id,
+        seq=turn.seq,
+        number=lease.attempt,
+        session_id=turn.session_id,
+        provider=turn.provider,
+        runtime_id=opening.runtime_id,
+        version=opening.version,
+        owner=lease.owner,
+        fence=lease.fence,
+        cause=cause,
+        status=AttemptStatus.OPEN,
+        decision=Decided(decision_kind(decision), decision.reason, decision.verdicts),
+        provider_session_id=decision.provider_session_id if isinstance(decision, Resume | Fresh) else None,
+        forked_from=decision.provider_session_id if isinstance(decision, Fork) else None,
+        work_dir=work_dir,
+        model=model,
+        rights=rights,
         epoch=opening.conversation.revision,
-        generation=opening.conversation.generation, seen=str(opening.covers), now=s.now,
-    )  # fmt: skip
+        generation=opening.conversation.generation,
+        seen=opening.covers,
+        started_at=s.now,
+        process=None,
+        transcript=None,
+        ended_at=None,
+        failure=None,
+        usage=NO_USAGE,
+    )
+    s.run(ATTEMPTS.insert, claim_key=opening.key, **ROWS.values(attempt))
 
 
 def _profile(opening: Opening) -> tuple[str | None, str | None, Rights | None]:
@@ -263,9 +289,10 @@ def launch(s: Scope, lease: Lease, launched: Launch) -> None:
     row = s.one(TO_LAUNCH, id=lease.conversation_id, seq=lease.seq, number=lease.attempt)
     if row is None:
         raise missing(lease)
-    attempt, decision = read_attempt(s, row[1:]), launched.decision
+    own, (asked,) = cut(row, ROWS)
+    attempt, decision = read_attempt(s, own), launched.decision
     _refuse_stronger(attempt, decision)
-    request = codec.decode_request(row[0])
+    request = codec.decode_request(asked)
     _refuse_wider(attempt, request, launched.rights)
     _refuse_elsewhere(s, attempt, request, launched.work_dir)
     if attempt.cause is AttemptCause.APPROVAL:
@@ -296,7 +323,7 @@ def _act_on_answer(s: Scope, attempt: Attempt, decision: Decision) -> None:
     """Only here is the answer used up: after a crash from now on nobody acts on it again."""
     if not isinstance(decision, Resume):
         raise Conflict(f"turn {attempt.seq} acts on an answer: no other session can", reason=decision.reason)
-    approval_rows.use(s, attempt.session_id, attempt.seq)
+    approvals.use(s, attempt.session_id, attempt.seq)
 
 
 def _take(s: Scope, attempt: Attempt, provider_session_id: str, lease: Lease) -> None:
@@ -426,3 +453,54 @@ def interrupt(s: Scope, lease: Lease, turn: Turn, status: AttemptStatus, failure
         provider_session_id=begun_id(attempt, turn),
     )  # fmt: skip
     return attempt
+
+
+def add_events(s: Scope, lease: Lease, events: Sequence[Event]) -> None:
+    leases.require(s, lease)
+    s.run_many(
+        EVENTS.insert_once,
+        [
+            {
+                "conversation_id": lease.conversation_id, "seq": lease.seq, "attempt": lease.attempt,
+                "number": event.number, "kind": event.kind.value, "at": event.at,
+                "data": clean_text(encode_redacted(dict(event.data), codec.dump)),
+            }
+            for event in events
+        ],
+    )  # fmt: skip
+
+
+def add_events_behind(s: Scope, lease: Lease, events: Sequence[Event]) -> None:
+    """Conflict if one of their numbers is taken: whoever numbered them has not seen what was recorded since."""
+    (last,) = s.one(LAST_EVENT, id=lease.conversation_id, seq=lease.seq, attempt=lease.attempt) or (0,)
+    if any(event.number <= last for event in events):
+        raise Conflict(f"turn {lease.seq} of {lease.session_id} has recorded more meanwhile", seq=lease.seq)
+    add_events(s, lease, events)
+
+
+def events_of_turn(
+    s: Scope, conversation_id: str, seq: int, after: tuple[int, int], limit: int
+) -> tuple[tuple[int, Event], ...]:
+    rows = s.all(EVENTS_OF_TURN, id=conversation_id, seq=seq, attempt=after[0], after=after[1], limit=limit)
+    return tuple(_event(s, seq, row) for row in rows)
+
+
+def newest_events(s: Scope, conversation_id: str, seq: int, limit: int) -> tuple[tuple[int, Event], ...]:
+    rows = s.all(NEWEST_EVENTS, id=conversation_id, seq=seq, limit=limit)
+    return tuple(_event(s, seq, row) for row in reversed(rows))
+
+
+def before_newest_events(s: Scope, conversation_id: str, seq: int, limit: int) -> tuple[int, int]:
+    """The attempt and the number behind which the newest ``limit`` of them begin."""
+    attempt, number = s.one(BEFORE_NEWEST_EVENTS, id=conversation_id, seq=seq, newest=limit) or (0, 0)
+    return attempt, number
+
+
+def _event(s: Scope, seq: int, row: Row) -> tuple[int, Event]:
+    try:
+        EVENT.check(row)
+        attempt, number, kind, at, data = row
+        return attempt, Event(number, EventKind(kind), codec.decode_object(data), read_instant(at))
+    except MISREAD as exc:
+        key = f"event {EVENT.column(row, 'number')} of turn {seq}"
+        raise unreadable(s.where, EVENTS.name, key, exc) from exc

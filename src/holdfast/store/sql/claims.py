@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.clock import after, to_iso
-from holdfast.domain.approvals import Approval
+from holdfast.domain.approvals import Approval, why_it_waits
 from holdfast.domain.conversations import Conversation, HistoryChange, SeenTurns
 from holdfast.domain.decisions import (
     NOT_OBSERVABLE,
@@ -43,11 +43,10 @@ from holdfast.domain.turns import (
     TurnStatus,
 )
 from holdfast.domain.usage import estimate_tokens
-from holdfast.errors import Busy, Conflict, InvalidInput, NotFound, StoreCorrupt
+from holdfast.errors import Busy, Conflict, HoldfastError, InvalidInput, NotFound, StoreCorrupt
 from holdfast.store import tallies
 from holdfast.store.driver import Row
 from holdfast.store.sql import (
-    approval_rows,
     approvals,
     attempts,
     heads,
@@ -61,15 +60,16 @@ from holdfast.store.sql import (
     totals,
     turns,
 )
+from holdfast.store.sql.rows import cut
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.sessions import read_session
-from holdfast.store.sql.shapes import Shape, columns_of, read_instant
+from holdfast.store.sql.tables import SESSIONS, read_instant
 
 log = logging.getLogger("holdfast")
 
 # of one moment: the turn may be given out in the history that goes with it
 HEAD_TURN = f"""
-SELECT {columns_of("c", history.COLUMNS)}, {turns.WITH_TEXTS},
+SELECT {history.ROWS.of("c").sql}, {turns.ROWS.sql},
     EXISTS (SELECT 1 FROM turns o INDEXED BY open_turns
         WHERE o.workspace = t.workspace AND o.conversation_id = t.conversation_id AND o.seq < t.seq
             AND o.status IN ('queued', 'claimed', 'running', 'waiting')),
@@ -80,10 +80,14 @@ SELECT {columns_of("c", history.COLUMNS)}, {turns.WITH_TEXTS},
     {situations.HAS_ASKED.format(workspace="t.workspace", session_id="t.session_id")}
 FROM turns t JOIN conversations c ON c.workspace = t.workspace AND c.id = t.conversation_id
 WHERE t.workspace = :ws AND t.conversation_id = :id AND t.seq = :seq"""
+_LEASED_HEAD = SESSIONS.pick("head_seq", "fence", "lease_owner", "lease_expires_at")
 HEAD_OF = f"""
-SELECT head_seq, fence, lease_owner, lease_expires_at,
-    {situations.HAS_ASKED.format(workspace=":ws", session_id=":id")}
+SELECT {_LEASED_HEAD.sql}, {situations.HAS_ASKED.format(workspace=":ws", session_id=":id")}
 FROM sessions WHERE workspace = :ws AND id = :id"""
+WAITING_HEAD = """
+SELECT t.conversation_id, t.seq, t.status FROM sessions s JOIN turns t
+    ON t.workspace = s.workspace AND t.conversation_id = s.conversation_id AND t.seq = s.head_seq
+WHERE s.workspace = :ws AND s.id = :id"""
 TAKE_LEASE = """
 UPDATE sessions SET fence = :fence, lease_owner = :owner, lease_expires_at = :expires_at,
     ready_at = NULL, wake_at = NULL, updated_at = :now
@@ -91,13 +95,6 @@ WHERE workspace = :ws AND id = :id"""
 
 #: above every fence
 _NEWEST = 2**62
-_CONVERSATION_WIDTH = history.COLUMNS.count(",") + 1
-_HEAD = Shape("sessions", "head_seq, fence")
-_LEASED_HEAD = Shape(
-    "sessions",
-    "head_seq, fence, lease_owner, lease_expires_at, has_asked",
-    "head_seq lease_owner lease_expires_at",
-)
 
 
 class Position(NamedTuple):
@@ -130,7 +127,7 @@ def claim(s: Scope, request: ClaimRequest, memory: heads.QueueMemory) -> Claim |
     for _ in range(heads.MAX_CANDIDATES):
         picked = heads.pick(s, request)
         if picked is None:
-            approvals.refuse_unanswered(s, request.session_id)
+            refuse_unanswered(s, request.session_id)
             return None
         claimed = _claim_head(s, request, picked)
         if claimed is not None:
@@ -178,12 +175,28 @@ def _idle_fence(s: Scope, session_id: str) -> tuple[int, bool]:
     head = s.one(HEAD_OF, id=session_id)
     if head is None:
         raise NotFound("session", session_id)
-    seq, fence, owner, expires_at, has_asked = _LEASED_HEAD.read(s.where, head, tuple, session_id)
+    leased, (has_asked,) = cut(head, _LEASED_HEAD)
+    seq, fence, owner, expires_at = _LEASED_HEAD.checked(s.where, leased, session_id)
     if seq is not None:
-        approvals.refuse_unanswered(s, session_id)
+        refuse_unanswered(s, session_id)
         until = None if expires_at is None else to_iso(read_instant(expires_at))
         raise Busy(f"session {session_id} (turn {seq})", owner, until)
     return int(fence), bool(has_asked)
+
+
+def refuse_unanswered(s: Scope, session_id: str | None) -> None:
+    """If the head of this session waits for an answer, nothing of it runs until then."""
+    row = None if session_id is None else s.one(WAITING_HEAD, id=session_id)
+    if row is not None and row[-1] == TurnStatus.WAITING:
+        conversation_id, seq, _ = row
+        raise _unanswered(s, turns.get(s, conversation_id, seq))
+
+
+def _unanswered(s: Scope, turn: Turn) -> HoldfastError:
+    approval = approvals.of_turn(s, turn)
+    if approval is None:
+        raise NotFound("approval of turn", str(turn.seq), session_id=turn.session_id)
+    return why_it_waits(approval, s.now)
 
 
 def _give_way(s: Scope, session: Session) -> None:
@@ -225,7 +238,7 @@ def redeliver(s: Scope, key: str, runtime: Runtime | None) -> Claim | None:
     situation = situations.complete(s, known, seq=turn.seq, fence=attempt.fence, has_asked=has_asked)
     return Claim(
         lease, turn, decision, pointer, attempt.cause, attempt.epoch, attempt.generation, attempt.seen, situation,
-        approval_rows.of_turn(s, turn) if turn.has_unused_answer else None, attempt.id,
+        approvals.of_turn(s, turn) if turn.has_unused_answer else None, attempt.id,
     )  # fmt: skip
 
 
@@ -243,9 +256,9 @@ def _claim_head(s: Scope, request: ClaimRequest, row: Row) -> Claim | None:
 
 
 def _judge_head(s: Scope, request: ClaimRequest, row: Row) -> Claim | None:
-    *known, head_seq, fence, _, _ = row
-    session = read_session(tuple(known), s.where)
-    head_seq, fence = _HEAD.read(s.where, (head_seq, fence), tuple, session.id)
+    known, picked, _ = cut(row, sessions.ROWS, heads.PICKED)
+    session = read_session(known, s.where)
+    head_seq, fence, *_ = heads.PICKED.checked(s.where, picked, session.id)
     at = _position(s, session, head_seq, fence, request.runtime)
     turn = at.turn
     if turn.session_id != session.id:
@@ -274,9 +287,10 @@ def _position(s: Scope, session: Session, head_seq: int, fence: int, runtime: Ru
     row = s.one(HEAD_TURN, id=session.conversation_id, seq=head_seq, runtime_id=runtime.id)
     if row is None:
         raise NotFound("turn", str(head_seq), conversation_id=session.conversation_id)
-    *_, has_open_before, is_miscounted, knows_runtime, has_asked = row
-    conversation = history.read_conversation(s, row[:_CONVERSATION_WIDTH])
-    turn = turns.read_turn(s, row[_CONVERSATION_WIDTH:-4])
+    in_conversation, head, (has_open_before, is_miscounted, knows_runtime, has_asked) = cut(
+        row, history.ROWS, turns.ROWS
+    )
+    conversation, turn = history.read_conversation(s, in_conversation), turns.read_turn(s, head)
     if is_miscounted:
         raise attempts.miscounted(s, turn)
     if not knows_runtime:
@@ -317,7 +331,7 @@ def _take(s: Scope, request: ClaimRequest, at: Position, judged: Judged) -> Clai
 def _refuse(s: Scope, turn: Turn, decision: Refuse) -> Refusal:
     failure = Failure(FailureClass.REFUSED, because(decision).message)
     if turn.has_unused_answer:
-        approval_rows.void_of_turn(s, turn, decision.reason)
+        approvals.void_of_turn(s, turn, decision.reason)
     turns.end(s, turn, TurnStatus.FAILED, failure)
     heads.promote_head(s, turn.conversation_id, turn.session_id)
     return Refusal(turns.get(s, turn.conversation_id, turn.seq), decision)
@@ -361,7 +375,7 @@ def judge(s: Scope, at: Position, runtime: Runtime | None, pointer: Pointer | No
         provider_session_id=wanted,
     )
     decision = decide_resume(pointer, request, facts, s.policy.resume)
-    approval = approval_rows.of_turn(s, turn) if turn.has_unused_answer else None
+    approval = approvals.of_turn(s, turn) if turn.has_unused_answer else None
     if approval is not None:
         holds_call, _ = attempts.deferred_in(s, turn.conversation_id, turn.seq)
         decision = only_natively(decision, holds_call)
@@ -408,10 +422,9 @@ def _next_turn(
     s: Scope, session: Session, conversation: Conversation, provider: str, request: TurnRequest
 ) -> Turn:
     """One that is not there yet."""
-    return Turn(
-        conversation.id, conversation.next_seq, session.id, provider, TurnStatus.QUEUED, "", None, request, 0,
-        None, None, False, None, 0, 1, conversation.generation, None, None, False, s.now, None,
-    )  # fmt: skip
+    return turns.make(
+        conversation, conversation.next_seq, session.id, NewTurn("", provider, request), now=s.now
+    )
 
 
 def _head(s: Scope, session: Session) -> Turn | None:

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 from typing import Any
 
+from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.decisions import (
     Decided,
     Decision,
@@ -16,6 +17,7 @@ from holdfast.domain.decisions import (
     Verdict,
     evidence_row,
 )
+from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import NO_RIGHTS, Rights, TranscriptMark
 from holdfast.domain.redaction import redact_text
@@ -136,8 +138,20 @@ def decode_request(text: str) -> TurnRequest:
     )
 
 
+def encode_texts(texts: frozenset[str]) -> str:
+    return dump(sorted(texts))
+
+
 def decode_texts(text: str) -> frozenset[str]:
     return frozenset(_texts(load(text)))
+
+
+def encode_seen(seen: SeenTurns | None) -> str | None:
+    return None if seen is None else str(seen)
+
+
+def decode_seen(text: str | None) -> SeenTurns | None:
+    return None if text is None else SeenTurns.parse(text)
 
 
 def encode_transcript(mark: TranscriptMark | None) -> str | None:
@@ -174,7 +188,11 @@ def decode_capabilities(text: str) -> Capabilities:
     return Capabilities(**{name: name in held for name in _CAPABILITIES})
 
 
-def encode_evidence(decision: Decision) -> str:
+def encode_decided(decided: Decided) -> tuple[str, str, str]:
+    return decided.kind.value, decided.reason.value, encode_evidence(decided)
+
+
+def encode_evidence(decision: Decision | Decided) -> str:
     """The verdicts that did not simply pass."""
     rows = [
         evidence_row(replace(verdict, evidence=redact_text(verdict.evidence)))
@@ -192,6 +210,10 @@ def decode_decided(kind: str, reason: str, evidence: str) -> Decided:
 def _decode_verdict(row: list[Any]) -> Verdict:
     reason, standing, outcome, evidence = row
     return Verdict(Reason(reason), Standing(standing), Outcome[outcome.upper()], as_text(evidence))
+
+
+def decode_failure(failure_class: str | None, error: str | None) -> Failure | None:
+    return None if failure_class is None else Failure(FailureClass(failure_class), error or "")
 
 
 def decode_object(text: str) -> dict[str, Any]:

@@ -40,11 +40,10 @@ from holdfast.domain.usage import NO_CALL_YET, NO_USAGE, Usage, UsageReport
 from holdfast.errors import Conflict, LeaseLost, UnreadableSession
 from holdfast.processes.machine import describe_owner
 from holdfast.store.sql import (
-    approval_rows,
+    approvals,
     attempts,
     claims,
     codec,
-    event_rows,
     heads,
     history,
     leases,
@@ -56,13 +55,13 @@ from holdfast.store.sql import (
     situations,
     turns,
 )
+from holdfast.store.sql.rows import cut
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.sessions import ROWS as SESSION
 from holdfast.store.sql.sessions import read_session
-from holdfast.store.sql.shapes import columns_of
 
 ATTEMPT_AND_TURN = f"""
-SELECT {columns_of("a", attempts.COLUMNS)}, {turns.WITH_TEXTS}, c.revision
+SELECT {attempts.ROWS.of("a").sql}, {turns.ROWS.sql}, c.revision
 FROM attempts a
 JOIN turns t ON t.workspace = a.workspace AND t.conversation_id = a.conversation_id AND t.seq = a.seq
 JOIN conversations c ON c.workspace = a.workspace AND c.id = a.conversation_id
@@ -86,7 +85,6 @@ UPDATE sessions SET fence = :fence,
     output_tokens = output_tokens + :output, cost_usd = cost_usd + :cost
 WHERE workspace = :ws AND id = :id"""
 
-_ATTEMPT_WIDTH = attempts.COLUMNS.count(",") + 1
 _ATTEMPT_STATUS = {
     TurnStatus.DONE: AttemptStatus.DONE,
     TurnStatus.FAILED: AttemptStatus.FAILED,
@@ -115,14 +113,15 @@ def finish(s: Scope, lease: Lease, end: TurnEnd, *, by_its_worker: bool = True) 
     row = s.one(ATTEMPT_AND_TURN, id=lease.conversation_id, seq=lease.seq, number=lease.attempt)
     if row is None:
         raise attempts.missing(lease)
-    attempt = attempts.read_attempt(s, row[:_ATTEMPT_WIDTH])
+    its_attempt, its_turn, (revision,) = cut(row, attempts.ROWS, turns.ROWS)
+    attempt = attempts.read_attempt(s, its_attempt)
     is_its_own = (attempt.session_id, attempt.fence) == (lease.session_id, lease.fence)
     if locked is None or not is_its_own or not held:
         if is_its_own and attempt.status in _as_reported(end):
-            return turns.read_turn(s, row[_ATTEMPT_WIDTH:-1])
+            return turns.read_turn(s, its_turn)
         leases.keep_late(s, lease, "finish", _evidence(end))
         return Late(lease)
-    turn = turns.read_turn(s, row[_ATTEMPT_WIDTH:-1])
+    turn = turns.read_turn(s, its_turn)
     end = _outside_its_source(s, attempt, _about_the_resumed(attempt, end))
     end = _unless_cancelled(turn, _in_no_others(s, attempt, end))
     own = attempt.provider_session_id if end.status is TurnStatus.DONE else attempts.begun_id(attempt, turn)
@@ -134,7 +133,7 @@ def finish(s: Scope, lease: Lease, end: TurnEnd, *, by_its_worker: bool = True) 
     used = provider_settling.settle(s, attempt, end, launched=turn.status is TurnStatus.RUNNING)
     _settle_doubt(s, attempt, end)
     _end_attempt(s, attempt, end, used)
-    turn = _end_turn(s, turn, end, history.read_revision(s, row[-1], turn.conversation_id))
+    turn = _end_turn(s, turn, end, history.read_revision(s, revision, turn.conversation_id))
     # on PostgreSQL ringing has a price, and every turn ends here: it is left out where the worker that ends this
     # turn looks for its next one anyway. A person's command does not
     looks_anyway = by_its_worker and not turn.foreground
@@ -230,8 +229,8 @@ def _end_turn(s: Scope, turn: Turn, end: TurnEnd, revision: int) -> Turn:
     """The turn as it is afterwards; ``revision`` is that of its conversation."""
     if end.approval is not None:
         if turn.has_unused_answer:
-            approval_rows.void_of_turn(s, turn, "asked_again")
-        approval_rows.add(s, turn.session_id, turn.conversation_id, turn.seq, end.approval)
+            approvals.void_of_turn(s, turn, "asked_again")
+        approvals.add(s, turn.session_id, turn.conversation_id, turn.seq, end.approval)
         turns.wait(s, turn)
         return replace(turn, status=TurnStatus.WAITING, not_before=None, tries=turn.tries - 1)
     if end.status is TurnStatus.FAILED and end.retry_at is not None and _may_retry(s, turn, end):
@@ -249,7 +248,7 @@ def _end_turn(s: Scope, turn: Turn, end: TurnEnd, revision: int) -> Turn:
     elif end.status is TurnStatus.CANCELLED:
         failure = WAS_CANCELLED
     if end.refused_by is not None and turn.has_unused_answer:
-        approval_rows.void_of_turn(s, turn, end.refused_by)
+        approvals.void_of_turn(s, turn, end.refused_by)
     turns.end(s, turn, end.status, failure)
     return replace(turn, status=end.status, response=response, failure=failure, ended_at=s.now)
 
@@ -296,7 +295,7 @@ def _settle_session(s: Scope, session: Session, end: TurnEnd, used: Usage, taker
 
 def _is_asking(s: Scope, session: Session, phase: Phase) -> bool:
     """A turn that is over takes its session out of phase approval only when nothing is asked, or for good."""
-    return session.phase is Phase.APPROVAL and not phase.is_final and approval_rows.has_open(s, session.id)
+    return session.phase is Phase.APPROVAL and not phase.is_final and approvals.has_open(s, session.id)
 
 
 def fall_back(s: Scope, lease: Lease, failure: Failure, key: str, usage: UsageReport) -> Claim:
@@ -426,7 +425,7 @@ def recover(  # noqa: PLR0913 - what is known about the end, by keyword
     if fence != lease.fence or expires_at is None or (is_held and not owner_is_gone):
         raise Conflict(f"turn {lease.seq} of {lease.session_id} is no orphan any more", seq=lease.seq)
     if events:
-        event_rows.add_behind(s, lease, events)
+        attempts.add_events_behind(s, lease, events)
     turn = turns.get(s, lease.conversation_id, lease.seq)
     if answered and not turn.cancel_requested and turn.dropped is None:
         return _answered(s, lease, response, transcript)

@@ -10,12 +10,14 @@ from holdfast.domain.turns import AttemptCause, ClaimRequest, TurnStatus
 from holdfast.errors import InvalidInput
 from holdfast.store.driver import Row
 from holdfast.store.sql import attempts, leases
+from holdfast.store.sql.rows import cut
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.sessions import ROWS as SESSION
-from holdfast.store.sql.shapes import Shape
+from holdfast.store.sql.tables import SESSIONS, TURNS
 
-HEAD = """
-SELECT t.seq, t.provider, t.runtime_id, t.priority, t.not_before, t.status, t.next_cause, p.runtime_id AS ran_on
+_HEAD = TURNS.pick("seq", "provider", "runtime_id", "priority", "not_before", "status", "next_cause").of("t")
+HEAD = f"""
+SELECT {_HEAD.sql}, p.runtime_id AS ran_on
 FROM turns t INDEXED BY open_turns
 LEFT JOIN pointers p ON p.workspace = t.workspace AND p.session_id = t.session_id AND p.provider = t.provider
 WHERE t.workspace = :ws AND t.conversation_id = :conversation_id AND t.session_id = :session_id
@@ -68,12 +70,14 @@ WHERE workspace = :ws AND id IN (SELECT id FROM stepped)"""
 # SQLite sorts what is no number above every number: such a head would come first, and is never picked
 READY = """ready_at IS NOT NULL AND ready_at <= 9223372036854775807
     AND head_priority <= 9223372036854775807"""
-PICKED = f"{SESSION.sql}, head_seq, fence, head_priority, ready_at"
+#: what a claim needs besides the session itself
+PICKED = SESSIONS.pick("head_seq", "fence", "head_priority").present() + SESSIONS.pick("ready_at")
+_PICKED = f"{SESSION.sql}, {PICKED.sql}"
 
 
 def _best(runtime_id: str) -> str:
     return f"""
-    SELECT {PICKED} FROM sessions
+    SELECT {_PICKED} FROM sessions
     WHERE workspace = :ws AND head_provider = :provider AND head_runtime_id = {runtime_id}
         AND {READY}
     ORDER BY head_priority DESC, ready_at LIMIT 1 FOR UPDATE SKIP LOCKED"""
@@ -91,7 +95,7 @@ WITH RECURSIVE levels (number, priority) AS (
         (SELECT MAX(head_priority) FROM sessions WHERE {KEPT} AND head_priority < levels.priority)
     FROM levels WHERE number < :levels
         AND (SELECT MIN(ready_at) FROM sessions WHERE {KEPT} AND head_priority = levels.priority) > :kept_since)
-SELECT {PICKED} FROM sessions
+SELECT {_PICKED} FROM sessions
 WHERE {KEPT} AND head_priority = (SELECT MIN(priority) FROM levels) AND ready_at <= :kept_since
 ORDER BY ready_at LIMIT 1 FOR UPDATE SKIP LOCKED"""
 # the best of the heads for this runtime, of those that anyone may run, and of those that waited long enough for another
@@ -99,15 +103,12 @@ PICK = f"""
 SELECT * FROM ({_best(":runtime_id")}) AS mine UNION ALL SELECT * FROM ({_best("''")}) AS anyones
 UNION ALL SELECT * FROM ({BEST_KEPT}) AS others"""
 PICK_SESSION = f"""
-SELECT {PICKED} FROM sessions
+SELECT {_PICKED} FROM sessions
 WHERE workspace = :ws AND id = :session_id AND head_provider = :provider
     AND (head_runtime_id IN (:runtime_id, '') OR head_kept) AND head_priority <= 9223372036854775807
     AND (ready_at <= 9223372036854775807 OR wake_at <= :now) FOR UPDATE SKIP LOCKED"""
 POSTPONE = "UPDATE sessions SET ready_at = NULL, wake_at = :wake_at WHERE workspace = :ws AND id = :id"
 
-_HEAD = Shape(
-    "turns", "seq, provider, runtime_id, priority, not_before, status, next_cause", "runtime_id not_before"
-)
 _NO_HEAD: dict[str, object] = dict.fromkeys(
     ("seq", "provider", "runtime_id", "kept", "priority", "ready_at", "wake_at")
 )
@@ -151,12 +152,12 @@ def next_head(
     row = s.one(HEAD, conversation_id=conversation_id, session_id=session_id)
     if row is None:
         return _NO_HEAD
-    seq, provider, pinned_to, priority, not_before, status, cause = _HEAD.read(
-        s.where, row[:-1], tuple, "turn", row[0], "of", session_id
+    head, (ran_on,) = cut(row, _HEAD)
+    seq, provider, pinned_to, priority, not_before, status, cause = _HEAD.checked(
+        s.where, head, "turn", row[0], "of", session_id
     )
     if cause == AttemptCause.APPROVAL:
         _, pinned_to = attempts.deferred_in(s, conversation_id, seq)
-    ran_on = row[-1]
     kept = pinned_to is None and isinstance(ran_on, str)
     ready_at = wake_at = None
     if status == TurnStatus.QUEUED:
@@ -238,7 +239,7 @@ def wake(s: Scope, provider: str) -> None:
 
 
 def pick(s: Scope, request: ClaimRequest) -> Row | None:
-    """``PICKED`` of the session whose head comes next. It is locked; what others have locked is not seen."""
+    """A session whose head comes next, and ``PICKED`` of it. It is locked; what others have locked is not seen."""
     runtime = request.runtime
     if request.session_id is not None:
         return s.one(

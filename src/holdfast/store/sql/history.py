@@ -7,59 +7,89 @@ remembers its parent's revision, so that it keeps reading the parent as it stood
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from operator import itemgetter
 
 from holdfast.domain.conversations import ChangeKind, Conversation, ForkPoint, HistoryChange, HistoryTurn
-from holdfast.domain.failures import Failure, FailureClass
-from holdfast.domain.ids import ConversationId
+from holdfast.domain.failures import FailureClass
+from holdfast.domain.ids import ConversationId, SessionId, conversation_of
 from holdfast.domain.inputs import clean_text
+from holdfast.domain.phases import Phase
 from holdfast.domain.records import record
 from holdfast.domain.secret_tokens import redact_own_tokens
+from holdfast.domain.sessions import NewSession, Session
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import Conflict, InvalidInput, NotFound, StoreCorrupt, UnreadableSession
 from holdfast.store.driver import Row
-from holdfast.store.sql import sessions
+from holdfast.store.sql import approvals, codec, pointers, sessions
+from holdfast.store.sql.rows import Rows, part
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.shapes import Shape, read_instant, read_optional_instant
+from holdfast.store.sql.tables import (
+    CONVERSATIONS,
+    HISTORY_CHANGES,
+    MESSAGES,
+    MISREAD,
+    SESSIONS,
+    TURNS,
+    Columns,
+    read_instant,
+    read_optional_instant,
+    unreadable,
+)
 
-COLUMNS = "id, parent_id, fork_seq, fork_revision, revision, generation, next_seq, created_at"
+
+def _fork_point(parent_id: str | None, seq: int | None, revision: int | None) -> ForkPoint | None:
+    if parent_id is None:
+        return None
+    if seq is None or revision is None:
+        raise ValueError("it is a fork from nowhere")
+    return ForkPoint(ConversationId(parent_id), seq, revision)
+
+
+ROWS = Rows(
+    CONVERSATIONS,
+    Conversation,
+    "{id}",
+    fork_point=part(_fork_point, "parent_id", "fork_seq", "fork_revision"),
+)
+TEXT_ROW = MESSAGES.pick("seq", "role", "revision", "text")
+CHANGE = HISTORY_CHANGES.pick("revision", "kind", "first_seq", "last_seq")
+TURN = (
+    TURNS.pick("seq").of("t")
+    + SESSIONS.pick("agent").of("s")
+    + TURNS.pick(
+        "session_id", "status", "created_at", "retry_of", "attempts", "not_before", "failure_class", "error"
+    ).of("t")
+)
+
 GET = f"""
-SELECT {COLUMNS}
+SELECT {ROWS.sql}
 FROM conversations WHERE workspace = :ws AND id = :id"""
 LOCK = f"{GET} FOR UPDATE"
 LOCK_OF_SESSION = f"""
-SELECT {COLUMNS}
+SELECT {ROWS.sql}
 FROM conversations WHERE workspace = :ws AND id =
     (SELECT conversation_id FROM sessions WHERE workspace = :ws AND id = :session_id) FOR UPDATE"""
 SET_NEXT_SEQ = "UPDATE conversations SET next_seq = :next_seq WHERE workspace = :ws AND id = :id"
 SET_REVISION = """
 UPDATE conversations SET revision = :revision, generation = :generation
 WHERE workspace = :ws AND id = :id"""
-ADD_TEXT = """
-INSERT INTO messages (workspace, conversation_id, seq, role, revision, text)
-VALUES (:ws, :conversation_id, :seq, :role, :revision, :text)"""
 ADD_BOTH_TEXTS = """
 INSERT INTO messages (workspace, conversation_id, seq, role, revision, text)
 VALUES (:ws, :conversation_id, :seq, 'prompt', :revision, :prompt),
     (:ws, :conversation_id, :seq, 'response', :revision, :response)"""
-TEXTS = """
-SELECT seq, role, revision, text FROM messages
+TEXTS = f"""
+SELECT {TEXT_ROW.sql} FROM messages
 WHERE workspace = :ws AND conversation_id = :id AND seq >= :first AND seq <= :last AND revision <= :revision
 ORDER BY seq, role, revision"""
-ADD_CHANGE = """
-INSERT INTO history_changes (workspace, conversation_id, revision, kind, first_seq, last_seq, at)
-VALUES (:ws, :id, :revision, :kind, :first, :last, :now)"""
-CHANGES_BETWEEN = """
-SELECT revision, kind, first_seq, last_seq FROM history_changes
+CHANGES_BETWEEN = f"""
+SELECT {CHANGE.sql} FROM history_changes
 WHERE workspace = :ws AND conversation_id = :id AND revision > :after AND revision <= :until
 ORDER BY revision"""
 INHERITED_CUT = """
 SELECT MIN(first_seq) FROM history_changes
 WHERE workspace = :ws AND conversation_id = :id AND kind = 'truncate' AND revision <= :revision"""
 _MAY_BE_UNSENT = ", ".join(f"'{kind}'" for kind in FailureClass if kind.then.may_be_unsent)
-TURNS = f"""
-SELECT t.seq, s.agent, t.session_id, t.status, t.created_at, t.retry_of, t.attempts, t.not_before,
-    t.failure_class, t.error
+VISIBLE_TURNS = f"""
+SELECT {TURN.sql}
 FROM turns t JOIN sessions s ON s.workspace = t.workspace AND s.id = t.session_id
 WHERE t.workspace = :ws AND t.conversation_id = :id AND t.seq >= :first AND t.seq <= :last
     AND (t.dropped IS NULL OR t.dropped > :revision)
@@ -93,6 +123,9 @@ UPDATE turns SET dropped = :revision,
     ended_at = COALESCE(ended_at, :now)
 WHERE workspace = :ws AND conversation_id = :id AND seq >= :first AND dropped IS NULL"""
 
+FIRST_OPEN = """
+SELECT MIN(seq) FROM turns INDEXED BY open_turns
+WHERE workspace = :ws AND conversation_id = :id AND status IN ('queued', 'claimed', 'running', 'waiting')"""
 NEWEST_UP_TO = """
 SELECT seq FROM turns
 WHERE workspace = :ws AND conversation_id = :id AND seq <= :last
@@ -103,16 +136,10 @@ SELECT MIN(seq) FROM turns
 WHERE workspace = :ws AND conversation_id = :id AND seq > :keep AND seq <= :last
     AND (dropped IS NULL OR dropped > :revision)"""
 
-_SHAPE = Shape("conversations", COLUMNS, "parent_id fork_seq fork_revision")
-_REVISION = Shape("conversations", "revision")
-_TURN = Shape(
-    "turns",
-    "seq, agent, session_id, status, created_at, retry_of, attempts, not_before, failure_class, error",
-    "retry_of not_before failure_class error",
+_REVISION = CONVERSATIONS.pick("revision")
+_CUT = Columns(
+    HISTORY_CHANGES.name, [("first_seq", "first_seq", HISTORY_CHANGES.columns["first_seq"].or_null)]
 )
-_TEXT = Shape("messages", "seq, role, revision, text")
-_CHANGE = Shape("history_changes", "revision, kind, first_seq, last_seq")
-_CUT = Shape("history_changes", "first_seq", "first_seq")
 
 #: past any turn there will ever be
 LAST_SEQ = 2**62
@@ -137,11 +164,11 @@ def get(s: Scope, conversation_id: str, *, lock: bool = False) -> Conversation:
 
 
 def read_conversation(s: Scope, row: Row) -> Conversation:
-    return _SHAPE.read(s.where, row, _read, row[0])
+    return ROWS.read(s.where, row)
 
 
 def read_revision(s: Scope, revision: object, conversation_id: str) -> int:
-    (number,) = _REVISION.read(s.where, (revision,), tuple, conversation_id)
+    (number,) = _REVISION.checked(s.where, (revision,), conversation_id)
     return int(number)
 
 
@@ -156,16 +183,6 @@ def without_conversation(s: Scope, session_id: str) -> UnreadableSession:
     """Raises NotFound if there is no such session either."""
     found = sessions.get(s, session_id)
     return UnreadableSession(s.where, session_id, f"its conversation {found.conversation_id} is not there")
-
-
-def _read(row: Row) -> Conversation:
-    conversation_id, parent_id, fork_seq, fork_revision, revision, generation, next_seq, created_at = row
-    point = None
-    if parent_id is not None:
-        if fork_seq is None or fork_revision is None:
-            raise ValueError("it is a fork from nowhere")
-        point = ForkPoint(parent_id, fork_seq, fork_revision)
-    return Conversation(conversation_id, point, revision, generation, next_seq, read_instant(created_at))
 
 
 def ancestry(s: Scope, conversation: Conversation) -> Iterator[Conversation]:
@@ -206,7 +223,7 @@ def _inherited_last(s: Scope, conversation: Conversation, revision: int) -> int:
     if revision == point.revision:
         return point.seq
     row = s.one(INHERITED_CUT, id=conversation.id, revision=revision) or (None,)
-    first = _CUT.read(s.where, row, itemgetter(0), conversation.id)
+    (first,) = _CUT.checked(s.where, row, conversation.id)
     return point.seq if first is None else min(point.seq, first - 1)
 
 
@@ -226,10 +243,7 @@ def read(
         return []
     (newest, *_), (oldest, *_) = rows[0], rows[-1]
     texts = _texts(s, chain, oldest, newest)
-    return [
-        _TURN.read(s.where, row, lambda row: _turn(row, texts), "turn", row[0], "of", conversation.id)
-        for row in reversed(rows)
-    ]
+    return [_turn(s, conversation, row, texts) for row in reversed(rows)]
 
 
 def seqs(
@@ -249,7 +263,7 @@ def _rows(s: Scope, chain: list[Segment], first: int, last: int, limit: int, *, 
         top = min(below, segment.last)
         if len(rows) < limit and own_first <= top:
             rows += s.all(
-                TURNS, id=segment.id, first=own_first, last=top, revision=segment.revision,
+                VISIBLE_TURNS, id=segment.id, first=own_first, last=top, revision=segment.revision,
                 limit=limit - len(rows), unsent=unsent,
             )  # fmt: skip
         below = min(below, own_first - 1)
@@ -262,21 +276,35 @@ def _texts(s: Scope, chain: list[Segment], first: int, last: int) -> dict[tuple[
     for segment in reversed(chain):
         top = min(last, segment.last)
         for row in s.all(TEXTS, id=segment.id, first=first, last=top, revision=segment.revision):
-            seq, role, revision, text = _TEXT.read(s.where, row, tuple, "turn", row[0], "of", segment.id)
+            seq, role, revision, text = TEXT_ROW.checked(s.where, row, "turn", row[0], "of", segment.id)
             texts[seq, role] = (revision, text)
     return texts
 
 
-def _turn(row: Row, texts: Mapping[tuple[int, str], tuple[int, str]]) -> HistoryTurn:
-    seq, agent, session_id, status, at, retry_of, attempts, not_before, failure_class, error = row
-    asked_at, prompt = texts.get((seq, "prompt"), (0, ""))
-    answered_at, response = texts.get((seq, "response"), (0, None))
-    revision = max(asked_at, answered_at)
-    return HistoryTurn(
-        seq, agent, session_id, TurnStatus(status), revision, prompt, response, read_instant(at), retry_of,
-        attempts, read_optional_instant(not_before),
-        None if failure_class is None else Failure(FailureClass(failure_class), error or ""),
-    )  # fmt: skip
+def _turn(
+    s: Scope, conversation: Conversation, row: Row, texts: Mapping[tuple[int, str], tuple[int, str]]
+) -> HistoryTurn:
+    try:
+        TURN.check(row)
+        seq, agent, session_id, status, at, retry_of, attempts, not_before, failure_class, error = row
+        asked_at, prompt = texts.get((seq, "prompt"), (0, ""))
+        answered_at, response = texts.get((seq, "response"), (0, None))
+        return HistoryTurn(
+            seq=seq,
+            agent=agent,
+            session_id=session_id,
+            status=TurnStatus(status),
+            revision=max(asked_at, answered_at),
+            prompt=prompt,
+            response=response,
+            at=read_instant(at),
+            retry_of=retry_of,
+            attempts=attempts,
+            not_before=read_optional_instant(not_before),
+            failure=codec.decode_failure(failure_class, error),
+        )
+    except MISREAD as exc:
+        raise unreadable(s.where, TURNS.name, f"turn {row[0]} of {conversation.id}", exc) from exc
 
 
 def changes_since(s: Scope, conversation: Conversation, epoch: int) -> tuple[HistoryChange, ...]:
@@ -287,10 +315,7 @@ def changes_since(s: Scope, conversation: Conversation, epoch: int) -> tuple[His
         # the usual case costs nothing: no change since
         if until > epoch:
             rows = s.all(CHANGES_BETWEEN, id=current.id, after=epoch, until=until)
-            found += [
-                _CHANGE.read(s.where, row, _read_change, current.id, _CHANGE.column(row, "revision"))
-                for row in rows
-            ]
+            found += [_change(s, current, row) for row in rows]
         point = current.fork_point
         if point is None or point.revision <= epoch:
             break
@@ -298,9 +323,14 @@ def changes_since(s: Scope, conversation: Conversation, epoch: int) -> tuple[His
     return tuple(found)
 
 
-def _read_change(row: Row) -> HistoryChange:
-    revision, kind, first, last = row
-    return HistoryChange(revision, ChangeKind(kind), first, last)
+def _change(s: Scope, conversation: Conversation, row: Row) -> HistoryChange:
+    try:
+        CHANGE.check(row)
+        revision, kind, first, last = row
+        return HistoryChange(revision, ChangeKind(kind), first, last)
+    except MISREAD as exc:
+        key = f"{conversation.id} {CHANGE.column(row, 'revision')}"
+        raise unreadable(s.where, HISTORY_CHANGES.name, key, exc) from exc
 
 
 def take_seq(s: Scope, conversation: Conversation) -> int:
@@ -325,7 +355,14 @@ def add_text(
         return
     for role, text in (("prompt", prompt), ("response", response)):
         if text is not None:
-            s.run(ADD_TEXT, conversation_id=conversation_id, seq=seq, role=role, revision=revision, text=text)
+            s.run(
+                MESSAGES.insert,
+                conversation_id=conversation_id,
+                seq=seq,
+                role=role,
+                revision=revision,
+                text=text,
+            )
 
 
 def edit(
@@ -401,6 +438,53 @@ def _record(s: Scope, conversation: Conversation, kind: ChangeKind, first: int, 
     revision = conversation.revision + 1
     s.run(SET_REVISION, id=conversation.id, revision=revision, generation=conversation.generation)
     s.run(
-        ADD_CHANGE, id=conversation.id, revision=revision, kind=kind.value, first=first, last=last, now=s.now
-    )
+        HISTORY_CHANGES.insert, conversation_id=conversation.id, revision=revision, kind=kind.value,
+        first_seq=first, last_seq=last, at=s.now,
+    )  # fmt: skip
     return get(s, conversation.id)
+
+
+def fork(s: Scope, parent_id: str, child_id: SessionId, at: int | None, name: str | None) -> Session:
+    """The parent may be open or final, and is not changed. Idempotent by the child's id."""
+    row = s.one(sessions.GET, id=parent_id)
+    if row is None:
+        raise NotFound("session", parent_id)
+    parent = sessions.read_session(row, s.where)
+    conversation = get(s, parent.conversation_id, lock=True)
+    known = s.one(sessions.GET, id=child_id)
+    if known is not None:
+        child = sessions.read_session(known, s.where)
+        if child.parent_session_id != parent.id:
+            raise Conflict(f"session {child_id} exists already", session_id=child_id)
+        return child
+    seq = _fork_seq(s, conversation, at)
+    child_conversation = conversation_of(child_id)
+    s.run(
+        CONVERSATIONS.insert_once, id=child_conversation, parent_id=conversation.id, fork_seq=seq,
+        fork_revision=conversation.revision, revision=conversation.revision,
+        generation=conversation.generation, next_seq=seq + 1, created_at=s.now,
+    )  # fmt: skip
+    new = NewSession(
+        id=child_id, agent=parent.agent, purpose=parent.purpose, kind=parent.kind,
+        metadata=parent.metadata, name=name, provider=parent.provider,
+        conversation_id=child_conversation, project=parent.project,
+    )  # fmt: skip
+    sessions.refuse_taken_name(s, child_id, name)
+    metadata = sessions.ROWS.column(row, "metadata")
+    child = sessions.insert(s, new, child_conversation, metadata, Phase.INITIALIZING, parent.id)
+    pointers.copy_as_fork_source(s, parent.id, child.id, seq)
+    approvals.copy_tools(s, parent.id, child.id)
+    return child
+
+
+def _fork_seq(s: Scope, conversation: Conversation, at: int | None) -> int:
+    """What is forked must stand still: no open turn at or below the fork point."""
+    (first_open,) = s.one(FIRST_OPEN, id=conversation.id) or (None,)
+    if at is not None:
+        if at != newest_up_to(s, conversation, at):
+            raise NotFound("turn", str(at), conversation_id=conversation.id)
+        if first_open is not None and at >= first_open:
+            raise Conflict(f"turn {first_open} is still open: fork at an earlier one", seq=first_open)
+        return at
+    below = LAST_SEQ if first_open is None else first_open - 1
+    return newest_up_to(s, conversation, below)

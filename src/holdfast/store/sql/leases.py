@@ -10,8 +10,19 @@ from holdfast.domain.turns import LONGEST_LEASE, Heartbeat, LateReport, Lease, O
 from holdfast.errors import InvalidInput, LeaseLost
 from holdfast.store.driver import Row
 from holdfast.store.sql import codec, provider_sessions
+from holdfast.store.sql.rows import cut, readable
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.shapes import Shape, read_flag, read_instant, readable
+from holdfast.store.sql.tables import (
+    ATTEMPTS,
+    LATE_REPORTS,
+    MISREAD,
+    SESSIONS,
+    TURNS,
+    Columns,
+    read_flag,
+    read_instant,
+    unreadable,
+)
 
 # the fence is the session's: what else a lease names must be the attempt that has it
 LOCK = """
@@ -33,35 +44,33 @@ WHERE a.workspace = :ws AND a.session_id = :session_id AND a.fence = :fence"""
 RELEASE = """
 UPDATE sessions SET lease_owner = NULL, lease_expires_at = NULL, updated_at = :now
 WHERE workspace = :ws AND id = :session_id"""
-_ORPHAN_COLUMNS = """s.id, a.conversation_id, a.seq, a.number, s.fence, s.lease_owner, s.lease_expires_at,
-    a.process, t.foreground"""
+_LEASE = (
+    SESSIONS.pick("id").of("s")
+    + ATTEMPTS.pick("conversation_id", "seq", "number").of("a")
+    + SESSIONS.pick("fence", "lease_owner", "lease_expires_at").present().of("s")
+)
+_ORPHAN = _LEASE + ATTEMPTS.pick("process").of("a") + TURNS.pick("foreground").of("t")
 _THEIR_ATTEMPTS = """
 JOIN attempts a INDEXED BY newest_attempts ON a.workspace = s.workspace AND a.session_id = s.id AND a.fence = s.fence
 JOIN turns t ON t.workspace = a.workspace AND t.conversation_id = a.conversation_id AND t.seq = a.seq"""
 EXPIRED = f"""
-SELECT {_ORPHAN_COLUMNS} FROM sessions s INDEXED BY live_leases {_THEIR_ATTEMPTS}
+SELECT {_ORPHAN.sql} FROM sessions s INDEXED BY live_leases {_THEIR_ATTEMPTS}
 WHERE s.workspace = :ws AND s.lease_expires_at IS NOT NULL
     AND (s.lease_expires_at <= :now OR s.lease_expires_at > :latest)
 ORDER BY s.lease_expires_at LIMIT :limit"""
 HOLDER = f"""
-SELECT {_ORPHAN_COLUMNS} FROM sessions s {_THEIR_ATTEMPTS}
+SELECT {_ORPHAN.sql} FROM sessions s {_THEIR_ATTEMPTS}
 WHERE s.workspace = :ws AND s.id = :session_id AND s.lease_expires_at IS NOT NULL"""
-KEEP_LATE = """
-INSERT INTO late_reports (workspace, conversation_id, seq, fence, verb, report, at)
-VALUES (:ws, :id, :seq, :fence, :verb, :report, :now)"""
-LATE = """
-SELECT r.seq, r.fence, r.verb, r.report, r.at, a.number
+_LATE = LATE_REPORTS.pick("seq", "fence", "verb", "report", "at").of("r") + Columns(
+    LATE_REPORTS.name, [("a.number", "number", ATTEMPTS.columns["number"].or_null)]
+)
+LATE = f"""
+SELECT {_LATE.sql}
 FROM late_reports r LEFT JOIN attempts a
     ON a.workspace = r.workspace AND a.conversation_id = r.conversation_id AND a.seq = r.seq AND a.fence = r.fence
 WHERE r.workspace = :ws AND r.conversation_id = :id ORDER BY r.at, r.seq, r.fence"""
 
 _NEVER = 2**62
-_ORPHAN = Shape(
-    "sessions",
-    "id, conversation_id, seq, number, fence, lease_owner, lease_expires_at, process, foreground",
-    "process",
-)
-_LATE = Shape("late_reports", "seq, fence, verb, report, at, number", "number")
 
 
 def is_held(s: Scope, lease: Lease) -> bool:
@@ -149,26 +158,29 @@ def holder(s: Scope, session_id: str) -> Orphan | None:
 
 
 def _orphan(s: Scope, row: Row) -> Orphan:
-    return _ORPHAN.read(s.where, row, _read_orphan, "lease of", row[0])
-
-
-def _read_orphan(row: Row) -> Orphan:
-    *lease, process, foreground = row
-    return Orphan(Lease(*lease), codec.decode_process(process), read_flag(foreground))
+    try:
+        _ORPHAN.check(row)
+        lease, (process, foreground) = cut(row, _LEASE)
+        return Orphan(Lease(*lease), codec.decode_process(process), read_flag(foreground))
+    except MISREAD as exc:
+        raise unreadable(s.where, SESSIONS.name, f"lease of {row[0]}", exc) from exc
 
 
 def keep_late(s: Scope, lease: Lease, verb: str, report: dict[str, Json]) -> None:
     s.run(
-        KEEP_LATE, id=lease.conversation_id, seq=lease.seq, fence=lease.fence, verb=verb,
-        report=codec.dump(redact_value(report)), now=s.now,
+        LATE_REPORTS.insert, conversation_id=lease.conversation_id, seq=lease.seq, fence=lease.fence, verb=verb,
+        report=codec.dump(redact_value(report)), at=s.now,
     )  # fmt: skip
 
 
 def late_reports(s: Scope, conversation_id: str) -> tuple[LateReport, ...]:
-    rows = s.all(LATE, id=conversation_id)
-    return tuple(_LATE.read(s.where, row, _read_late, "turn", row[0], "of", conversation_id) for row in rows)
+    return tuple(_late(s, row) for row in s.all(LATE, id=conversation_id))
 
 
-def _read_late(row: Row) -> LateReport:
-    seq, fence, verb, report, at, attempt = row
-    return LateReport(seq, fence, verb, codec.decode_object(report), read_instant(at), attempt)
+def _late(s: Scope, row: Row) -> LateReport:
+    try:
+        _LATE.check(row)
+        seq, fence, verb, report, at, attempt = row
+        return LateReport(seq, fence, verb, codec.decode_object(report), read_instant(at), attempt)
+    except MISREAD as exc:
+        raise unreadable(s.where, LATE_REPORTS.name, f"report on turn {row[0]}", exc) from exc

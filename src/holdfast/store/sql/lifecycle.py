@@ -9,7 +9,7 @@ from holdfast.domain.phases import Phase
 from holdfast.domain.redaction import Json, redact_text
 from holdfast.domain.sessions import Session, SessionError, SessionUpdate
 from holdfast.errors import NotFound, PhaseConflict, SessionClosed
-from holdfast.store.sql import approval_rows, codec, sessions
+from holdfast.store.sql import approvals, codec, sessions
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.session_statements import close, record_phase
 from holdfast.store.sql.sessions import ROWS, read_metadata, read_session
@@ -33,7 +33,7 @@ def update(s: Scope, session_id: str, change: SessionUpdate) -> Session:
     if change.expected_phase is not None and current.phase is not change.expected_phase:
         raise PhaseConflict(current.id, change.expected_phase, current.phase)
     if current.phase is Phase.APPROVAL and change.phase is not None and _goes_on(change.phase):
-        approval_rows.leave_behind(s, current.id)
+        approvals.leave_behind(s, current.id)
     encoded, metadata = None, current.metadata
     if change.metadata is not None:
         encoded = encode_metadata(merge_metadata(metadata, change.metadata))

@@ -6,6 +6,15 @@ Events may come late, twice and out of order: the newest one says how things sta
 from __future__ import annotations
 
 from holdfast.domain.observed import ObservedSession
+from holdfast.store.sql.tables import (
+    MISREAD,
+    OBSERVED_SESSIONS,
+    POINTERS,
+    Columns,
+    read_instant,
+    read_optional_instant,
+    unreadable,
+)
 
 TYPE_CHECKING = False
 
@@ -15,25 +24,24 @@ if TYPE_CHECKING:
     from holdfast.store.driver import Row
     from holdfast.store.sql.scope import Scope
 
-FIELDS = (
-    "provider, id, started_at, last_seen_at, cwd, transcript_path, source, ended_at, end_reason, compactions, "
-    "input_tokens, cached_input_tokens, output_tokens, context_tokens, transcript_offset, last_message"
-)
-COLUMNS = f"""{FIELDS},
+_CONTEXT_WINDOW = """
     (SELECT MAX(p.context_window) FROM pointers p INDEXED BY pointers_to_provider_sessions
         WHERE p.workspace = observed_sessions.workspace AND p.provider = observed_sessions.provider
             AND p.provider_session_id = observed_sessions.id)"""
+ROWS = OBSERVED_SESSIONS.pick(
+    *(name for name in OBSERVED_SESSIONS.columns if name != "compacted_at")
+) + Columns(OBSERVED_SESSIONS.name, [(_CONTEXT_WINDOW, "context_window", POINTERS.columns["context_window"])])
 ONE = f"""
-SELECT {COLUMNS} FROM observed_sessions WHERE workspace = :ws AND provider = :provider AND id = :id"""
+SELECT {ROWS.sql} FROM observed_sessions WHERE workspace = :ws AND provider = :provider AND id = :id"""
 NEWEST = f"""
-SELECT {COLUMNS} FROM observed_sessions WHERE workspace = :ws
+SELECT {ROWS.sql} FROM observed_sessions WHERE workspace = :ws
 ORDER BY last_seen_at DESC, provider, id LIMIT :limit"""
-BEGIN = """
-INSERT INTO observed_sessions (workspace, provider, id, started_at, last_seen_at)
-VALUES (:ws, :provider, :id, :at, :at)
-ON CONFLICT (workspace, provider, id) DO NOTHING"""
-LOCK = """
-SELECT started_at, last_seen_at, cwd, transcript_path, source, ended_at, end_reason, transcript_offset
+_KNOWN = OBSERVED_SESSIONS.pick(
+    "started_at", "last_seen_at", "cwd", "transcript_path", "source", "ended_at", "end_reason",
+    "transcript_offset",
+)  # fmt: skip
+LOCK = f"""
+SELECT {_KNOWN.sql}
 FROM observed_sessions WHERE workspace = :ws AND provider = :provider AND id = :id FOR UPDATE"""
 SEE = """
 UPDATE observed_sessions SET started_at = :started_at, last_seen_at = :last_seen_at, cwd = :cwd,
@@ -56,12 +64,10 @@ ADD = _counting("{0} = {0} + :{0}")
 RECOUNT = _counting("{0} = :{0}")
 FORGET = "DELETE FROM observed_sessions WHERE workspace = :ws AND last_seen_at < :cutoff"
 
-_NAMES = (*FIELDS.split(", "), "context_window")
-
 
 def observe(s: Scope, seen: Sighting) -> ObservedSession:
     key = {"provider": seen.provider, "id": seen.id}
-    s.run(BEGIN, **key, at=seen.at)
+    s.run(OBSERVED_SESSIONS.insert_once, **key, started_at=seen.at, last_seen_at=seen.at)
     row = s.one(LOCK, **key)
     assert row is not None
     started_at, last_seen_at, cwd, transcript_path, source, ended_at, end_reason, offset = row
@@ -102,15 +108,30 @@ def one(s: Scope, provider: str, provider_session_id: str) -> ObservedSession | 
     return None if row is None else read(s, row)
 
 
-def newest(s: Scope, limit: int) -> list[Row]:
-    return s.all(NEWEST, limit=limit)
+def newest(s: Scope, limit: int) -> tuple[ObservedSession, ...]:
+    from holdfast.store.sql.rows import readable  # no hook asks for a list
+
+    return tuple(readable(lambda row: _checked(s, row), s.all(NEWEST, limit=limit)))
+
+
+def _checked(s: Scope, row: Row) -> ObservedSession:
+    """As it may be after somebody was at the file."""
+    provider, provider_session_id, *_ = row
+    try:
+        ROWS.check(row)
+        session = read(s, row)
+        read_instant(session.started_at)
+        read_instant(session.last_seen_at)
+        read_optional_instant(session.ended_at)
+    except MISREAD as exc:
+        raise unreadable(s.where, ROWS.table, f"{provider} {provider_session_id}", exc) from exc
+    return session
 
 
 def read(s: Scope, row: Row) -> ObservedSession:
-    fields = dict(zip(_NAMES, row, strict=True))
-    return ObservedSession(
-        **fields, context_state=_state(s, fields["context_tokens"], fields["context_window"])
-    )
+    columns = ROWS.named(row)
+    state = _state(s, columns["context_tokens"], columns["context_window"])
+    return ObservedSession(**columns, context_state=state)
 
 
 def _state(s: Scope, tokens: int | None, window: int | None) -> str | None:

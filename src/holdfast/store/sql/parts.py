@@ -9,7 +9,7 @@ from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.events import Event
 from holdfast.domain.turns import Turn
 from holdfast.store.pages import Pace
-from holdfast.store.sql import event_rows, history, sessions, turns
+from holdfast.store.sql import attempts, history, sessions, turns
 from holdfast.store.sql.scope import Scope
 
 Read = Callable[[], Scope]
@@ -83,7 +83,7 @@ def _events(
 ) -> Iterator[tuple[tuple[int, Event], ...]]:
     while limit:
         with read() as s:
-            found = event_rows.of_turn(s, conversation_id, seq, after, min(_EVENTS, limit))
+            found = attempts.events_of_turn(s, conversation_id, seq, after, min(_EVENTS, limit))
         if not found:
             return
         (attempt, last) = found[-1]
@@ -95,7 +95,7 @@ def _newest_events(
     read: Read, conversation_id: str, seq: int, limit: int
 ) -> Iterator[tuple[tuple[int, Event], ...]]:
     with read() as s:
-        behind = event_rows.before_newest(s, conversation_id, seq, limit)
+        behind = attempts.before_newest_events(s, conversation_id, seq, limit)
     return _events(read, conversation_id, seq, behind, limit)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.guards import not_for_others
@@ -13,36 +11,36 @@ from holdfast.domain.usage import NO_CALL_YET, ContextUse, Usage, check_usage
 from holdfast.errors import InvalidInput
 from holdfast.store.driver import Row
 from holdfast.store.sql import codec, provider_sessions, runtimes, sessions
+from holdfast.store.sql.rows import Rows, coded, part
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.shapes import MISREAD, Shape, read_instant
+from holdfast.store.sql.tables import MISREAD, POINTERS
 
-COLUMNS = """session_id, provider, provider_session_id, runtime_id, work_dir, model, epoch, generation, seen,
-    rights, transcript, context_tokens, context_window, version, updated_at, fork_seq"""
 
-_IDENTITY = Shape("pointers", "session_id, provider, provider_session_id, updated_at, fork_seq", "fork_seq")
-#: how the columns between are read
-_PARTS: tuple[Callable[[Any], Any], ...] = (
-    codec.as_text, codec.as_text, codec.as_text, codec.as_whole, codec.as_whole, SeenTurns.parse,
-    codec.decode_rights, codec.decode_transcript, codec.as_whole, codec.as_whole, codec.as_text,
-)  # fmt: skip
-_EPOCH = 3
+def _context(tokens: int | None, window: int | None) -> ContextUse | None:
+    return None if tokens is None or window is None else ContextUse(tokens, window)
+
+
+def _encode_context(context: ContextUse | None) -> tuple[int | None, int | None]:
+    return (None, None) if context is None else (context.tokens, context.window)
+
+
+ROWS = Rows(
+    POINTERS,
+    Pointer,
+    "{provider} pointer of {session_id}",
+    seen=coded(codec.encode_seen, codec.decode_seen),
+    rights=coded(codec.encode_rights, codec.decode_rights),
+    transcript=coded(codec.encode_transcript, codec.decode_transcript),
+    context=part(_context, "context_tokens", "context_window", encode=_encode_context),
+)
+#: a pointer without one of these is none
+_NEEDED = frozenset({"session_id", "provider", "provider_session_id", "updated_at", "fork_seq"})
 
 GET = f"""
-SELECT {COLUMNS} FROM pointers
+SELECT {ROWS.sql} FROM pointers
 WHERE workspace = :ws AND session_id = :session_id AND provider = :provider"""
-OF_SESSION = f"SELECT {COLUMNS} FROM pointers WHERE workspace = :ws AND session_id = :session_id"
-WRITE = f"""
-INSERT INTO pointers (workspace, {COLUMNS})
-VALUES (:ws, :session_id, :provider, :provider_session_id, :runtime_id, :work_dir, :model, :epoch,
-    :generation, :seen, :rights, :transcript, :context_tokens, :context_window, :version, :updated_at,
-    :fork_seq)
-ON CONFLICT (workspace, session_id, provider) DO UPDATE SET
-    provider_session_id = excluded.provider_session_id, runtime_id = excluded.runtime_id,
-    work_dir = excluded.work_dir, model = excluded.model, epoch = excluded.epoch,
-    generation = excluded.generation, seen = excluded.seen, rights = excluded.rights,
-    transcript = excluded.transcript, context_tokens = excluded.context_tokens,
-    context_window = excluded.context_window, version = excluded.version,
-    updated_at = excluded.updated_at, fork_seq = excluded.fork_seq"""
+OF_SESSION = f"SELECT {ROWS.sql} FROM pointers WHERE workspace = :ws AND session_id = :session_id"
+WRITE = POINTERS.upsert("session_id", "provider")
 CLEAR = """
 DELETE FROM pointers
 WHERE workspace = :ws AND session_id = :session_id AND provider = :provider
@@ -53,39 +51,19 @@ SELECT runtime_id FROM attempts
 WHERE workspace = :ws AND session_id = :session_id AND provider = :provider
     AND provider_session_id = :provider_session_id AND runtime_id IS NOT NULL
 ORDER BY fence DESC LIMIT 1"""
-COPY_AS_FORK_SOURCE = f"""
-INSERT INTO pointers (workspace, {COLUMNS})
-SELECT workspace, :child, provider, provider_session_id, runtime_id, work_dir, model, epoch, generation,
-    seen, rights, transcript, context_tokens, context_window, version, updated_at,
-    CASE WHEN fork_seq < :fork_seq THEN fork_seq ELSE :fork_seq END
-FROM pointers WHERE workspace = :ws AND session_id = :parent"""
+_FORK_SEQ = "CASE WHEN fork_seq < :fork_seq THEN fork_seq ELSE :fork_seq END"
+COPY_AS_FORK_SOURCE = f"""{POINTERS.copy(session_id=":child", fork_seq=_FORK_SEQ)}
+WHERE workspace = :ws AND session_id = :parent"""
 
 
 def read_pointer(s: Scope, row: Row) -> Pointer:
-    session_id, provider, *_ = row
-    identity = (*row[:3], *row[-2:])
-    return _IDENTITY.read(s.where, identity, lambda _: _read(row), provider, "pointer of", session_id)
-
-
-def _read(row: Row) -> Pointer:
-    """A part that cannot be understood counts as never recorded; and then neither does the epoch, so that nothing resumes."""
-    session_id, provider, provider_session_id, *recorded, updated_at, fork_seq = row
-    parts = [_part(decode, value) for decode, value in zip(_PARTS, recorded, strict=True)]
-    if parts.count(None) > recorded.count(None):
-        parts[_EPOCH] = None
-    runtime_id, work_dir, model, epoch, generation, seen, rights, transcript, tokens, window, version = parts
-    return Pointer(
-        session_id, provider, provider_session_id, runtime_id, work_dir, model, epoch, generation, seen,
-        rights, transcript, None if tokens is None or window is None else ContextUse(tokens, window),
-        version, read_instant(updated_at), fork_seq,
-    )  # fmt: skip
-
-
-def _part(decode: Callable[[Any], Any], value: object) -> Any:
+    """A column that cannot be understood counts as never recorded, and then so does the epoch: nothing resumes there."""
     try:
-        return None if value is None else decode(value)
+        return ROWS.build(row)
     except MISREAD:
-        return None
+        lost = ROWS.misread(row) - _NEEDED | {"epoch"}
+        kept = (None if name in lost else value for name, value in zip(ROWS.names, row, strict=True))
+        return ROWS.read(s.where, tuple(kept))
 
 
 def get(s: Scope, session_id: str, provider: str) -> Pointer | None:
@@ -116,7 +94,7 @@ def adopt(s: Scope, pointer: Pointer, counted: Usage | None = None, *, unowned: 
     if pointer.runtime_id is not None:
         runtimes.get(s, pointer.runtime_id)
     stored = s.one(GET, session_id=pointer.session_id, provider=pointer.provider)
-    if stored is None or _IDENTITY.column(stored, "provider_session_id") != pointer.provider_session_id:
+    if stored is None or ROWS.column(stored, "provider_session_id") != pointer.provider_session_id:
         provider_sessions.refuse_owned(
             s, pointer.provider, pointer.provider_session_id, pointer.session_id, elsewhere_only=True
         )
@@ -139,17 +117,7 @@ def _refuse_of_others(s: Scope, pointer: Pointer) -> None:
 
 def write(s: Scope, pointer: Pointer) -> None:
     """Whole. That its id is not retired is the caller's to know."""
-    context = pointer.context
-    s.run(
-        WRITE, session_id=pointer.session_id, provider=pointer.provider,
-        provider_session_id=pointer.provider_session_id, runtime_id=pointer.runtime_id,
-        work_dir=pointer.work_dir, model=pointer.model, epoch=pointer.epoch,
-        generation=pointer.generation, seen=None if pointer.seen is None else str(pointer.seen),
-        rights=codec.encode_rights(pointer.rights), transcript=codec.encode_transcript(pointer.transcript),
-        context_tokens=context.tokens if context else None,
-        context_window=context.window if context else None, version=pointer.version,
-        updated_at=pointer.updated_at, fork_seq=pointer.fork_seq,
-    )  # fmt: skip
+    s.run(WRITE, **ROWS.values(pointer))
 
 
 def move(s: Scope, pointer: Pointer, *, answered: bool = False, is_empty: bool = False) -> None:
@@ -160,7 +128,7 @@ def move(s: Scope, pointer: Pointer, *, answered: bool = False, is_empty: bool =
     answer that left the transcript as it was has not stayed in the session, nor has its prompt.
     """
     stored = s.one(GET, session_id=pointer.session_id, provider=pointer.provider)
-    if stored and _IDENTITY.column(stored, "provider_session_id") == pointer.provider_session_id:
+    if stored and ROWS.column(stored, "provider_session_id") == pointer.provider_session_id:
         known, mark = read_pointer(s, stored), pointer.transcript
         is_taken_back = is_empty and mark is not None and mark == known.transcript
         has_more = mark is not None and mark.has_more_turns_than(known.transcript)

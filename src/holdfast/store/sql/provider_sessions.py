@@ -10,12 +10,22 @@ from holdfast.domain.redaction import redact_text
 from holdfast.domain.turns import LONGEST_LEASE, Attempt, Lease
 from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.errors import Conflict, Refused
-from holdfast.store.driver import Row
+from holdfast.store.sql.rows import Rows, cut, part
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.shapes import Shape, read_instant
+from holdfast.store.sql.tables import PROVIDER_SESSIONS, TEXT, Columns
 
+TOTALS_ROWS = Rows(
+    PROVIDER_SESSIONS,
+    ProviderSessionTotals,
+    "{provider} {id}",
+    retired=part(None, "retired_reason"),
+    usage=part(Usage, "input_tokens", "cached_input_tokens", "output_tokens", "cost_usd"),
+)
+_STATE = PROVIDER_SESSIONS.pick("errors", "failed_resumes", "retired_reason").of("p") + Columns(
+    PROVIDER_SESSIONS.name, [("h.id", "id", TEXT.or_null)]
+)
 STATE = f"""
-SELECT p.errors, p.failed_resumes, p.retired_reason, h.id
+SELECT {_STATE.sql}
 FROM provider_sessions p LEFT JOIN sessions h ON h.workspace = p.workspace
     AND h.id = p.holder_session_id AND h.fence = p.holder_fence AND h.lease_expires_at > :now
     AND h.lease_expires_at <= :now + {LONGEST_LEASE}
@@ -30,22 +40,22 @@ WHERE workspace = :ws AND id = :session_id AND fence = :fence AND lease_expires_
 HOLD = """
 UPDATE provider_sessions SET holder_session_id = :session_id, holder_fence = :fence, last_seen_at = :now
 WHERE workspace = :ws AND provider = :provider AND id = :id"""
-KNOW = """
-INSERT INTO provider_sessions (workspace, provider, id, session_id, forked_from, first_seen_at, last_seen_at)
-VALUES (:ws, :provider, :id, :session_id, :forked_from, :now, :now)
+KNOW = f"""{PROVIDER_SESSIONS.insert}
 ON CONFLICT (workspace, provider, id) DO UPDATE SET last_seen_at = excluded.last_seen_at"""
 RETIRE = """
 UPDATE provider_sessions SET retired_at = COALESCE(retired_at, :now),
     retired_reason = COALESCE(retired_reason, :reason)
 WHERE workspace = :ws AND provider = :provider AND id = :id"""
-ACCOUNT = """
-SELECT errors, failed_resumes, retired_reason, reported_input_tokens, reported_cached_input_tokens,
-    reported_output_tokens, reported_cost_usd
+_HELD_AGAINST = PROVIDER_SESSIONS.pick("errors", "failed_resumes", "retired_reason")
+_REPORTED = PROVIDER_SESSIONS.pick(
+    "reported_input_tokens", "reported_cached_input_tokens", "reported_output_tokens", "reported_cost_usd"
+)
+_ACCOUNT = _HELD_AGAINST + _REPORTED
+ACCOUNT = f"""
+SELECT {_ACCOUNT.sql}
 FROM provider_sessions WHERE workspace = :ws AND provider = :provider AND id = :id FOR UPDATE"""
-INHERIT_ACCOUNT = """
-UPDATE provider_sessions SET (reported_input_tokens, reported_cached_input_tokens, reported_output_tokens,
-    reported_cost_usd) = (SELECT p.reported_input_tokens, p.reported_cached_input_tokens,
-        p.reported_output_tokens, p.reported_cost_usd
+INHERIT_ACCOUNT = f"""
+UPDATE provider_sessions SET ({_REPORTED.sql}) = (SELECT {_REPORTED.of("p").sql}
     FROM provider_sessions p WHERE p.workspace = :ws AND p.provider = :provider AND p.id = :source)
 WHERE workspace = :ws AND provider = :provider AND id = :id AND reported_input_tokens = 0
     AND EXISTS (SELECT 1 FROM provider_sessions p
@@ -62,14 +72,12 @@ UPDATE provider_sessions SET errors = :errors, failed_resumes = :failed_resumes,
     reported_output_tokens = :reported_output, reported_cost_usd = :reported_cost
 WHERE workspace = :ws AND provider = :provider AND id = :id"""
 # UNION, because both may find the same one
-TOTALS = """
-SELECT provider, id, forked_from, retired_reason, last_seen_at, input_tokens, cached_input_tokens,
-    output_tokens, cost_usd, first_seen_at
+TOTALS = f"""
+SELECT {TOTALS_ROWS.sql}, first_seen_at
 FROM provider_sessions INDEXED BY provider_sessions_by_session
 WHERE workspace = :ws AND session_id = :session_id
 UNION
-SELECT p.provider, p.id, p.forked_from, p.retired_reason, p.last_seen_at, p.input_tokens,
-    p.cached_input_tokens, p.output_tokens, p.cost_usd, p.first_seen_at
+SELECT {TOTALS_ROWS.of("p").sql}, p.first_seen_at
 FROM pointers a JOIN provider_sessions p
     ON p.workspace = a.workspace AND p.provider = a.provider AND p.id = a.provider_session_id
 WHERE a.workspace = :ws AND a.session_id = :session_id AND a.fork_seq IS NULL
@@ -84,20 +92,6 @@ SELECT workspace, session_id, updated_at FROM pointers INDEXED BY pointers_to_pr
 WHERE provider_session_id = :id AND provider = :provider AND fork_seq IS NULL
 ORDER BY since DESC LIMIT 1000"""
 
-_STATE = Shape("provider_sessions", "errors, failed_resumes, retired_reason, id", "retired_reason id")
-_ACCOUNT = Shape(
-    "provider_sessions",
-    "errors, failed_resumes, retired_reason, reported_input_tokens, reported_cached_input_tokens, "
-    "reported_output_tokens, reported_cost_usd",
-    "retired_reason",
-)
-_TOTALS = Shape(
-    "provider_sessions",
-    "provider, id, forked_from, retired_reason, last_seen_at, input_tokens, cached_input_tokens, "
-    "output_tokens, cost_usd",
-    "forked_from retired_reason",
-)
-
 
 class Owner(NamedTuple):
     """A session that has used a provider session. Callers do not show the id of one in another workspace."""
@@ -111,7 +105,7 @@ def state(s: Scope, provider: str, provider_session_id: str, besides: str | None
     row = s.one(STATE, provider=provider, id=provider_session_id, now=s.now)
     if row is None:
         return ProviderSession()
-    errors, failed_resumes, retired, held_by = _STATE.read(s.where, row, tuple, provider, provider_session_id)
+    errors, failed_resumes, retired, held_by = _STATE.checked(s.where, row, provider, provider_session_id)
     return ProviderSession(errors, failed_resumes, retired, None if held_by == besides else held_by)
 
 
@@ -196,7 +190,7 @@ def know(
 ) -> None:
     s.run(
         KNOW, provider=provider, id=provider_session_id, session_id=session_id, forked_from=forked_from,
-        now=s.now,
+        first_seen_at=s.now, last_seen_at=s.now,
     )  # fmt: skip
 
 
@@ -205,9 +199,7 @@ def account(s: Scope, provider: str, provider_session_id: str) -> tuple[Provider
     row = s.one(ACCOUNT, provider=provider, id=provider_session_id)
     if row is None:
         return None, NO_USAGE
-    errors, failed_resumes, retired, *reported = _ACCOUNT.read(
-        s.where, row, tuple, provider, provider_session_id
-    )
+    errors, failed_resumes, retired, *reported = _ACCOUNT.checked(s.where, row, provider, provider_session_id)
     return ProviderSession(errors, failed_resumes, retired), Usage(*reported)
 
 
@@ -230,15 +222,8 @@ def settle(s: Scope, attempt: Attempt, state: ProviderSession, used: Usage, repo
 
 
 def totals(s: Scope, session_id: str) -> tuple[ProviderSessionTotals, ...]:
-    rows = s.all(TOTALS, session_id=session_id)
-    return tuple(_TOTALS.read(s.where, row[:-1], _read_totals, *row[:2]) for row in rows)
-
-
-def _read_totals(row: Row) -> ProviderSessionTotals:
-    provider, session_id, forked_from, retired, last_seen_at, *usage = row
-    return ProviderSessionTotals(
-        provider, session_id, forked_from, retired, read_instant(last_seen_at), Usage(*usage)
-    )
+    found = (cut(row, TOTALS_ROWS) for row in s.all(TOTALS, session_id=session_id))
+    return tuple(TOTALS_ROWS.read(s.where, totals) for totals, _ in found)
 
 
 def mark_retired(s: Scope, provider: str, provider_session_id: str, session_id: str, reason: str) -> None:

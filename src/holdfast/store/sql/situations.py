@@ -9,7 +9,6 @@ from operator import itemgetter
 
 from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import DecisionKind
-from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import (
     MOST_TRIES,
@@ -26,16 +25,30 @@ from holdfast.domain.turns import (
 from holdfast.domain.usage import NO_USAGE
 from holdfast.errors import Conflict
 from holdfast.store.driver import Row
-from holdfast.store.sql import approval_rows, codec, history, leases, pointers, sessions, turns
+from holdfast.store.sql import approvals, codec, history, leases, pointers, sessions, turns
+from holdfast.store.sql.rows import Rows, coded, computed, cut, part
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.shapes import Shape, read_flag, read_instant
+from holdfast.store.sql.tables import ATTEMPTS, FLAG, MISREAD, TURNS, unreadable
 
+_SEQ = ATTEMPTS.pick("seq").of("a")
+_TRIES = Rows(
+    ATTEMPTS,
+    Try,
+    "attempt {number} under fence {fence}",
+    alias="a",
+    status=AttemptStatus,
+    kind=part(DecisionKind, "decision"),
+    launched=computed("a.process IS NOT NULL", FLAG, bool),
+    saved=computed("a.transcript IS NOT NULL", FLAG, bool),
+    rights=coded(codec.encode_rights, codec.decode_rights),
+    failure=part(codec.decode_failure, "failure_class", "error"),
+)
+_TRY = _SEQ + _TRIES
+_TURN = TURNS.pick("status", "dropped", "failure_class", "error", "request").of("t")
 # The walk goes back along the index of this session's attempts, so it does not depend on how many turns other
 # agents have made in the same conversation. It ends at the newest turn that was answered and is not dropped.
-TRIED = """
-SELECT a.seq, a.number, a.fence, a.provider, a.status, a.decision, a.provider_session_id, a.forked_from,
-    a.work_dir, a.model, a.rights, a.process IS NOT NULL, a.transcript IS NOT NULL, a.started_at,
-    a.failure_class, a.error, t.status, t.dropped, t.failure_class, t.error, t.request
+TRIED = f"""
+SELECT {_TRY.sql}, {_TURN.sql}
 FROM attempts a INDEXED BY newest_attempts
 JOIN turns t ON t.workspace = a.workspace AND t.conversation_id = a.conversation_id AND t.seq = a.seq
 WHERE a.workspace = :ws AND a.session_id = :session_id AND a.fence < :before AND a.fence >= COALESCE(
@@ -60,7 +73,7 @@ SELECT call_id FROM approvals INDEXED BY approvals_of_sessions
 WHERE workspace = :ws AND session_id = :session_id AND call_id IS NOT NULL"""
 # when an answer came, or could no longer come, as ``domain.telling.answers.settled_at`` says it
 SETTLED_SINCE = f"""
-SELECT {approval_rows.COLUMNS} FROM approvals INDEXED BY approvals_of_sessions
+SELECT {approvals.ROWS.sql} FROM approvals INDEXED BY approvals_of_sessions
 WHERE workspace = :ws AND session_id = :session_id AND CASE
     WHEN seq IS NOT NULL THEN
         status = 'voided' AND used_at IS NULL AND COALESCE(answered_at, requested_at) >= :since
@@ -68,14 +81,6 @@ WHERE workspace = :ws AND session_id = :session_id AND CASE
     ELSE expires_at >= :since AND (void_reason = 'expired' OR (status = 'open' AND expires_at <= :now)) END
 ORDER BY requested_at, id"""
 
-_TRY = Shape(
-    "attempts",
-    "seq, number, fence, provider, status, decision, provider_session_id, forked_from, work_dir, model, rights, "
-    "launched, saved, started_at, failure_class, error",
-    "provider_session_id forked_from work_dir model rights failure_class error",
-)
-_TURN = Shape("turns", "status, dropped, failure_class, error, request", "dropped failure_class error")
-_OF_THE_TURN = 5  #: columns of a row that are the turn's
 #: above every fence
 _NEWEST = 2**62
 
@@ -146,36 +151,18 @@ def _tried(s: Scope, session: Session, before: int) -> tuple[TriedTurn, ...]:
 
 
 def _turn(s: Scope, seq: int, rows: list[Row], session_id: str) -> TriedTurn:
-    tries = tuple(
-        _TRY.read(s.where, row[:-_OF_THE_TURN], _read_try, "turn", seq, "attempt", row[1], "of", session_id)
-        for row in rows
-    )
-    own = rows[-1][-_OF_THE_TURN:]
-    return _TURN.read(s.where, own, lambda row: _read_turn(seq, row, tries), "turn", seq, "of", session_id)
-
-
-def _read_turn(seq: int, row: Row, tries: tuple[Try, ...]) -> TriedTurn:
-    status, dropped, failure_class, error, request = row
-    return TriedTurn(
-        seq, TurnStatus(status), dropped is not None, _failure(failure_class, error),
-        codec.decode_request(request).work_dir, tries,
-    )  # fmt: skip
-
-
-def _read_try(row: Row) -> Try:
-    (
-        _, number, fence, provider, status, decision, provider_session_id, forked_from, work_dir, model, rights,
-        launched, saved, started_at, failure_class, error,
-    ) = row  # fmt: skip
-    return Try(
-        number, fence, provider, AttemptStatus(status), DecisionKind(decision), provider_session_id, forked_from,
-        work_dir, model, codec.decode_rights(rights), read_flag(launched), read_flag(saved),
-        read_instant(started_at), _failure(failure_class, error),
-    )  # fmt: skip
-
-
-def _failure(failure_class: str | None, error: str | None) -> Failure | None:
-    return None if failure_class is None else Failure(FailureClass(failure_class), error or "")
+    parts = [tuple(cut(row, _SEQ, _TRIES, _TURN)) for row in rows]
+    tries = tuple(_TRIES.read(s.where, tried) for _, tried, _, _ in parts)
+    _, _, own, _ = parts[-1]
+    try:
+        _TURN.check(own)
+        status, dropped, failure_class, error, request = own
+        return TriedTurn(
+            seq, TurnStatus(status), dropped is not None, codec.decode_failure(failure_class, error),
+            codec.decode_request(request).work_dir, tries,
+        )  # fmt: skip
+    except MISREAD as exc:
+        raise unreadable(s.where, TURNS.name, f"turn {seq} of {session_id}", exc) from exc
 
 
 def _answers(
@@ -186,6 +173,6 @@ def _answers(
     rows = s.all(SETTLED_SINCE, session_id=session_id, since=since, now=s.now)
     waited = s.all(WITHHELD, session_id=session_id)
     return (
-        tuple(approval_rows.read_approval(s, row) for row in rows),
+        tuple(approvals.read_approval(s, row) for row in rows),
         frozenset(call_id for (call_id,) in waited),
     )

@@ -9,27 +9,30 @@ from holdfast.domain.turns import Lease
 from holdfast.errors import Conflict, NotFound
 from holdfast.store.driver import Row
 from holdfast.store.sql import leases
+from holdfast.store.sql.rows import Rows, computed, cut, readable
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.shapes import Shape, read_instant, read_optional_instant, readable
+from holdfast.store.sql.tables import AGENT_TOKENS, TEXT, TOKENS, read_instant
 
-COLUMNS = "id, workspace, role, name, created_at, expires_at, last_used_at, revoked_at, digest"
-INSERT = """
-INSERT INTO tokens (id, workspace, role, name, digest, created_at, expires_at)
-VALUES (:id, :ws, :role, :name, :digest, :now, :expires_at) ON CONFLICT (id) DO NOTHING"""
-GET = f"SELECT {COLUMNS} FROM tokens WHERE workspace = :ws AND id = :id"
-ALL = f"SELECT {COLUMNS} FROM tokens WHERE workspace = :ws ORDER BY created_at, id"
+ROWS = Rows(
+    TOKENS,
+    Token,
+    "{id}",
+    workspace=computed("workspace", TEXT),
+    role=Role,
+    session_id=computed("NULL", TEXT.or_null),
+)
+#: with the digest, which nobody is shown
+COLUMNS = ROWS + TOKENS.pick("digest")
+GET = f"SELECT {COLUMNS.sql} FROM tokens WHERE workspace = :ws AND id = :id"
+ALL = f"SELECT {COLUMNS.sql} FROM tokens WHERE workspace = :ws ORDER BY created_at, id"
 REVOKE = "UPDATE tokens SET revoked_at = :now WHERE workspace = :ws AND id = :id AND revoked_at IS NULL"
 # the three that know no workspace: the token is what says which one it is
 ANY = "SELECT 1 FROM tokens LIMIT 1"
-FIND = f"SELECT {COLUMNS} FROM tokens WHERE id = :id"
+FIND = f"SELECT {COLUMNS.sql} FROM tokens WHERE id = :id"
 TOUCH = "UPDATE tokens SET last_used_at = :now WHERE id = :id"
 
 # of agents that are running
-LEND = """
-INSERT INTO agent_tokens (workspace, session_id, id, digest, fence, created_at)
-VALUES (:ws, :session_id, :id, :digest, :fence, :now)
-ON CONFLICT (workspace, session_id) DO UPDATE
-SET id = excluded.id, digest = excluded.digest, fence = excluded.fence, created_at = excluded.created_at"""
+LEND = AGENT_TOKENS.upsert("session_id")
 LENT = """
 SELECT a.workspace, a.session_id, a.digest, a.created_at, s.lease_expires_at
 FROM agent_tokens a JOIN sessions s
@@ -39,16 +42,14 @@ WHERE a.id = :id"""
 #: how exactly the last use is known: not every request is worth a write
 TOUCH_SECONDS = 3600.0
 
-_SHAPE = Shape("tokens", COLUMNS, "expires_at last_used_at revoked_at")
-
 
 def create(s: Scope, new: NewToken) -> Token:
     s.run(
-        INSERT, id=new.id, role=new.role.value, name=new.name, digest=new.digest, now=s.now,
+        TOKENS.insert_once, id=new.id, role=new.role.value, name=new.name, digest=new.digest, created_at=s.now,
         expires_at=new.expires_at,
     )  # fmt: skip
     row = s.one(GET, id=new.id)
-    if row is None or _SHAPE.column(row, "digest") != new.digest:
+    if row is None or COLUMNS.column(row, "digest") != new.digest:
         raise Conflict(f"the id {new.id} is another token's", id=new.id)
     return _read(s, row)
 
@@ -59,7 +60,7 @@ def lend(s: Scope, lease: Lease, entropy: bytes) -> str | None:
         return None
     new, text = make_token(Role.AGENT, lease.session_id, None, entropy)
     s.run(
-        LEND, session_id=lease.session_id, id=new.id, digest=new.digest, fence=lease.fence, now=s.now
+        LEND, session_id=lease.session_id, id=new.id, digest=new.digest, fence=lease.fence, created_at=s.now
     )  # fmt: skip
     return text
 
@@ -84,7 +85,7 @@ def proved(s: Scope, token_id: str, secret: str) -> Token | None:
     row = s.one(FIND, id=token_id)
     if row is None and (lent := s.one(LENT, id=token_id)) is not None:
         return _proved_agent(s, TokenId(token_id), secret, lent)
-    right = proves(secret, NO_DIGEST if row is None else str(_SHAPE.column(row, "digest")))
+    right = proves(secret, NO_DIGEST if row is None else str(COLUMNS.column(row, "digest")))
     if row is None or not right:
         return None
     token = _read(s, row)
@@ -99,9 +100,16 @@ def _proved_agent(s: Scope, token_id: TokenId, secret: str, row: Row) -> Token |
         return None
     at = read_instant(created_at)
     return Token(
-        token_id, Workspace(workspace), Role.AGENT, session_id, at, read_instant(lease_expires_at), s.now,
-        None, session_id,
-    )  # fmt: skip
+        id=token_id,
+        workspace=Workspace(workspace),
+        role=Role.AGENT,
+        name=session_id,
+        created_at=at,
+        expires_at=read_instant(lease_expires_at),
+        last_used_at=s.now,
+        revoked_at=None,
+        session_id=session_id,
+    )
 
 
 def is_long_ago(token: Token, now: Instant) -> bool:
@@ -113,13 +121,5 @@ def touch(s: Scope, token_id: str) -> None:
 
 
 def _read(s: Scope, row: Row) -> Token:
-    return _SHAPE.read(s.where, row, _read_token, row[0])
-
-
-def _read_token(row: Row) -> Token:
-    token_id, workspace, role, name, created_at, expires_at, last_used_at, revoked_at, _ = row
-    return Token(
-        token_id, Workspace(workspace), Role(role), name, read_instant(created_at),
-        read_optional_instant(expires_at), read_optional_instant(last_used_at),
-        read_optional_instant(revoked_at),
-    )  # fmt: skip
+    own, _ = cut(row, ROWS)
+    return ROWS.read(s.where, own)

@@ -1,20 +1,39 @@
-"""Owns the totals of a workspace by day: of the rows there are, and of those that were deleted.
+"""Owns what is counted: totals of a workspace by day, what there is in it now, and what its attempts have used.
 
-Each measure is one SELECT, and is written once. Asked for, it counts the rows there are; what was deleted before
-was counted by the same SELECT in the transaction that deleted it, and is added. So totals cost nothing until
-somebody asks, and nothing that was ever counted is lost.
+Each measure of the totals is one SELECT, and is written once. It counts the rows that exist; rows that were deleted
+were counted by the same SELECT in the transaction that deleted them, and are added. So totals cost nothing until
+somebody asks for them, and nothing that was ever counted is lost.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple, TypeVar
 
-from holdfast.clock import DAY, SECOND, Instant
-from holdfast.domain.statistics import BOUNDS, Total, TotalKind, Totals
+from holdfast.clock import DAY, SECOND, Instant, seconds_between, to_iso
+from holdfast.domain.decisions import DecisionKind, Reason
+from holdfast.domain.delegations import DelegationOutcome, DelegationReason
+from holdfast.domain.failures import FailureClass
+from holdfast.domain.phases import Phase
+from holdfast.domain.sessions import SessionKind
+from holdfast.domain.statistics import (
+    BOUNDS,
+    AttemptCount,
+    DelegationCount,
+    SessionCount,
+    Statistics,
+    Total,
+    TotalKind,
+    Totals,
+    TurnCount,
+)
+from holdfast.domain.turns import AttemptStatus, TurnStatus
+from holdfast.domain.usage import Usage, UsageGroup, UsageTotal
 from holdfast.store.driver import Row
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.shapes import MISREAD
+from holdfast.store.sql.tables import DAILY_TOTALS, MISREAD
+
+T = TypeVar("T")
 
 _NEVER = 2**40  #: a day that no instant is on
 #: conversations that one statement counts, and what they are called in it: parameters have no digits
@@ -142,7 +161,7 @@ _MEASURES = (
 )  # fmt: skip
 _AND = "\nUNION ALL\n"
 
-_COLUMNS = "day, agent, provider, what, detail, number, amount"
+_COLUMNS = DAILY_TOTALS.all().sql
 _ADD_UP = """
 ON CONFLICT (workspace, day, agent, provider, what, detail)
 DO UPDATE SET number = daily_totals.number + excluded.number, amount = daily_totals.amount + excluded.amount"""
@@ -206,3 +225,128 @@ def _read(row: Row) -> Total | None:
         return Total(TotalKind(what), agent, provider, detail, int(number), float(amount))
     except MISREAD:
         return None
+
+
+# --- what there is now ---
+
+SESSIONS = """
+SELECT phase, kind, COUNT(*), CAST(SUM(error_count) AS BIGINT), COUNT(finalized_at),
+    CAST(COALESCE(SUM(finalized_at - created_at), 0) AS BIGINT)
+FROM sessions WHERE workspace = :ws GROUP BY phase, kind ORDER BY phase, kind"""
+TURNS = """
+SELECT status, failure_class, COUNT(*) FROM turns WHERE workspace = :ws
+GROUP BY status, failure_class ORDER BY status, failure_class"""
+ATTEMPTS = """
+SELECT decision, reason, status, COUNT(*) FROM attempts WHERE workspace = :ws
+GROUP BY decision, reason, status ORDER BY decision, reason, status"""
+DELEGATIONS = """
+SELECT reason, outcome, COUNT(*) FROM delegations WHERE workspace = :ws
+GROUP BY reason, outcome ORDER BY reason, outcome"""
+OLDEST = """
+SELECT MIN(CASE WHEN not_before > created_at THEN not_before ELSE created_at END) FROM turns INDEXED BY open_turns
+WHERE workspace = :ws AND status IN ('queued', 'claimed', 'running', 'waiting') AND status = 'queued'"""
+LEASES = """
+SELECT COUNT(*), COUNT(CASE WHEN lease_expires_at <= :now THEN 1 END) FROM sessions
+WHERE workspace = :ws AND lease_expires_at IS NOT NULL"""
+APPROVALS = """
+SELECT COUNT(*) FROM approvals
+WHERE workspace = :ws AND status = 'open' AND (expires_at IS NULL OR expires_at > :now)"""
+LATE = "SELECT COUNT(*) FROM late_reports WHERE workspace = :ws"
+
+
+def statistics(s: Scope) -> Statistics:
+    leases, orphans = s.one(LEASES, now=s.now) or (0, 0)
+    (oldest,) = s.one(OLDEST) or (None,)
+    (approvals,) = s.one(APPROVALS, now=s.now) or (0,)
+    (late,) = s.one(LATE) or (0,)
+    return Statistics(
+        tuple(_understood(_sessions, s.all(SESSIONS))),
+        tuple(_understood(_turns, s.all(TURNS))),
+        tuple(_understood(_attempts, s.all(ATTEMPTS))),
+        tuple(_understood(_delegations, s.all(DELEGATIONS))),
+        0.0 if oldest is None else max(0.0, seconds_between(oldest, s.now)),
+        leases,
+        orphans,
+        approvals,
+        late,
+    )
+
+
+def _understood(build: Callable[[Row], T], rows: list[Row]) -> Iterator[T]:
+    """Rows that no Holdfast wrote are not counted."""
+    for row in rows:
+        try:
+            yield build(row)
+        except MISREAD:
+            continue
+
+
+def _sessions(row: Row) -> SessionCount:
+    phase, kind, number, errors, closed, microseconds = row
+    seconds = seconds_between(Instant(0), Instant(microseconds))
+    return SessionCount(Phase(phase), SessionKind(kind), number, errors, closed, seconds)
+
+
+def _turns(row: Row) -> TurnCount:
+    status, failure, number = row
+    return TurnCount(TurnStatus(status), None if failure is None else FailureClass(failure), number)
+
+
+def _attempts(row: Row) -> AttemptCount:
+    decision, reason, status, number = row
+    return AttemptCount(DecisionKind(decision), Reason(reason), AttemptStatus(status), number)
+
+
+def _delegations(row: Row) -> DelegationCount:
+    reason, outcome, number = row
+    return DelegationCount(
+        DelegationReason(reason), None if outcome is None else DelegationOutcome(outcome), number
+    )
+
+
+# --- what attempts have used ---
+
+_EVER = 2**62
+
+_KEYS = {
+    UsageGroup.SESSION: "a.session_id",
+    UsageGroup.AGENT: "s.agent",
+    UsageGroup.PROVIDER: "a.provider",
+    # whole days of UTC, counted from 1970: both engines divide whole numbers alike
+    UsageGroup.DAY: f"a.started_at / {DAY}",
+}
+
+
+def _used_by(key: str, *, of_session: bool) -> str:
+    return f"""
+SELECT {key}, COUNT(*), SUM(a.input_tokens), SUM(a.cached_input_tokens), SUM(a.output_tokens), SUM(a.cost_usd)
+FROM attempts a JOIN sessions s ON s.workspace = a.workspace AND s.id = a.session_id
+WHERE a.workspace = :ws AND a.started_at >= :since AND a.started_at < :until
+    {"AND a.session_id = :session_id" if of_session else ""}
+GROUP BY {key} ORDER BY {key}"""
+
+
+USED = {group: _used_by(key, of_session=False) for group, key in _KEYS.items()}
+USED_BY_SESSION = {group: _used_by(key, of_session=True) for group, key in _KEYS.items()}
+
+
+def usage(
+    s: Scope, group: UsageGroup, since: Instant | None, until: Instant | None, session_id: str | None
+) -> tuple[UsageTotal, ...]:
+    period: dict[str, object] = {"since": since or 0, "until": _EVER if until is None else until}
+    if session_id is None:
+        rows = s.all(USED[group], **period)
+    else:
+        rows = s.all(USED_BY_SESSION[group], session_id=session_id, **period)
+    return tuple(
+        UsageTotal(
+            _day(key) if group is UsageGroup.DAY else key,
+            attempts,
+            Usage(int(taken), int(cached), int(given), float(cost)),
+        )
+        for key, attempts, taken, cached, given, cost in rows
+    )
+
+
+def _day(number: int) -> str:
+    return to_iso(Instant(number * DAY))[:10]

@@ -6,58 +6,73 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
+from holdfast.clock import Instant
+from holdfast.domain.approvals import Answer, Approval
 from holdfast.domain.conversations import Conversation, HistoryTurn
-from holdfast.domain.failures import WAS_CANCELLED, Failure, FailureClass
+from holdfast.domain.failures import WAS_CANCELLED, Failure
 from holdfast.domain.ids import SessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import AttemptCause, NewTurn, Turn, TurnStatus
 from holdfast.domain.usage import Usage
-from holdfast.errors import Conflict, InvalidInput, NotFound, SessionClosed
+from holdfast.errors import Conflict, InvalidInput, NotFound, SessionClosed, StoreCorrupt
 from holdfast.store.driver import Row
 from holdfast.store.sql import (
-    approval_rows,
+    approvals,
     codec,
-    gates,
     heads,
     history,
     runtimes,
     sessions,
 )
+from holdfast.store.sql.rows import Rows, coded, computed, cut, part
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.shapes import (
-    Shape,
-    columns_of,
-    is_instant,
-    read_flag,
-    read_instant,
-    read_optional_instant,
-)
+from holdfast.store.sql.tables import TEXT, TURNS, is_instant
 
-COLUMNS = """conversation_id, seq, session_id, provider, status, request, priority, not_before, runtime_id,
-    foreground, retry_of, attempts, max_attempts, generation, dropped, failure_class, error,
-    cancel_requested_at, created_at, ended_at, tries, next_cause"""
 
-_TEXT = """
+def _newest_text(role: str) -> str:
+    """Of ``turns t``: one SELECT gives a turn and its texts."""
+    return f"""
     (SELECT m.text FROM messages m
     WHERE m.workspace = t.workspace AND m.conversation_id = t.conversation_id AND m.seq = t.seq
         AND m.role = '{role}' ORDER BY m.revision DESC LIMIT 1)"""
-#: of ``turns t``: a turn, and the newest of its texts
-WITH_TEXTS = f"{columns_of('t', COLUMNS)}, {_TEXT.format(role='prompt')}, {_TEXT.format(role='response')}"
+
+
+def _or_empty(text: str | None) -> str:
+    return text or ""
+
+
+def _is_set(value: int | None) -> bool:
+    return value is not None
+
+
+ROWS = Rows(
+    TURNS,
+    Turn,
+    "turn {seq} of {session_id}",
+    alias="t",
+    status=TurnStatus,
+    prompt=computed(_newest_text("prompt"), TEXT.or_null, _or_empty),
+    response=computed(_newest_text("response"), TEXT.or_null),
+    request=coded(codec.encode_request, codec.decode_request),
+    failure=part(codec.decode_failure, "failure_class", "error"),
+    cancel_requested=part(_is_set, "cancel_requested_at"),
+    next_cause=AttemptCause,
+)
 
 # conversation first: the one order in which all lock them
 LOCK_BOTH = f"""
-SELECT {columns_of("c", history.COLUMNS)}, s.phase, s.finalized_at, s.approve_tools, s.head_seq
+SELECT {history.ROWS.of("c").sql}, s.phase, s.finalized_at, s.approve_tools, s.head_seq
 FROM conversations c JOIN sessions s ON s.workspace = c.workspace AND s.conversation_id = c.id
 WHERE s.workspace = :ws AND s.id = :session_id FOR UPDATE"""
-GET = f"SELECT {WITH_TEXTS} FROM turns t WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"
+GET = f"SELECT {ROWS.sql} FROM turns t WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"
 OF_SESSION = f"""
-SELECT {WITH_TEXTS} FROM turns t
+SELECT {ROWS.sql} FROM turns t
 WHERE workspace = :ws AND conversation_id = :id AND session_id = :session_id AND seq > :after AND seq <= :last
 ORDER BY seq LIMIT :limit"""
 NEWEST_OF_SESSION = f"""
-SELECT {WITH_TEXTS} FROM turns t
+SELECT {ROWS.sql} FROM turns t
 WHERE workspace = :ws AND conversation_id = :id AND session_id = :session_id AND seq < :before
     AND (dropped IS NULL OR :dropped)
 ORDER BY seq DESC LIMIT :limit"""
@@ -67,18 +82,11 @@ WHERE workspace = :ws AND conversation_id = :id AND session_id = :session_id AND
     AND (dropped IS NULL OR :dropped)
 ORDER BY seq DESC LIMIT :limit"""
 HEAD_OF_SESSION = f"""
-SELECT {WITH_TEXTS} FROM turns t INDEXED BY open_turns
+SELECT {ROWS.sql} FROM turns t INDEXED BY open_turns
 WHERE workspace = :ws AND conversation_id = :id AND session_id = :session_id
     AND status IN ('queued', 'claimed', 'running', 'waiting')
 ORDER BY seq LIMIT 1"""
 BY_KEY = "SELECT seq FROM turns WHERE workspace = :ws AND session_id = :session_id AND enqueue_key = :key"
-INSERT = """
-INSERT INTO turns (workspace, conversation_id, seq, session_id, provider, status, request, priority,
-    not_before, runtime_id, foreground, retry_of, attempts, tries, max_attempts, next_cause, generation,
-    enqueue_key, created_at, ended_at)
-VALUES (:ws, :conversation_id, :seq, :session_id, :provider, :status, :request, :priority,
-    :not_before, :runtime_id, :foreground, :retry_of, 0, 0, :max_attempts, :next_cause, :generation,
-    :enqueue_key, :now, :ended_at)"""
 REQUEUE = """
 UPDATE turns SET status = 'queued', not_before = :not_before, next_cause = :cause, tries = :tries
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
@@ -111,14 +119,6 @@ UPDATE sessions SET updated_at = :now, error_count = 0,
 WHERE workspace = :ws AND id = :session_id"""
 
 
-_SHAPE = Shape(
-    "turns", f"{COLUMNS}, prompt, response",
-    "not_before runtime_id retry_of dropped failure_class error cancel_requested_at ended_at prompt response",
-)  # fmt: skip
-_STATUSES = {status.value: status for status in TurnStatus}
-_CAUSES = {cause.value: cause for cause in AttemptCause}
-
-
 class Locked(NamedTuple):
     """An open session and its conversation, which nobody else changes until the transaction ends."""
 
@@ -126,21 +126,6 @@ class Locked(NamedTuple):
     conversation: Conversation
     approve_tools: frozenset[str]
     head_seq: int | None
-
-
-def _read(row: Row) -> Turn:
-    (
-        conversation_id, seq, session_id, provider, status, request, priority, not_before, runtime_id,
-        foreground, retry_of, attempts, max_attempts, generation, dropped, failure_class, error,
-        cancel_requested_at, created_at, ended_at, tries, next_cause, prompt, response,
-    ) = row  # fmt: skip
-    failure = None if failure_class is None else Failure(FailureClass(failure_class), error or "")
-    return Turn(
-        conversation_id, seq, session_id, provider, _STATUSES[status], prompt or "", response,
-        codec.decode_request(request), priority, read_optional_instant(not_before), runtime_id, read_flag(foreground),
-        retry_of, attempts, max_attempts, generation, dropped, failure, cancel_requested_at is not None,
-        read_instant(created_at), read_optional_instant(ended_at), tries, _CAUSES[next_cause],
-    )  # fmt: skip
 
 
 def get(s: Scope, conversation_id: str, seq: int) -> Turn:
@@ -184,8 +169,7 @@ def head_of_session(s: Scope, session: Session) -> Turn | None:
 
 
 def read_turn(s: Scope, row: Row) -> Turn:
-    _, seq, session_id, *_ = row
-    return _SHAPE.read(s.where, row, _read, "turn", seq, "of", session_id)
+    return ROWS.read(s.where, row)
 
 
 def enqueue(s: Scope, session_id: str, new: NewTurn) -> Turn:
@@ -199,11 +183,13 @@ def lock_both(s: Scope, session_id: str) -> Locked:
     row = s.one(LOCK_BOTH, session_id=session_id)
     if row is None:
         raise history.without_conversation(s, session_id)
-    *found, phase, finalized_at, approve_tools, head_seq = row
+    found, (phase, finalized_at, approve_tools, head_seq) = cut(row, history.ROWS)
     if finalized_at is not None:
         raise SessionClosed(session_id, phase)
-    conversation = history.read_conversation(s, tuple(found))
-    return Locked(SessionId(session_id), conversation, gates.read(s, approve_tools, session_id), head_seq)
+    conversation = history.read_conversation(s, found)
+    return Locked(
+        SessionId(session_id), conversation, approvals.read_tools(s, approve_tools, session_id), head_seq
+    )
 
 
 def known(s: Scope, locked: Locked, new: NewTurn) -> Turn | None:
@@ -220,17 +206,55 @@ def put(
     if new.not_before is not None and not is_instant(new.not_before):
         raise InvalidInput("not_before", "must be an instant before the year 10000")
     seq = history.take_seq(s, conversation)
-    request = gates.keep(s, session_id, locked.approve_tools, new.request)
-    turn = Turn(
-        conversation.id, seq, session_id, new.provider, TurnStatus.QUEUED, new.prompt, None,
-        request, new.priority, new.not_before, new.runtime_id, new.foreground, retry_of, 0,
-        _max_attempts(s, new), conversation.generation, None, None, False, s.now, None,
+    request = approvals.keep_tools(s, session_id, locked.approve_tools, new.request)
+    turn = make(
+        conversation, seq, session_id, replace(new, request=request) if request is not new.request else new,
+        now=s.now, retry_of=retry_of, max_attempts=_max_attempts(s, new),
     )  # fmt: skip
     _insert(s, turn, new.key)
     history.add_text(s, conversation.id, seq, conversation.revision, prompt=new.prompt, response=None)
     if locked.head_seq is None:
         heads.promote_head(s, conversation.id, session_id, taker)
     return turn
+
+
+def make(  # noqa: PLR0913 - what differs between the turns that are made, by keyword
+    conversation: Conversation,
+    seq: int,
+    session_id: SessionId,
+    new: NewTurn,
+    *,
+    now: Instant,
+    status: TurnStatus = TurnStatus.QUEUED,
+    response: str | None = None,
+    retry_of: int | None = None,
+    max_attempts: int = 1,
+) -> Turn:
+    """A turn as it is before anything was tried; one that is done already ends now."""
+    is_open = status.is_open
+    return Turn(
+        conversation_id=conversation.id,
+        seq=seq,
+        session_id=session_id,
+        provider=new.provider,
+        status=status,
+        prompt=new.prompt,
+        response=response,
+        request=new.request,
+        priority=new.priority,
+        not_before=new.not_before if is_open else None,
+        runtime_id=new.runtime_id,
+        foreground=new.foreground,
+        retry_of=retry_of,
+        attempts=0,
+        max_attempts=max_attempts,
+        generation=conversation.generation,
+        dropped=None,
+        failure=None,
+        cancel_requested=False,
+        created_at=now,
+        ended_at=None if is_open else now,
+    )
 
 
 def _max_attempts(s: Scope, new: NewTurn) -> int:
@@ -246,10 +270,9 @@ def record(s: Scope, session_id: str, new: NewTurn, response: str | None, used: 
     conversation = locked.conversation
     said = None if response is None else history.kept_response(response)
     seq = history.take_seq(s, conversation)
-    turn = Turn(
-        conversation.id, seq, locked.session_id, new.provider, TurnStatus.DONE, new.prompt, said,
-        new.request, new.priority, None, new.runtime_id, new.foreground, None, 0, _max_attempts(s, new),
-        conversation.generation, None, None, False, s.now, s.now,
+    turn = make(
+        conversation, seq, locked.session_id, new, now=s.now, status=TurnStatus.DONE, response=said,
+        max_attempts=_max_attempts(s, new),
     )  # fmt: skip
     _insert(s, turn, new.key)
     history.add_text(s, conversation.id, seq, conversation.revision, prompt=new.prompt, response=said)
@@ -263,14 +286,7 @@ def record(s: Scope, session_id: str, new: NewTurn, response: str | None, used: 
 def _insert(s: Scope, turn: Turn, key: str | None) -> None:
     if turn.runtime_id is not None:
         runtimes.get(s, turn.runtime_id)
-    s.run(
-        INSERT, conversation_id=turn.conversation_id, seq=turn.seq, session_id=turn.session_id,
-        provider=turn.provider, status=turn.status.value, request=codec.encode_request(turn.request),
-        priority=turn.priority, not_before=turn.not_before, runtime_id=turn.runtime_id,
-        foreground=turn.foreground, retry_of=turn.retry_of, max_attempts=turn.max_attempts,
-        next_cause=AttemptCause.FIRST.value, generation=turn.generation, enqueue_key=key,
-        now=turn.created_at, ended_at=turn.ended_at,
-    )  # fmt: skip
+    s.run(TURNS.insert, enqueue_key=key, **ROWS.values(turn))
 
 
 def retry(s: Scope, session_id: str, seq: int, prompt: str | None) -> Turn:
@@ -321,7 +337,7 @@ def _were_dropped(s: Scope, conversation_id: str, session_ids: Iterable[str]) ->
     """Turns of these sessions left the history before they ran."""
     for session_id in session_ids:
         heads.promote_head(s, conversation_id, session_id)
-        if approval_rows.void_of_ended_turns(s, session_id, "turn_dropped"):
+        if approvals.void_of_ended_turns(s, session_id, "turn_dropped"):
             leave_approval(s, sessions.get(s, session_id))
 
 
@@ -333,7 +349,7 @@ def wait(s: Scope, turn: Turn) -> None:
 def end(s: Scope, turn: Turn, status: TurnStatus, failure: Failure | None) -> None:
     """For good: what was asked for it, or answered and not acted on, is void."""
     if turn.status is TurnStatus.WAITING or turn.has_unused_answer:
-        approval_rows.void_of_turn(s, turn, f"turn_{status}")
+        approvals.void_of_turn(s, turn, f"turn_{status}")
     s.run(
         END, id=turn.conversation_id, seq=turn.seq, status=status.value, now=s.now,
         failure_class=failure.failure_class.value if failure else None,
@@ -365,9 +381,30 @@ def cancel(s: Scope, session_id: str, seq: int) -> Turn:
     return get(s, session.conversation_id, seq)
 
 
+def answer_approval(s: Scope, approval_id: str, given: Answer) -> Approval:
+    """A turn that waited for the answer is queued again."""
+    session = sessions.lock(s, approvals.get(s, approval_id).session_id)
+    # again, now that nobody else can answer it
+    approval = approvals.get(s, approval_id)
+    approvals.check_answer(s, approval, given, closed=session.finalized_at is not None)
+    if approval.status is given.status:
+        return approval
+    answered = approvals.answer(s, approval, given)
+    if approval.seq is None:
+        sessions.enter(s, session, session.phase)
+        return answered
+    turn = get(s, approval.conversation_id, approval.seq)
+    if turn.status is not TurnStatus.WAITING:
+        raise StoreCorrupt(s.where, f"approvals: {approval.id} is open, but its turn is {turn.status}")
+    requeue(s, turn.conversation_id, turn.seq, None, AttemptCause.APPROVAL, turn.tries)
+    heads.promote_head(s, turn.conversation_id, turn.session_id)
+    leave_approval(s, session)
+    return answered
+
+
 def leave_approval(s: Scope, session: Session) -> None:
     """Back to the phase before, unless something else is asked. The session must be locked."""
-    if session.phase is Phase.APPROVAL and not approval_rows.has_open(s, session.id):
+    if session.phase is Phase.APPROVAL and not approvals.has_open(s, session.id):
         sessions.enter(s, session, sessions.before_approval(s, session))
 
 

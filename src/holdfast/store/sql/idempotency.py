@@ -13,11 +13,10 @@ from holdfast.domain.turns import Turn
 from holdfast.errors import Conflict
 from holdfast.store.contract import KeyedCall
 from holdfast.store.sql.scope import Scope
+from holdfast.store.sql.tables import CALLS
 
 # on PostgreSQL this waits for the same call, if that is still going on
-BEGIN = """
-INSERT INTO calls (workspace, caller, key, request, at) VALUES (:ws, :caller, :key, :request, :now)
-ON CONFLICT DO NOTHING"""
+BEGIN = CALLS.insert_once
 KNOWN = "SELECT request, answer FROM calls WHERE workspace = :ws AND caller = :caller AND key = :key"
 END = """
 UPDATE calls SET answer = :answer, session_id = :session_id
@@ -37,7 +36,7 @@ T = TypeVar("T")
 def once(s: Scope, call: KeyedCall, work: Callable[[], T]) -> T:
     """Conflict if the caller has used the key for another request."""
     mine = {"caller": call.caller, "key": call.key}
-    if not s.changed(BEGIN, request=call.request, now=s.now, **mine):
+    if not s.changed(BEGIN, request=call.request, at=s.now, **mine):
         request, known = s.one(KNOWN, **mine) or (None, None)
         if request != call.request:
             raise Conflict(f"the key {call.key} was used for another request", key=call.key)
