@@ -22,8 +22,8 @@ from holdfast.domain.turns import Launch
 from holdfast.domain.usage import Usage, UsageReport
 from holdfast.errors import LeaseLost
 from holdfast.store.contract import Store
-from holdfast.store.gate import Gate
 from holdfast.store.http_store import open_http
+from holdfast.store.sqlite_file import WriteLock
 from tests.acceptance.served import ask, server
 from tests.builders import (
     a_claim,
@@ -161,14 +161,14 @@ def wait_at_the_gate(url: str, path: Path) -> None:
     """Somebody else writes to the file, for longer and longer, until the server has met them."""
     began, until, pause = look(url), time.monotonic() + PATIENCE, 0.05
     waits = ("holdfast_lock_waits_total", {"lock": "database"})
-    with closing(Gate(f"{path}-gate")) as gate, closing(open_http(url, "default", None)) as store:
+    with closing(WriteLock(f"{path}-gate")) as write_lock, closing(open_http(url, "default", None)) as store:
         while look(url).value(*waits) == began.value(*waits):
             assert time.monotonic() < until
-            gate.pass_within(PATIENCE)
+            write_lock.acquire(PATIENCE)
             writer = threading.Thread(target=begin, args=(store,))
             writer.start()
             time.sleep(pause)
-            gate.release()
+            write_lock.release()
             writer.join()
             pause *= 2
 

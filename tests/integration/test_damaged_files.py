@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.clock import after
 from holdfast.errors import StoreCorrupt, StoreUnavailable
-from holdfast.store import sqlite, sqlite_connections
+from holdfast.store import sqlite
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
 from tests.builders import a_claim, a_session
@@ -90,7 +90,7 @@ def test_what_cannot_be_found_again_is_not_written(file: Path, happens: Callable
         store.create_session(a_session())
         happens(file)
         existed = file.exists()
-        time.sleep(sqlite_connections.FILE_LOOK_SECONDS)
+        time.sleep(sqlite.FILE_LOOK_SECONDS)
         for _ in range(3):
             with pytest.raises(StoreUnavailable, match="deleted or replaced while it was open"):
                 store.create_session(a_session())
@@ -104,7 +104,7 @@ def test_whoever_looks_for_work_is_told_that_nobody_will_put_any_there(
     with closing(open_store(f"sqlite:///{file}")) as store:
         assert store.claim_turn(a_claim()) is None
         happens(file)
-        time.sleep(sqlite_connections.FILE_LOOK_SECONDS)
+        time.sleep(sqlite.FILE_LOOK_SECONDS)
         with pytest.raises(StoreUnavailable, match="deleted or replaced while it was open"):
             store.claim_turn(a_claim())
 

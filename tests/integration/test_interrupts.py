@@ -101,9 +101,9 @@ def test_a_store_that_is_interrupted_all_the_time_stays_whole(url: str, seed: in
 
 
 def gate_is_held(file: Path) -> bool:
-    with Path(f"{file}-gate").open("rb+") as gate:
+    with Path(f"{file}-gate").open("rb+") as lock:
         try:
-            fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
         return False

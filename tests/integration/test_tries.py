@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.domain.sessions import Session, SessionFilter
 from holdfast.errors import StoreUnavailable
-from holdfast.store import tallies
+from holdfast.store import counters
 from holdfast.store.driver import Undone
 from holdfast.store.open import open_store
 from holdfast.store.sql import sessions
@@ -39,10 +39,10 @@ class Unlucky:
 
 
 def test_each_try_begins_from_nothing_and_counts_as_a_wait(store: SqlStore) -> None:
-    before = tallies.waits()[tallies.DATABASE]
+    before = counters.waits()[counters.DATABASE]
     begun = store._write(Unlucky(MAX_TRIES - 1))
     assert store.list_sessions(SessionFilter(), 10).sessions == (begun,)
-    assert tallies.waits()[tallies.DATABASE] == before + MAX_TRIES - 1
+    assert counters.waits()[counters.DATABASE] == before + MAX_TRIES - 1
 
 
 def test_the_tries_have_an_end(store: SqlStore) -> None:

@@ -8,9 +8,8 @@ import sqlite3
 from holdfast.clock import Instant, system_clock
 from holdfast.errors import SchemaTooNew, StoreUnavailable
 from holdfast.hooks.process import StoreLocked, stop_deadline
-from holdfast.store.gate import open_gate
 from holdfast.store.hook_verbs import HookVerbs
-from holdfast.store.sqlite_dialect import APPLICATION_ID, SAID
+from holdfast.store.sqlite_file import APPLICATION_ID, SAID, open_write_lock
 
 TYPE_CHECKING = False
 
@@ -44,17 +43,17 @@ class LightScope(Scope):
         self.policy: Any = settings.policy
         self.where = settings.path
         self.by = "hook"  # a name would cost a module
-        self._gate = open_gate(f"{self.where}-gate")
+        self._write_lock = open_write_lock(self.where)
 
     def __enter__(self) -> Self:
         try:
-            if self._gate is not None:
-                left = self._gate.pass_within(BUSY_SECONDS, look_every=_LOOK_EVERY)
+            if self._write_lock is not None:
+                left = self._write_lock.acquire(BUSY_SECONDS, look_every=_LOOK_EVERY)
                 self._sql.execute(f"PRAGMA busy_timeout = {int(left * 1000)}")
             self._sql.execute("BEGIN IMMEDIATE")
             stop_deadline()  # from here on the hook commits and answers: it must not also write into the spool
         except BaseException:
-            self._leave_gate()
+            self._release_write_lock()
             raise
         self._began_at = system_clock()
         return self
@@ -68,11 +67,11 @@ class LightScope(Scope):
             elif self._sql.in_transaction:
                 self._sql.execute("ROLLBACK")
         finally:
-            self._leave_gate()
+            self._release_write_lock()
 
-    def _leave_gate(self) -> None:
-        if self._gate is not None:
-            self._gate.close()
+    def _release_write_lock(self) -> None:
+        if self._write_lock is not None:
+            self._write_lock.close()
 
     @property
     def now(self) -> Instant:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from holdfast.domain.records import record
 from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreUnavailable
 from holdfast.store.driver import Transaction
-from holdfast.store.sqlite_dialect import APPLICATION_ID
+from holdfast.store.sqlite_file import APPLICATION_ID
 
 if TYPE_CHECKING:
     from holdfast.store.postgres import PostgresDriver

@@ -62,7 +62,7 @@ from holdfast.domain.usage import (
 )
 from holdfast.errors import InvalidInput
 from holdfast.processes.owners import this_user
-from holdfast.store import tallies
+from holdfast.store import counters
 from holdfast.store.contract import KeyedCall, QueueWatch
 from holdfast.store.driver import Driver, Undone
 from holdfast.store.hook_verbs import HookVerbs
@@ -153,7 +153,7 @@ class SqlStore(HookVerbs):
             except Undone:
                 if tries == MAX_TRIES:
                     raise
-                tallies.count_wait(tallies.DATABASE)
+                counters.count_wait(counters.DATABASE)
             tries += 1
 
     # --- sessions ---

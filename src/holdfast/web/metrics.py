@@ -33,7 +33,7 @@ from holdfast.domain.failures import FailureClass
 from holdfast.domain.sessions import SessionKind
 from holdfast.domain.statistics import BOUNDS, DelegationStart, Statistics, Total, TotalKind, Totals
 from holdfast.domain.turns import AttemptCause, AttemptStatus, Claim, ClaimRequest, TurnStatus
-from holdfast.store import tallies
+from holdfast.store import counters
 from holdfast.store.contract import Store
 from holdfast.web.access import Guarded
 from holdfast.web.serving import Served
@@ -216,7 +216,7 @@ def _lock_waits(totals: Totals) -> Metric:
     )
     in_store = sum(total.number for total in totals.rows if total.what is TotalKind.LOCK_WAIT)
     waits.add_metric(["provider_session"], in_store)
-    for lock, number in tallies.waits().items():  # of this process alone: SQLite tells nobody else
+    for lock, number in counters.waits().items():  # of this process alone: SQLite tells nobody else
         waits.add_metric([lock], number)
     return waits
 
@@ -315,7 +315,7 @@ class _Tallied:
             "Decisions at claims: how a turn may continue, and why",
             labels=["decision", "reason"],
         )
-        for words, number in tallies.decisions().items():
+        for words, number in counters.decisions().items():
             decisions.add_metric(words, number)
         yield decisions
 

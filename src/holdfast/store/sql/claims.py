@@ -44,7 +44,7 @@ from holdfast.domain.turns import (
 )
 from holdfast.domain.usage import estimate_tokens
 from holdfast.errors import Busy, Conflict, HoldfastError, InvalidInput, NotFound, StoreCorrupt
-from holdfast.store import tallies
+from holdfast.store import counters
 from holdfast.store.driver import Row
 from holdfast.store.sql import (
     approvals,
@@ -159,7 +159,7 @@ def start(s: Scope, session_id: str, new: NewTurn, request: ClaimRequest) -> Cla
     open_before = turns.open_before(s, conversation.id, turn.seq)
     at = Position(session, replace(conversation, next_seq=turn.seq + 1), turn, open_before, fence, has_asked)
     judged = judge(s, at, request.runtime)
-    tallies.count_decision(decision_kind(judged.decision), judged.decision.reason)
+    counters.count_decision(decision_kind(judged.decision), judged.decision.reason)
     if isinstance(judged.decision, Wait):
         raise Busy(f"the {new.provider} session of {session_id}")
     if isinstance(judged.decision, Refuse):
@@ -267,7 +267,7 @@ def _judge_head(s: Scope, request: ClaimRequest, row: Row) -> Claim | None:
         # whatever the session's row says: what waits for an approval is run by nobody
         raise StoreCorrupt(s.where, f"turns: the head of {session.id} is offered while it is {turn.status}")
     judged = judge(s, at, request.runtime)
-    tallies.count_decision(decision_kind(judged.decision), judged.decision.reason)
+    counters.count_decision(decision_kind(judged.decision), judged.decision.reason)
     match judged.decision:
         case Wait():
             totals.count(s, TotalKind.LOCK_WAIT, "claim", agent=session.agent, provider=turn.provider)

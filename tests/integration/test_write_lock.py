@@ -1,4 +1,4 @@
-"""Writers of a SQLite store pass a gate one at a time."""
+"""Writers of a SQLite store take a write lock one at a time."""
 
 import fcntl
 import sqlite3
@@ -25,22 +25,22 @@ LIMIT_SECONDS = 20.0
 @contextmanager
 def held(file: Path) -> Iterator[None]:
     """The lock that a writer takes, held by somebody else."""
-    with Path(f"{file}-gate").open("rb+") as gate:
-        fcntl.flock(gate, fcntl.LOCK_EX)
+    with Path(f"{file}-gate").open("rb+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
 
 
 def is_held(file: Path) -> bool:
-    with Path(f"{file}-gate").open("rb+") as gate:
+    with Path(f"{file}-gate").open("rb+") as lock:
         try:
-            fcntl.flock(gate, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return True
         return False
 
 
 class Turnstile:
-    """Sees whoever in this process asks for the gate and is turned away."""
+    """Sees whoever in this process asks for the write lock and is turned away."""
 
     def __init__(self) -> None:
         self.turned_away = 0
@@ -117,7 +117,7 @@ def test_a_process_that_dies_at_the_gate_leaves_it_open(
     store: Store, file: Path, turnstile: Turnstile
 ) -> None:
     program = (
-        "import fcntl, sys; gate = open(sys.argv[1], 'rb+'); fcntl.flock(gate, fcntl.LOCK_EX); "
+        "import fcntl, sys; gate = open(sys.argv[1], 'rb+'); fcntl.flock(lock, fcntl.LOCK_EX); "
         "print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
@@ -184,7 +184,7 @@ def test_who_cannot_pass_the_gate_in_time_goes_on_without_it(
         assert waited >= 0.25
         assert turnstile.turned_away > 1
         with driver_of(store).write():
-            assert is_held(file), "it no longer uses the gate"
+            assert is_held(file), "it no longer uses the write lock"
 
 
 def test_a_writer_without_the_gate_still_meets_the_lock_of_sqlite(

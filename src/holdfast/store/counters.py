@@ -1,4 +1,4 @@
-"""Owns what a process counts as it works on a store: the decisions it took at claims, and its waits for the database."""
+"""Owns the counters of one process: the decisions that its claims made, and its waits for the database."""
 
 from __future__ import annotations
 
