@@ -159,6 +159,28 @@ class TestFindApproval:
             there.answer_approval(asked.id, an_answer(asked))
 
 
+class TestApprovals:
+    """``approvals``."""
+
+    def test_a_list_of_long_arguments_ends_early_and_goes_on_behind_its_last(self, store: Store) -> None:
+        session = begin(store)
+        arguments = {"command": "x" * 250_000}
+        asked = [store.request_approval(session.id, an_approval(arguments=arguments)).id for _ in range(24)]
+
+        found = [approval.id for approval in store.approvals(limit=1000)]
+
+        assert 10 < len(found) < 20
+        while page := store.approvals(after=found[-1], limit=1000):
+            found += [approval.id for approval in page]
+        assert found == asked
+
+    def test_a_long_list_holds_each_one_once(self, store: Store, clock: ManualClock) -> None:
+        session = begin(store)
+        asked = [store.request_approval(session.id, an_approval()).id for _ in range(203)]
+        assert [approval.id for approval in store.approvals()] == asked
+        assert [approval.id for approval in store.approvals(after=asked[1], limit=150)] == asked[2:152]
+
+
 class TestAnswer:
     @pytest.mark.parametrize("approved", [True, False])
     def test_an_answer_says_who_and_when_and_leaves_the_phase_to_the_agent(

@@ -240,6 +240,19 @@ class TestDelegate:
         store.delegate(a_delegation())
         assert [found.session.id for found in store.free_sessions()] == [older.id]
 
+    def test_a_list_of_free_sessions_with_much_metadata_ends_early(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        begun = []
+        for _ in range(24):
+            begun.append(resumable(store, metadata={"plan": "x" * 250_000}).id)
+            clock.advance(1)
+
+        found = [free.session.id for free in store.free_sessions()]
+
+        assert 10 < len(found) < 20
+        assert found == begun[::-1][: len(found)]
+
 
 class TestDelegationEnd:
     """What becomes of a session when its subagent stops."""

@@ -17,7 +17,7 @@ from holdfast.domain.turns import Claim, Launch, NewTurn, TurnRequest
 from holdfast.domain.usage import NO_USAGE
 from holdfast.errors import Conflict, Refused
 from holdfast.store.contract import Store
-from tests.builders import a_claim, a_provider_session_id, a_runtime, a_turn, done
+from tests.builders import a_claim, a_pointer, a_provider_session_id, a_runtime, a_turn, done
 from tests.steps import begin, claim, enqueue, pointer_of, refused, resumed_id, run
 
 NAMED = ProviderSessionId("0b5f0c5e-9f0a-4a52-8b3c-2f6f6a3f7d10")
@@ -201,6 +201,16 @@ class TestLaunch:
             attempt = store.newest_attempt(claimed.turn.session_id)
             assert attempt is not None
             assert attempt.work_dir == "/srv/mine"
+
+    def test_a_directory_that_was_recorded_on_no_runtime_binds_every_worker(self, store: Store) -> None:
+        session = begin(store)
+        store.set_pointer(a_pointer(session.id, runtime_id=None, work_dir="/srv/infra"))
+        enqueue(store, session, "go on", request=TurnRequest())
+        claimed = claim(store, session, a_runtime(machine="made up"))
+
+        with refused(store, Conflict):
+            store.launch(claimed.lease, Launch(claimed.decision, work_dir="/etc"))
+        store.launch(claimed.lease, Launch(claimed.decision, work_dir="/srv/infra"))
 
     def test_no_turn_gets_into_a_provider_session_of_another_session(self, store: Store) -> None:
         other, session = begin(store), begin(store)

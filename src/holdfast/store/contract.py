@@ -431,8 +431,8 @@ class Store(Protocol):
         Conflict for a decision stronger than the claim's, for an id other than the one that was asked
         for, for a fork with the id of its source, for an id that another session or another workspace has
         used, for anything but a resume to act on an answer, for another directory than the turn asked for, or
-        else than was recorded on this runtime, and for rights that are wider than those that the turn asked
-        for, or else those that were recorded.
+        else than was recorded (a directory of another runtime does not count, one of no known runtime does), and
+        for rights that are wider than those that the turn asked for, or else those that were recorded.
         """
         ...
 
@@ -582,7 +582,8 @@ class Store(Protocol):
     ) -> tuple[Approval, ...]:
         """Oldest first, those behind the approval ``after``; NotFound if there is none of that id.
 
-        Open ones are those without an answer, expired ones included.
+        Open ones are those without an answer, expired ones included. There may be fewer than ``limit``, of long
+        arguments for example, though more follow: only an empty answer is the end.
         """
         ...
 
@@ -766,7 +767,9 @@ class Store(Protocol):
 
     @verb(Role.READER, Role.AGENT)
     def free_sessions(self, limit: int = 200) -> tuple[FreeSession, ...]:
-        """Delegated sessions with a project that may go on and that nobody works in, newest first."""
+        """Delegated sessions with a project that may continue and that nobody works in, newest first: at most
+        ``limit``, and fewer of those with much metadata.
+        """
         ...
 
     @verb(Role.READER)

@@ -162,7 +162,7 @@ class TurnPath:
             return asked
         recorded = None if self._before is None else self._before.work_dir
         recorded = recorded or last_directory(self._store, self._claim.situation, self._claim.turn.seq + 1)
-        ran_here = self._before is not None and self._before.runtime_id == self._agent.runtime.id
+        ran_here = self._before is not None and self._before.runtime_id in (None, self._agent.runtime.id)
         if recorded is not None and (ran_here or Path(recorded).is_dir()):
             return recorded
         return str(Path.cwd())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
 from dataclasses import replace
 
 from holdfast.domain.approvals import (
@@ -78,6 +79,11 @@ COPY_TOOLS = """
 UPDATE sessions SET approve_tools =
     (SELECT p.approve_tools FROM sessions p WHERE p.workspace = :ws AND p.id = :parent_id)
 WHERE workspace = :ws AND id = :id"""
+
+
+_BEHIND = "(requested_at, id) > (:requested_at, :after)"
+#: rows of a list that are read at once
+_STEP = 100
 
 
 def read_approval(s: Scope, row: Row) -> Approval:
@@ -231,20 +237,41 @@ def _lasts(until: object, now: int) -> bool:
 def listed(
     s: Scope, session_id: str | None, after: str | None, limit: int, *, open_only: bool
 ) -> tuple[Approval, ...]:
-    conditions, params = ["workspace = :ws"], dict[str, object](limit=limit)
+    conditions, params = ["workspace = :ws"], dict[str, object]()
     if session_id is not None:
         conditions.append("session_id = :session_id")
         params["session_id"] = session_id
     if open_only:
         conditions.append("status = 'open'")
     if after is not None:
-        conditions.append("(requested_at, id) > (:requested_at, :after)")
+        conditions.append(_BEHIND)
         params |= {"requested_at": get(s, after).requested_at, "after": after}
-    sql = (
-        f"SELECT {ROWS.sql} FROM approvals WHERE {' AND '.join(conditions)} "
-        "ORDER BY requested_at, id LIMIT :limit"
-    )
-    return tuple(readable(lambda row: read_approval(s, row), s.all(sql, **params)))
+    found: list[Approval] = []
+    size = 0
+    for row in _in_steps(s, conditions, params, limit):
+        size += sum(len(value) for value in row if isinstance(value, str))
+        found += readable(lambda row: read_approval(s, row), [row])
+        if size > sessions.PAGE_CHARACTERS:
+            break
+    return tuple(found)
+
+
+def _in_steps(s: Scope, conditions: list[str], params: dict[str, object], limit: int) -> Iterator[Row]:
+    """Reads the rows as far as they are looked at: those of one step may be long."""
+    while limit > 0:
+        sql = (
+            f"SELECT {ROWS.sql} FROM approvals WHERE {' AND '.join(conditions)} "
+            "ORDER BY requested_at, id LIMIT :limit"
+        )
+        step = min(limit, _STEP)
+        rows = s.all(sql, limit=step, **params)
+        yield from rows
+        if len(rows) < step:
+            return
+        limit -= step
+        conditions = [condition for condition in conditions if condition != _BEHIND] + [_BEHIND]
+        last = ROWS.named(rows[-1])
+        params |= {"requested_at": last["requested_at"], "after": last["id"]}
 
 
 def read_tools(s: Scope, approve_tools: str | None, session_id: str) -> frozenset[str]:

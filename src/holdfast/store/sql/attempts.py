@@ -370,14 +370,18 @@ def _refuse_wider(attempt: Attempt, request: TurnRequest, rights: Rights | None)
 
 
 def _refuse_elsewhere(s: Scope, attempt: Attempt, request: TurnRequest, work_dir: str | None) -> None:
-    """A turn runs in the directory that was asked for, or else recorded, on the runtime that recorded it."""
+    """A turn runs in the directory that was asked for, or else recorded.
+
+    Only a directory that was recorded on another runtime does not bind this one. One that was recorded on no known
+    runtime binds all: otherwise a worker that makes a runtime up could run the turn where it likes.
+    """
     if work_dir is None or attempt.work_dir in (None, work_dir):
         return
     if request.work_dir is None and attempt.runtime_id is not None:
         stored = pointers.get(s, attempt.session_id, attempt.provider)
         newest = newest_pointer(s, attempt.session_id, attempt.provider, attempt.fence)
         known = choose_pointer(stored, newest, attempt.runtime_id)
-        if known is None or known.runtime_id != attempt.runtime_id:
+        if known is None or known.runtime_id not in (None, attempt.runtime_id):
             return
     raise Conflict(f"turn {attempt.seq} runs in {attempt.work_dir}, not in {work_dir}", work_dir=work_dir)
 

@@ -86,13 +86,14 @@ WHERE workspace = :ws AND project = :project AND finalized_at IS NULL
     (SELECT 1 FROM delegations d WHERE d.workspace = sessions.workspace AND d.session_id = sessions.id
         AND d.ended_at IS NULL)
 ORDER BY created_at DESC, id DESC LIMIT :limit"""
+_FREE = SESSION + SESSIONS.pick("project", "purpose")
 FREE_ANYWHERE = f"""
-SELECT {SESSION.sql}, project, purpose FROM sessions
+SELECT {_FREE.sql} FROM sessions
 WHERE workspace = :ws AND finalized_at IS NULL AND project IS NOT NULL AND kind = 'delegated'
     AND resume_ready = TRUE AND NOT EXISTS
     (SELECT 1 FROM delegations d WHERE d.workspace = sessions.workspace AND d.session_id = sessions.id
         AND d.ended_at IS NULL)
-ORDER BY created_at DESC, id DESC LIMIT :limit"""
+ORDER BY created_at DESC, id DESC LIMIT :limit OFFSET :offset"""
 ONE = f"SELECT {SESSION.sql} FROM sessions WHERE workspace = :ws AND id = :id"
 LOCK_ONE = f"{ONE} FOR UPDATE"
 TOUCH = "UPDATE sessions SET updated_at = :now WHERE workspace = :ws AND id = :id"
@@ -106,6 +107,10 @@ WHERE workspace = :ws AND session_id = :session_id ORDER BY requested_at DESC, i
 
 #: the newest sessions of an agent that are looked at
 _MOST_LOOKED_AT = 50
+#: free sessions that are read at once, and the characters of all that are listed; the list ends with the session
+#: that goes beyond
+_STEP = 50
+_MOST_CHARACTERS = 4 * 1024 * 1024
 
 
 class _Found:
@@ -171,8 +176,21 @@ def _as_told(s: Scope, new: NewDelegation, session_id: str) -> Delegated:
 
 
 def free(s: Scope, limit: int) -> tuple[FreeSession, ...]:
-    found = (_read_free(s, row) for row in s.all(FREE_ANYWHERE, limit=limit))
-    return tuple(session for session in found if session is not None)
+    found: list[FreeSession] = []
+    size = 0
+    for offset in range(0, limit, _STEP):
+        step = min(_STEP, limit - offset)
+        rows = s.all(FREE_ANYWHERE, limit=step, offset=offset)
+        for row in rows:
+            size += sum(len(value) for value in row if isinstance(value, str))
+            session = _read_free(s, row)
+            if session is not None:
+                found.append(session)
+            if size > _MOST_CHARACTERS:
+                return tuple(found)
+        if len(rows) < step:
+            break
+    return tuple(found)
 
 
 def _read_free(s: Scope, row: Row) -> FreeSession | None:
