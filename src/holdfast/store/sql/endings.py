@@ -20,7 +20,7 @@ from holdfast.domain.failures import (
 )
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.phases import Phase
-from holdfast.domain.pointers import TranscriptMark
+from holdfast.domain.pointers import ProviderSession, TranscriptMark
 from holdfast.domain.records import record
 from holdfast.domain.redaction import Json, redact_text
 from holdfast.domain.sessions import Session
@@ -36,7 +36,7 @@ from holdfast.domain.turns import (
     TurnEnd,
     TurnStatus,
 )
-from holdfast.domain.usage import NO_CALL_YET, NO_USAGE, Usage, UsageReport
+from holdfast.domain.usage import NO_CALL_YET, NO_USAGE, Usage, UsageReport, usage_delta
 from holdfast.errors import Conflict, LeaseLost, UnreadableSession
 from holdfast.processes.machine import describe_owner
 from holdfast.store.sql import (
@@ -49,7 +49,6 @@ from holdfast.store.sql import (
     leases,
     pointers,
     provider_sessions,
-    provider_settling,
     session_statements,
     sessions,
     situations,
@@ -130,7 +129,7 @@ def finish(s: Scope, lease: Lease, end: TurnEnd, *, by_its_worker: bool = True) 
         provider_session_id=end.provider_session_id or own,
         transcript=end.transcript or attempt.transcript,
     )
-    used = provider_settling.settle(s, attempt, end, launched=turn.status is TurnStatus.RUNNING)
+    used = _settle_provider_session(s, attempt, end, launched=turn.status is TurnStatus.RUNNING)
     _settle_doubt(s, attempt, end)
     _end_attempt(s, attempt, end, used)
     turn = _end_turn(s, turn, end, history.read_revision(s, revision, turn.conversation_id))
@@ -145,6 +144,78 @@ def finish(s: Scope, lease: Lease, end: TurnEnd, *, by_its_worker: bool = True) 
         leases.release(s, lease)
         heads.promote_head(s, lease.conversation_id, lease.session_id, taker)
     return turn
+
+
+def _settle_provider_session(s: Scope, attempt: Attempt, end: TurnEnd, *, launched: bool) -> Usage:
+    """Pointer, retirement and counters of the provider session; what this attempt used.
+
+    One that was never launched says nothing about where its session is, or how it is run.
+    """
+    session_id = attempt.provider_session_id
+    if not session_id:
+        return used_of(end.usage, NO_USAGE)
+    before, known = provider_sessions.account(s, attempt.provider, session_id)
+    if before is None:
+        provider_sessions.know(s, attempt.provider, session_id, attempt.session_id, attempt.forked_from)
+        before = ProviderSession()
+    if known == NO_USAGE and attempt.forked_from is not None:
+        # a fork goes on counting from where its source stood
+        _, known = provider_sessions.account(s, attempt.provider, attempt.forked_from)
+    used = used_of(end.usage, known)
+    after = _judge_provider_session(before, attempt, end)
+    provider_sessions.settle(s, attempt, after, used, end.usage.usage if end.usage.cumulative else known)
+    reason = _retirement(s, after, end)
+    if reason is not None:
+        pointers.retire(s, attempt.session_id, attempt.provider, session_id, reason)
+    elif before.retired is None and _moves_pointer(s, attempt, end, launched=launched):
+        pointer = attempt.pointer()
+        if pointer is not None:
+            moved = replace(pointer, context=end.usage.context, updated_at=s.now)
+            is_empty = end.status is TurnStatus.DONE and end.response is None
+            pointers.move(s, moved, answered=has_spoken(end), is_empty=is_empty)
+    return used
+
+
+def used_of(report: UsageReport, baseline: Usage) -> Usage:
+    return usage_delta(report.usage, baseline) if report.cumulative else report.usage
+
+
+def has_spoken(end: TurnEnd) -> bool:
+    """The agent came to an end of its own: it has answered, or asks back."""
+    return end.status in (TurnStatus.DONE, TurnStatus.WAITING)
+
+
+def _judge_provider_session(before: ProviderSession, attempt: Attempt, end: TurnEnd) -> ProviderSession:
+    if has_spoken(end):
+        return replace(before, errors=0, failed_resumes=0)
+    if end.failure is None or not end.failure.then.blames_session:
+        return before
+    resumed = attempt.decision.kind is DecisionKind.RESUME
+    return replace(
+        before, errors=before.errors + 1, failed_resumes=before.failed_resumes + (1 if resumed else 0)
+    )
+
+
+def _retirement(s: Scope, state: ProviderSession, end: TurnEnd) -> str | None:
+    if end.failure is not None and end.failure.then.retires:
+        return end.failure.then.retired_as
+    if not end.resumable:
+        return "not_saved"
+    if end.status is TurnStatus.FAILED and state.failed_resumes >= s.policy.resume.max_failed_resumes:
+        return "failed_resumes"
+    return None
+
+
+def _moves_pointer(s: Scope, attempt: Attempt, end: TurnEnd, *, launched: bool) -> bool:
+    """A session that never finished a turn is only pointed at when its provider is known to hold it."""
+    if not has_spoken(end) and attempts.stands_in(s, attempt):
+        return False
+    if end.status is TurnStatus.DONE or end.transcript is not None:
+        return True
+    if not launched and not has_spoken(end):
+        return False
+    stored = pointers.get(s, attempt.session_id, attempt.provider)
+    return stored is not None and stored.provider_session_id == attempt.provider_session_id
 
 
 def _as_reported(end: TurnEnd) -> tuple[AttemptStatus, ...]:
@@ -166,9 +237,9 @@ def _unless_cancelled(turn: Turn, end: TurnEnd) -> TurnEnd:
 def _about_the_resumed(attempt: Attempt, end: TurnEnd) -> TurnEnd:
     """Another id on a failed resume is a rejection: the session that was asked for is to blame, not that one."""
     other = end.provider_session_id and end.provider_session_id != attempt.provider_session_id
-    if not other or provider_settling.has_spoken(end) or attempt.decision.kind is not DecisionKind.RESUME:
+    if not other or has_spoken(end) or attempt.decision.kind is not DecisionKind.RESUME:
         return end
-    usage = UsageReport(provider_settling.used_of(end.usage, NO_USAGE))
+    usage = UsageReport(used_of(end.usage, NO_USAGE))
     return replace(end, provider_session_id=None, transcript=None, usage=usage)
 
 
@@ -182,7 +253,7 @@ def _outside_its_source(s: Scope, attempt: Attempt, end: TurnEnd) -> TurnEnd:
         return end
     _, known = provider_sessions.account(s, attempt.provider, source)
     end = replace(
-        end, provider_session_id=None, transcript=None, usage=UsageReport(provider_settling.used_of(end.usage, known))
+        end, provider_session_id=None, transcript=None, usage=UsageReport(used_of(end.usage, known))
     )  # fmt: skip
     if end.status is not TurnStatus.DONE:
         return end
@@ -197,8 +268,8 @@ def _in_no_others(s: Scope, attempt: Attempt, end: TurnEnd) -> TurnEnd:
         return end
     if provider_sessions.find_owner(s, attempt.provider, reported, attempt.session_id) is None:
         return end
-    usage = UsageReport(provider_settling.used_of(end.usage, NO_USAGE))
-    resumable = end.resumable and not provider_settling.has_spoken(end)
+    usage = UsageReport(used_of(end.usage, NO_USAGE))
+    resumable = end.resumable and not has_spoken(end)
     return replace(end, provider_session_id=None, transcript=None, usage=usage, resumable=resumable)
 
 
@@ -355,7 +426,7 @@ def _let_go(s: Scope, refused: Attempt, why: str) -> None:
 
 def _settle_doubt(s: Scope, attempt: Attempt, end: TurnEnd) -> None:
     """A fresh start that was answered shows that the error lay in the history of the session it stands in for."""
-    if attempt.decision.reason is not Reason.RESUME_FAILED or not provider_settling.has_spoken(end):
+    if attempt.decision.reason is not Reason.RESUME_FAILED or not has_spoken(end):
         return
     before = attempts.of_turn(s, attempt.conversation_id, attempt.seq)
     doubted = next((one for one in before if one.number == attempt.number - 1), None)
