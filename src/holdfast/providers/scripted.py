@@ -31,7 +31,7 @@ from holdfast.providers.session_files import (
 )
 
 _PROGRAM = "holdfast-scripted-agent"
-#: a work directory on Python's path would be imported from
+#: with these, Python would import modules from the work directory
 _MISLEADING = ("PYTHONHOME", "PYTHONPATH")
 _VERSION = re.compile(rf"{_PROGRAM} (\d+(?:\.\d+)*)\s*\Z")
 
@@ -50,14 +50,16 @@ class Scripted(BaseProvider):
             "--add-dir": "use holdfast run --add-dir DIR",
             "--interactive": "use holdfast open ID",
             "--gate": "use holdfast run --approve-tools PATTERN",
-            **dict.fromkeys(("--help", "-h", "--version"), "it is no turn; run the scripted agent itself"),
+            **dict.fromkeys(
+                ("--help", "-h", "--version"), "that is not a turn; run the scripted agent itself"
+            ),
         },
         {"--no-lock": FLAG},
     )
 
     @property
     def binaries(self) -> tuple[str, ...]:
-        """It comes with Holdfast, into the same environment, which need not be on PATH."""
+        """The agent is installed with Holdfast in the same environment, which need not be on PATH."""
         folders = (Path(sys.executable).parent, Path(sysconfig.get_path("scripts")))
         return (*dict.fromkeys(str(folder / _PROGRAM) for folder in folders), _PROGRAM)
 
@@ -182,7 +184,7 @@ class ScriptedArchive(AppendOnlyArchive):
     def turns(
         self, path: str, session_id: ProviderSessionId, after: TranscriptMark | None = None
     ) -> Iterator[ArchivedTurn]:
-        """Two writers at once may have mixed their lines: an answer names the prompt that it is for."""
+        """Two programs may have written at the same time: each answer names the prompt that it answers."""
         waiting: dict[str, ArchivedTurn] = {}
         for line in read_lines(Path(path), 0 if after is None else after.size):
             match line:
@@ -201,7 +203,7 @@ class ScriptedArchive(AppendOnlyArchive):
         yield from waiting.values()
 
     def calls(self, path: str, session_id: ProviderSessionId, key: str) -> Iterator[Called | Returned]:
-        """It saves them only where it is asked to, or where somebody may have to approve them."""
+        """The agent saves calls only if it is asked to, or if somebody may have to approve them."""
         turn = ""
         for line in read_lines(Path(path)):
             match line:

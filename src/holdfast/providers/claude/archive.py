@@ -1,4 +1,4 @@
-"""Owns reading the sessions that Claude Code keeps: one file each, in a folder for each directory."""
+"""Owns reading the sessions that Claude Code keeps: one file each, in one folder for each work directory."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from holdfast.providers.session_files import (
 )
 
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9]")
-_LONGEST_NAME = 200  #: of a folder; what is longer is cut and gets a hash
+_LONGEST_NAME = 200  #: of a folder; a longer name is cut and gets a hash
 _SECONDS_TO_BEGIN = 60
 _UNFINISHED: Final = ("tool_use", "pause_turn", "")
 _COMMAND = re.compile(r"<command-name>(?P<name>[^<]*)</command-name>")
 _COMMAND_ARGUMENTS = re.compile(r"<command-args>(?P<arguments>.*?)</command-args>", re.DOTALL)
-#: what the CLI writes where a person's words would be
+#: texts that the CLI writes in the place of a person's
 _OF_A_COMMAND: Final = "<local-command-"
 _NOT_A_PROMPT: Final = (_OF_A_COMMAND, "<task-notification>", "[Request interrupted by user")
 
@@ -43,7 +43,7 @@ class ClaudeArchive(AppendOnlyArchive):
         self._processes = home / "sessions"
 
     def find(self, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
-        """The same id may exist in the folders of two directories: then only the given one's counts."""
+        """The same id may exist in the folders of two work directories: then only the given directory counts."""
         try:
             found = [file for file in self._projects.glob(f"*/{session_id}.jsonl") if file.is_file()]
         except (OSError, ValueError):
@@ -60,8 +60,8 @@ class ClaudeArchive(AppendOnlyArchive):
     ) -> Iterator[ArchivedTurn]:
         """A fork's file begins with a copy of its parent's turns, under the same keys.
 
-        The lines are a tree: whoever goes on beside another program, or rewinds, begins a branch. A line
-        belongs to the turn of the one that it goes on from, wherever in the file it stands.
+        The lines are a tree: a program that continues beside another one, or rewinds, begins a branch. A line
+        belongs to the turn of its parent, wherever it stands in the file.
         """
         tree, places = _Tree(), {}
         for place, turn, line in _lines_of_turns(Path(path), tree):
@@ -81,13 +81,13 @@ class ClaudeArchive(AppendOnlyArchive):
                 yield from calls_in(as_object(line.get("message")))
 
     def is_prompt(self, line: bytes) -> bool:
-        """Only a line that may be one is parsed: a quote within a text has a backslash."""
+        """Parses only lines that may be prompts: a quote within a text has a backslash."""
         if b'"user"' not in line or b'"tool_result"' in line:
             return False
         return _begin(parse_line(line) or {}) is not None
 
     def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
-        """The next process goes on from the last line of this kind, on whatever branch that was written."""
+        """The next process continues from the last line of this kind, whichever branch that is on."""
         counted: Mapping[str, Json] = {}
         for line in read_lines(Path(path)):
             if line.get("type") == "cost-state":
@@ -95,7 +95,7 @@ class ClaudeArchive(AppendOnlyArchive):
         return total_usage(as_object(counted.get("modelUsage")), as_amount(counted.get("totalCostUSD")))
 
     def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
-        """By its own list of processes, which outlives those that were killed; headless ones are in it, too."""
+        """Claude keeps a list of its processes, also of headless ones. A process that was killed stays in the list."""
         try:
             listed = sorted(self._processes.glob("*.json"))
         except OSError:
@@ -109,17 +109,15 @@ class ClaudeArchive(AppendOnlyArchive):
 
 @dataclass(slots=True)
 class _Tree:
-    """Which line goes on from which."""
+    """The parent of each line."""
 
-    turns: dict[str, _Turn] = field(
-        default_factory=dict
-    )  #: by the line that it began with, and every other of it
+    turns: dict[str, _Turn] = field(default_factory=dict)  #: by each of its lines
     _parents: dict[str, str] = field(default_factory=dict)
     _newest: str = ""
-    _left_at: str = ""  #: by a program that has ended in order
+    _left_at: str = ""  #: where a program left the session when it ended properly
 
     def add(self, line: Mapping[str, Json]) -> str:
-        """The line before it. Claude takes the one that stands before it in the file for one that is missing."""
+        """Returns the parent of the line. Where that is missing, Claude takes the line before it in the file."""
         if line.get("type") == "last-prompt":
             self._left_at = as_text(line.get("leafUuid"))
         key = as_text(line.get("uuid"))
@@ -138,7 +136,7 @@ class _Tree:
         return turn
 
     def branch(self) -> set[str]:
-        """What ``--resume`` goes on with: the newest line, if it comes after where a program left, else that place."""
+        """The branch that ``--resume`` continues: that of the newest line if it leads back to where a program left, else that of the latter."""
         newest = self._up_from(self._newest)
         if self._left_at in self._parents and self._left_at not in newest:
             return self._up_from(self._left_at)
@@ -153,7 +151,7 @@ class _Tree:
 
 
 def _lines_of_turns(path: Path, tree: _Tree) -> Iterator[tuple[int, _Turn, Mapping[str, Json] | None]]:
-    """Each with its place and its turn; None in the place of the line that the turn begins with."""
+    """Each line with its offset and its turn; None instead of the line that begins the turn."""
     for place, line in placed_lines(path):
         before = tree.add(line)
         begun = _begin(line)
@@ -168,9 +166,9 @@ def _lines_of_turns(path: Path, tree: _Tree) -> Iterator[tuple[int, _Turn, Mappi
 class _Turn:
     key: str
     prompt: str
-    is_command: bool  #: of the CLI itself, unless the agent answers
+    is_command: bool  #: a command of the CLI itself; it counts as a turn only if the agent answers
     _answers: list[str] = field(default_factory=list)  #: those of finished messages
-    _said: str = ""  #: of the message that may go on
+    _said: str = ""  #: of the message that may continue
     _message: str = ""
     _is_finished: bool = False
     _calls: dict[str, bool] = field(default_factory=dict)
@@ -188,16 +186,16 @@ class _Turn:
             return
         message = as_object(line.get("message"))
         match line.get("type"):
-            case "user" if _is_of_command(line):  # which a person gave after the turn
+            case "user" if _is_of_command(line):  # a command that a person gave after the turn
                 pass
-            case "user":  # the result of a tool or a notification: the agent goes on
+            case "user":  # the result of a tool or a notification: the agent continues
                 self._calls |= dict.fromkeys(_ids(message, "tool_result", "tool_use_id"), True)
                 self._go_on()
             case "assistant":
                 self._answer(message)
 
     def _answer(self, message: Mapping[str, Json]) -> None:
-        """A message takes a line for each of its blocks; what was said before a tool ran is no answer."""
+        """A message takes one line for each of its blocks. Text before a tool call is not the answer."""
         if message.get("id") != self._message:
             self._go_on()
             self._message, self._said = as_text(message.get("id")), ""
@@ -213,7 +211,7 @@ class _Turn:
 
 
 def _begin(line: Mapping[str, Json]) -> _Turn | None:
-    """A new turn, if the line is what somebody asked."""
+    """A new turn, if the line is a prompt."""
     content = as_object(line.get("message")).get("content")
     is_aside = any(line.get(flag) is True for flag in ("isSidechain", "isMeta", "isCompactSummary"))
     if line.get("type") != "user" or is_aside or line.get("promptSource") == "system":
@@ -232,13 +230,13 @@ def _begin(line: Mapping[str, Json]) -> _Turn | None:
 
 
 def _is_of_command(line: Mapping[str, Json]) -> bool:
-    """What the CLI adds for a command of its own: the summary of /compact, or what was printed."""
+    """Text that the CLI adds for a command of its own: the summary of /compact, or what the command printed."""
     text = joined_text(as_object(line.get("message")).get("content"))
     return line.get("isCompactSummary") is True or text.startswith(_OF_A_COMMAND)
 
 
 def _is_of_the_agent(line: Mapping[str, Json]) -> bool:
-    """Not of a subagent, nor of the CLI itself."""
+    """Written by the main agent, not by a subagent or the CLI itself."""
     return line.get("isSidechain") is not True and as_object(line.get("message")).get("model") != SYNTHETIC
 
 
@@ -248,14 +246,14 @@ def _ids(message: Mapping[str, Json], kind: str, name: str) -> Iterator[str]:
 
 
 def _living(entry: Mapping[str, Json]) -> int | None:
-    """Its pid, if that is still the process that was listed: a pid is given out again."""
+    """The pid, if it still belongs to the listed process: pids are reused."""
     pid = as_count(entry.get("pid"))
     started_at = process_start(pid) if pid else None
     if started_at is None:
         return None
     if ON_LINUX:
         return pid if as_text(entry.get("procStart")) == str(started_at) else None
-    # elsewhere its own words for the start are not ours; it lists itself right after it began
+    # elsewhere Claude writes the start time in another form; a process lists itself right after it began
     listed_after = as_count(entry.get("startedAt")) / 1000 - started_at
     return pid if -1 <= listed_after <= _SECONDS_TO_BEGIN else None
 

@@ -43,7 +43,7 @@ _PROMPT: Final = "the prompt is the argument of holdfast run"
 _SAVED: Final = "a session that is not saved cannot be resumed"
 _PLACE: Final = "use holdfast run --cwd DIR"
 _ELSEWHERE: Final = "Holdfast runs the agent in this process group and waits for it"
-_NO_TURN: Final = "it is no turn; run claude itself"
+_NO_TURN: Final = "that is not a turn; run claude itself"
 _OWNED: Final = {
     "--resume": _RESUME,
     "-r": _RESUME,
@@ -122,7 +122,7 @@ _KNOWN: Final[Mapping[str, Option]] = {
     "--plugin-dir": WIDER_VALUE,
     "--plugin-url": WIDER_VALUE,
     "--remote-control-session-name-prefix": WIDER_VALUE,
-    "--restricted": WIDER_FLAG,  # it also ignores settings, which may forbid more
+    "--restricted": WIDER_FLAG,  # also ignores settings that may forbid more
     "--safe-mode": WIDER_FLAG,
     "--setting-sources": WIDER_VALUE,
     "--settings": WIDER_VALUE,
@@ -134,7 +134,7 @@ _KNOWN: Final[Mapping[str, Option]] = {
 }
 _RULES: Final = ArgumentRules(_OWNED, _KNOWN)
 _WITH_A_GATE: Final = ArgumentRules({**_OWNED, **NOT_WITH_A_GATE}, _KNOWN)
-#: what a Claude Code around us left for its children: with these the one we start thinks it is one of them
+#: variables that a surrounding Claude Code sets for its children: with them the agent would behave as such a child
 _OF_THE_CALLER: Final = (
     "AI_AGENT",
     "CLAUDECODE",
@@ -214,7 +214,7 @@ def _session(spec: LaunchSpec) -> tuple[str, ...]:
 
 
 def _options(spec: LaunchSpec) -> tuple[str, ...]:
-    """Each value is tied to its option: several of them take a list and would swallow what follows."""
+    """Each value is tied to its option: several options take a list and would swallow what follows."""
     rights = spec.rights
     return (
         *((f"--model={spec.model}",) if spec.model is not None else ()),

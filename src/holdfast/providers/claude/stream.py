@@ -32,24 +32,24 @@ _NO_HOOKS_RUN: Final = (
     "the agent does not run the hook that makes tool calls wait for approval: hooks are switched off, perhaps by "
     "managed settings; it was ended as soon as it had begun"
 )
-#: in the CLI's own text, where a version does not name the status apart from it
+#: some versions name the HTTP status only in their text
 _STATUS: Final = re.compile(r"\AAPI Error: (\d{3})\b")
 _NOT_COMPARED: Final = "what the agent ran cannot be compared with what was approved: it was ended"
 
 
 class ClaudeStream:
-    """One run. Several results may come: a subagent in the background leads to another answer."""
+    """One run. It may have several results: a subagent in the background leads to another answer."""
 
     def __init__(self, spec: LaunchSpec) -> None:
         self._spec = spec
         self._session_id: str | None = None
         self._model: str | None = None  #: of the main agent's last call
         self._prompt_tokens = 0  #: of the same call
-        self._message: str | None = None  #: id of the message that is being said
+        self._message: str | None = None  #: id of the message that is being written
         self._refusal: str | None = None  #: the CLI's name for the error it wrote last
         self._resets_at = 0
         self._denied: set[str] = set()
-        self._is_gated = spec.gate is None  #: or its hooks have shown that they run
+        self._is_gated = spec.gate is None  #: no gate, or its hooks have shown that they run
 
     def read(self, line: Mapping[str, Json]) -> Iterator[AgentEvent]:
         yield from self._named(as_text(line.get("session_id")))
@@ -111,7 +111,7 @@ class ClaudeStream:
                 yield Ungated(_NO_HOOKS_RUN)
 
     def _compared(self, returned: Returned | None) -> Iterator[AgentEvent]:
-        """After a call has returned, and at the end: what ran is what was let through, as its hook saw it."""
+        """After each result, and at the end: checks that the call that ran is the call that was let through."""
         gate = self._spec.gate
         if gate is None or gate.done is None:
             return
@@ -178,7 +178,7 @@ class ClaudeStream:
     def _failure(self, line: Mapping[str, Json]) -> Ended:
         errors = [as_text(error) for error in as_list(line.get("errors"))]
         if not errors and (self._refusal is not None or self._model is None):
-            # only then it is the CLI's own text: otherwise it would be the agent's
+            # only then is it the CLI's own text; otherwise it is the agent's
             errors = [as_text(line.get("result"))]
         if self._resets_at:
             errors.append(f"resets_at={self._resets_at}")
@@ -193,7 +193,7 @@ class ClaudeStream:
         )
 
     def _usage(self, models: Mapping[str, Json], cost: float) -> UsageReport:
-        """``modelUsage`` and the cost count since the session began, and a fork inherits both."""
+        """``modelUsage`` and the cost are totals since the session began, and a fork inherits them."""
         usage = total_usage(models, cost)
         context = ContextUse(self._prompt_tokens, self._window(models)) if self._prompt_tokens else None
         return UsageReport(usage, cumulative=True, context=context)

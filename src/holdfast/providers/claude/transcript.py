@@ -1,6 +1,6 @@
-"""Owns the usage in Claude's session files, read as they grow. Hooks import this: it stays light.
+"""Owns reading the usage in Claude's session files as they grow. Hooks import this: it stays light.
 
-A message takes a line for each of its blocks, each with the usage of the whole message: the last one counts.
+A message takes one line for each of its blocks, each with the usage of the whole message: the last line counts.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 
 #: the model name of messages that the CLI wrote in the agent's place
 SYNTHETIC = "<synthetic>"
-#: bytes that are looked at in one go; what lies behind them is next time's
+#: bytes that are read at a time; the next reading continues behind them
 MOST = 8 * 1024 * 1024
-#: further bytes in which the end of a longer line is looked for: no agent writes such a line, but a file may be a hole
+#: further bytes in which the end of a longer line is searched; no agent writes such lines, but a file may be sparse
 LONGEST_LINE = 4 * MOST
 
 
 def read_usage(path: str, offset: int = 0, counted: str | None = None, since: str = "") -> Reading | None:
-    """What lies behind ``offset``; None if the file cannot be read.
+    """The usage behind ``offset``; None if the file cannot be read.
 
-    ``counted`` is the message that the reading before it ended with: more lines of it may follow. ``since`` is
-    a time as the file writes it: a fork's file begins with copies of what its parent has paid for.
+    ``counted`` is the last message of the reading before: more of its lines may follow. ``since`` is
+    a time as the file writes it: a fork's file begins with copies of messages that its parent paid for.
     """
     try:
         if not stat.S_ISREG(os.stat(path).st_mode):  # noqa: PTH116 - a hook's process
@@ -62,12 +62,12 @@ def read_usage(path: str, offset: int = 0, counted: str | None = None, since: st
 
 
 def _begins_line(file: int, offset: int) -> bool:
-    """Every reading ends with a line: where none begins, the file is not the one that was read."""
+    """Every reading ends at the end of a line: if no line begins here, the file was replaced."""
     return offset == 0 or os.pread(file, 1, offset - 1) == b"\n"
 
 
 def _end_of_line(file: int, begin: int) -> int:
-    """Behind a line that is too long to be looked at; ``begin`` while it is being written, or has no end in sight."""
+    """The end of a line that is too long to be read; ``begin`` if no end is found, because it is still being written."""
     for at in range(begin + MOST, begin + MOST + LONGEST_LINE, MOST):
         found = os.pread(file, MOST, at).find(b"\n")
         if found >= 0:
@@ -76,7 +76,7 @@ def _end_of_line(file: int, begin: int) -> int:
 
 
 def _usages(lines: Iterable[bytes], since: str) -> Iterator[tuple[str, Mapping[str, Json]]]:
-    """Message ids and what each line says of their usage; only lines that may say something are parsed."""
+    """Message ids with the usage in each line; only lines that may have one are parsed."""
     for line in lines:
         if b'"usage"' not in line or b'"assistant"' not in line:
             continue
@@ -105,7 +105,7 @@ def _sums(usages: Iterable[tuple[str, Mapping[str, Json]]], counted: str | None)
         taken += fresh + read + written
         cached += read
         given += as_count(usage.get("output_tokens"))
-        # what is copied out of a compacted session has none
+        # messages that were copied from a compacted session have no usage
         context = fresh + read + written or context
     return {
         "input_tokens": taken,

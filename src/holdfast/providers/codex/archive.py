@@ -1,4 +1,4 @@
-"""Owns reading the sessions that Codex keeps: a rollout each, of which a fork's points into its parent's."""
+"""Owns reading the sessions that Codex keeps: one rollout file each; the file of a fork points into its parent's."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from holdfast.providers.session_files import (
 _ACTIVE: Final = "sessions/*/*/*"
 _ARCHIVED: Final = "archived_sessions"
 _COMPRESSED: Final = ".zst"
-#: an item as a rollout calls it -> as the stream does
+#: the type of an item in a rollout -> the same in the stream
 _ITEMS: Final = {
     "CommandExecution": "command_execution",
     "FileChange": "file_change",
@@ -36,9 +36,9 @@ _ITEMS: Final = {
 _CALLS: Final = ("function_call", "custom_tool_call")
 _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
 _COMMAND: Final = "exec_command"
-#: what the stream does not report: neither is a call of its own
+#: the stream does not report these: neither is a call of its own
 _UNREPORTED: Final = ("update_plan", "write_stdin")
-#: how the output of a command begins that has not ended; its item is completed when it has
+#: the output of a command that still runs begins with this; the item is completed when the command has ended
 _RUNS_ON: Final = "Process running with session ID"
 
 
@@ -49,7 +49,7 @@ class CodexArchive(AppendOnlyArchive):
         self._home = home
 
     def find(self, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
-        """Only what Codex itself would resume: not archived, and a fork only with all it was forked from."""
+        """Only sessions that Codex itself would resume: not archived ones, and a fork only if its whole ancestry is there."""
         file = self._rollout(session_id, _ACTIVE)
         return str(file) if file is not None and self._is_whole(file) else None
 
@@ -59,7 +59,7 @@ class CodexArchive(AppendOnlyArchive):
         session_id: ProviderSessionId,
         after: TranscriptMark | None = None,
     ) -> Iterator[ArchivedTurn]:
-        """A fork's turns begin with those of its parent, under the same keys. A compressed file shows none."""
+        """A fork's turns begin with those of its parent, under the same keys. A compressed file cannot be read, so it has none."""
         file = Path(path)
         lines = self._history(file) if after is None else read_lines(file, after.size)
         turn: _Turn | None = None
@@ -85,7 +85,7 @@ class CodexArchive(AppendOnlyArchive):
         yield from calls.in_order()
 
     def is_prompt(self, line: bytes) -> bool:
-        """Only a line that may be one is parsed: a quote within a text has a backslash."""
+        """Parses only lines that may be prompts: a quote within a text has a backslash."""
         if b'"UserMessage"' not in line:
             return False
         event = _event(parse_line(line) or {})
@@ -95,7 +95,7 @@ class CodexArchive(AppendOnlyArchive):
         )
 
     def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
-        """A fork goes on counting from where it left its parent."""
+        """A fork continues its parent's count."""
         counted: Mapping[str, Json] = {}
         for line in self._history(Path(path)):
             event = _event(line)
@@ -130,7 +130,7 @@ class CodexArchive(AppendOnlyArchive):
     def _history(
         self, file: Path, end: int | None = None, below: frozenset[Path] = frozenset()
     ) -> Iterator[Mapping[str, Json]]:
-        """The lines before ordinal ``end``, those of the session it was forked from first."""
+        """The lines before ordinal ``end``; those of the session that it was forked from come first."""
         for line in read_lines(file):
             if end is not None and as_count(line.get("ordinal")) >= end:
                 return
@@ -206,7 +206,7 @@ class _Calls:
 
 
 def _written(call: Mapping[str, Json]) -> Called:
-    """A call that may not have ended, as far as the model's own words tell."""
+    """A call as the model asked for it; it may not have ended."""
     call_id, name = as_text(call.get("call_id")), as_text(call.get("name"))
     if call.get("type") == "custom_tool_call":
         return Called(call_id, name, {"input": as_text(call.get("input"))})
@@ -217,7 +217,7 @@ def _written(call: Mapping[str, Json]) -> Called:
 
 
 def _as_streamed(item: Mapping[str, Json]) -> Mapping[str, Json]:
-    """The same item in the words of the stream."""
+    """The item as the stream would report it."""
     streamed = {**item, "type": _ITEMS.get(as_text(item.get("type")), "")}
     match item:
         case {"command": list(words)}:
@@ -238,5 +238,5 @@ def _response(line: Mapping[str, Json]) -> Mapping[str, Json]:
 
 
 def _base(line: Mapping[str, Json]) -> Mapping[str, Json]:
-    """Where a fork's history is, from its first line."""
+    """Where the history of a fork is; its first line says so."""
     return as_object(as_object(line.get("payload")).get("history_base"))

@@ -32,7 +32,7 @@ _RESUME: Final = "use holdfast resume ID"
 _PLACE: Final = "use holdfast run --cwd DIR"
 _MODE: Final = "use holdfast run --permission-mode MODE"
 _MODEL: Final = "use holdfast run --model MODEL"
-_NO_TURN: Final = "it is no turn; run codex itself"
+_NO_TURN: Final = "that is not a turn; run codex itself"
 _KEYS: Final = {
     "cwd": _PLACE,
     "ephemeral": "a session that is not saved cannot be resumed",
@@ -111,7 +111,7 @@ _KNOWN: Final[Mapping[str, Option]] = {
     "--thread-source": WIDER_VALUE,
     "--yolo": WIDER_FLAG,
 }
-#: what a Codex around us left for its tools
+#: variables that a surrounding Codex sets for its tools
 _OF_THE_CALLER: Final = ("CODEX_CI", "CODEX_SESSION_ID", "CODEX_THREAD_ID", "CODEX_TOOL_CALL_ID")
 
 
@@ -149,7 +149,7 @@ class Codex(BaseProvider):
 
     def command(self, spec: LaunchSpec) -> Command:
         # options of `exec` come before its own commands: `exec resume` knows neither --sandbox nor --add-dir.
-        # Among the extra ones may be a list, which ends at the next option.
+        # The extra arguments come first: a list among them ends at the next option.
         options = (*spec.rights.extra_args, "--json", "--skip-git-repo-check", *_options(spec))
         return Command(
             (spec.binary, "exec", *options, *_session(spec), "-"), spec.prompt, without=_OF_THE_CALLER

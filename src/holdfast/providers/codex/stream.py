@@ -13,7 +13,7 @@ from holdfast.domain.redaction import Json
 from holdfast.domain.usage import Usage, UsageReport
 from holdfast.providers.loose_json import as_count, as_list, as_object, as_text
 
-#: an item that runs something -> which of its fields are what it was asked
+#: the type of an item that runs something -> the fields that say what it was asked to do
 _TOOLS: Final = {
     "command_execution": ("command",),
     "file_change": ("changes",),
@@ -22,7 +22,7 @@ _TOOLS: Final = {
     "collab_tool_call": ("tool", "prompt"),
 }
 _FAILED: Final = ("failed", "declined")
-#: it goes on by itself after this
+#: Codex continues by itself after this message
 _RETRY: Final = "Reconnecting..."
 _STATUS: Final = re.compile(r"unexpected status (\d{3})\b")
 
@@ -56,14 +56,14 @@ class CodexStream:
                 text = as_text(item.get("text"))
                 yield Said(f"\n\n{text}" if self._has_said else text)
                 self._has_said = True
-            case "error":  # a warning: the run goes on
+            case "error":  # a warning: the run continues
                 yield Noted(as_text(item.get("message")))
             case _:
                 yield from self._call(item)
                 yield from returned(item)
 
     def _call(self, item: Mapping[str, Json]) -> Iterator[AgentEvent]:
-        """Some items appear only when they are over."""
+        """Some items are reported only when they have ended."""
         for call in called(item):
             if call.call_id not in self._called:
                 self._called.add(call.call_id)
@@ -71,7 +71,7 @@ class CodexStream:
 
 
 def called(item: Mapping[str, Json]) -> Iterator[Called]:
-    """What an item has called, if it runs something."""
+    """The call that an item stands for, if the item runs something."""
     kind = as_text(item.get("type"))
     if kind in _TOOLS:
         yield Called(
@@ -80,7 +80,7 @@ def called(item: Mapping[str, Json]) -> Iterator[Called]:
 
 
 def _failure(message: str) -> Ended:
-    """Codex names the HTTP status of an error, except of a 400: then the message is what the service has answered."""
+    """Codex names the HTTP status of an error, except 400: then the message is the answer of the service."""
     named = _STATUS.match(message)
     status = int(named[1]) if named else 400 if _is_answer_of_a_service(message) else None
     return Ended(ok=False, error=message, status=status)
@@ -95,7 +95,7 @@ def _is_answer_of_a_service(message: str) -> bool:
 
 
 def returned(item: Mapping[str, Json]) -> Iterator[Returned]:
-    """What such an item has given out, once it is completed."""
+    """The result of such an item, once it is completed."""
     if as_text(item.get("type")) in _TOOLS:
         is_error = item.get("status") in _FAILED or item.get("error") is not None
         yield Returned(as_text(item.get("id")), _output(item), is_error)
@@ -114,11 +114,11 @@ def _output(item: Mapping[str, Json]) -> str:
 
 
 def _spent(usage: Mapping[str, Json]) -> Spent:
-    """Counts since the thread began, and a fork inherits it."""
+    """Codex counts since the thread began, and a fork inherits the count."""
     return Spent(UsageReport(total_usage(usage), cumulative=True))
 
 
 def total_usage(usage: Mapping[str, Json]) -> Usage:
-    """The cached tokens are among the input."""
+    """The input tokens include the cached ones."""
     kinds = ("input_tokens", "cached_input_tokens", "output_tokens")
     return Usage(*(as_count(usage.get(kind)) for kind in kinds))

@@ -1,4 +1,4 @@
-"""Owns reading the sessions that Gemini CLI keeps: a file each, in a folder for each directory.
+"""Owns reading the sessions that Gemini CLI keeps: one file each, in one folder for each work directory.
 
 A file is a journal: messages are added, a later line with the same id replaces an earlier one, and
 ``$set`` and ``$rewindTo`` change what came before.
@@ -23,12 +23,12 @@ from holdfast.providers.loose_json import as_list, as_object, as_text, joined_te
 from holdfast.providers.runtimes import home_folder
 from holdfast.providers.session_files import are_turns_intact, mark_turns, read_lines
 
-_ID_IN_NAME = 8  #: characters of the id that the name of the file ends with
-#: what the CLI tells the model in the user's place
+_ID_IN_NAME = 8  #: the name of a file ends with this many characters of the id
+#: texts that the CLI sends to the model in the user's name
 _NOT_A_PROMPT: Final = ("<session_context>", "<state_snapshot>")
 
 
-#: what a program is given that writes to a session
+#: options with which a program opens a session to write to it
 _OPENING: Final = frozenset({"--resume", "-r", "--session-id"})
 
 
@@ -42,9 +42,9 @@ class GeminiArchive(BaseArchive):
         self._projects = home / "tmp"
 
     def find(self, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
-        """In the folder of the directory: Gemini looks nowhere else. Not told which, in the only one that has it.
+        """In the folder of the work directory: Gemini looks nowhere else. Without one, in the only folder that has the session.
 
-        Each resume leaves another file of the same id, with nothing in it that was asked.
+        Each resume leaves another file with the same id and no prompt in it.
         """
         ending = f"-{session_id[:_ID_IN_NAME]}.jsonl"
         try:
@@ -73,7 +73,7 @@ class GeminiArchive(BaseArchive):
         return mark_turns(path, (turn.archived for turn in _turns(Path(path))))
 
     def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
-        """One that was started on this very session; it opens its file for each line, and is seen then, too."""
+        """A program that was started on this session. Others are seen only while they write a line, when they have the file open."""
         for running in command_lines("gemini"):
             is_at_home = gemini_home(running.environ).resolve() == self._home.resolve()
             if is_at_home and running.gives(_OPENING, session_id):
@@ -105,7 +105,7 @@ class _Turn:
                 yield Returned(call_id, as_text(call.get("resultDisplay")), call.get("status") != "success")
 
     def add(self, message: Mapping[str, Json]) -> None:
-        """A message that calls tools is not the answer; it is saved with them when they have ended."""
+        """A message that calls tools is not the answer. Gemini saves it when the tools have ended."""
         called = list(map(as_object, as_list(message.get("toolCalls"))))
         self._calls |= {as_text(call.get("id")): call for call in called}
         self._said = joined_text(message.get("content"))
@@ -144,7 +144,7 @@ def _replay(path: Path) -> dict[str, Mapping[str, Json]]:
 
 
 def _prompt(message: Mapping[str, Json]) -> str:
-    """As it was typed: of a file that it names, the content is added to the message."""
+    """The prompt as it was typed; the message also has the content of files that the prompt names."""
     if message.get("type") != "user":
         return ""
     text = joined_text(message.get("displayContent")) or joined_text(message.get("content"))

@@ -28,7 +28,7 @@ _MODEL: Final = "use holdfast run --model MODEL"
 _MODE: Final = "use holdfast run --permission-mode MODE"
 _PERSON: Final = "use holdfast open ID"
 _PLACE: Final = "use holdfast run --cwd DIR"
-_NO_TURN: Final = "it is no turn; run gemini itself"
+_NO_TURN: Final = "that is not a turn; run gemini itself"
 _OWNED: Final = {
     "--resume": _RESUME,
     "-r": _RESUME,
@@ -87,7 +87,7 @@ class Gemini(BaseProvider):
     arguments = ArgumentRules(_OWNED, _KNOWN)
 
     def read_probe(self, outputs: tuple[str, ...]) -> Probe:
-        """It prints its version alone; its name is in the help."""
+        """Gemini prints its version without a name; the name is in the help."""
         version_text, help_text = outputs
         product, version = read_version(version_text)
         return Probe(
@@ -108,7 +108,7 @@ class Gemini(BaseProvider):
         if rights.permission_mode not in (None, *_MODES):
             raise InvalidInput(
                 "permission mode",
-                f"{rights.permission_mode[:40]!r} is no approval mode of Gemini ({', '.join(_MODES)})",
+                f"{rights.permission_mode[:40]!r} is not an approval mode of Gemini ({', '.join(_MODES)})",
             )
         for field, values in (
             ("allowed tools", rights.allowed_tools),
@@ -124,7 +124,7 @@ class Gemini(BaseProvider):
         return None if isinstance(decision, Fork) else ProviderSessionId(str(uuid.uuid4()))
 
     def command(self, spec: LaunchSpec) -> Command:
-        """Input that is no terminal makes it headless."""
+        """Gemini runs without a person when its input is not a terminal."""
         argv = (spec.binary, "--output-format=stream-json", *self._session(spec), *_options(spec))
         return Command(argv, stdin=spec.prompt, prints_to_file=True)
 
@@ -143,14 +143,14 @@ class Gemini(BaseProvider):
                 return (f"--resume={provider_session_id}",)
             case Fork(provider_session_id):
                 file = self.archive(Path(spec.home)).find(provider_session_id, spec.work_dir)
-                # it refuses a file that is not there
+                # Gemini refuses a file that does not exist
                 return (f"--session-file={file or f'{provider_session_id}.jsonl'}",)
             case Fresh():
                 return (f"--session-id={spec.new_id}",) if spec.new_id is not None else ()
 
 
 def _options(spec: LaunchSpec) -> tuple[str, ...]:
-    """Each value is tied to its option: several of them take a list and would swallow what follows."""
+    """Each value is tied to its option: several options take a list and would swallow what follows."""
     rights = spec.rights
     return (
         *((f"--model={spec.model}",) if spec.model is not None else ()),

@@ -12,16 +12,16 @@ from holdfast.domain.usage import Usage, UsageReport
 from holdfast.providers.loose_json import as_count, as_object, as_text
 from holdfast.providers.report import SaidText
 
-#: the model ended its answer in order, and had said nothing: the CLI asks again some times, and calls it an error
+#: the model ended its answer properly without any text: the CLI asks a few more times, then calls it an error
 _EMPTY_ANSWER = "The model returned an empty response with no text"
-#: the CLI stopped the model, called that a success, and took the request out of its session again
+#: the CLI stopped the model, reported success, and removed the request from its session
 _LOOP = "Loop detected"
 #: in the text of an error: ``[API Error: {"error":{"code":400,...``
 _STATUS = re.compile(r'"code\\*":\s*(\d{3})\b')
 
 
 class GeminiStream:
-    """One run. The prompt is echoed as a message of the user and says nothing."""
+    """One run. The CLI prints the prompt again as a message of the user; that is no event."""
 
     def __init__(self) -> None:
         self._answer = SaidText()  #: since the last tool was called

@@ -31,7 +31,7 @@ from holdfast.providers.session_files import are_turns_intact, mark_turns
 
 _BUSY_SECONDS = 2.0
 _SESSION: Final = "SELECT revert, directory FROM session WHERE id = ?"
-#: text stands in parts of its own, and so do tool calls, which are read only if they are wanted
+#: texts and tool calls are parts of a message; calls are read only if they are asked for
 _MESSAGES: Final = """
     SELECT m.id, m.data, p.data FROM message m
     LEFT JOIN part p ON p.message_id = m.id AND (
@@ -39,11 +39,11 @@ _MESSAGES: Final = """
         OR (? AND instr(p.data, '"type":"tool"') > 0))
     WHERE m.session_id = ? ORDER BY m.time_created, m.id, p.id
 """
-#: a damaged database, or an id that is no text
+#: a damaged database, or an id that is not text
 _UNREADABLE: Final = (sqlite3.Error, OSError, ValueError)
 
 
-#: what a program is given that writes to a session
+#: options with which a program opens a session to write to it
 _OPENING: Final = frozenset({"--session", "-s"})
 
 
@@ -56,7 +56,7 @@ class OpencodeArchive(BaseArchive):
         self._database = home / "opencode.db"
 
     def find(self, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
-        """Only in the directory where it began: in another one opencode would never end."""
+        """Only in the directory where the session began: in another one opencode would never end."""
         try:
             with closing(_open(str(self._database))) as database:
                 found = database.execute(_SESSION, (session_id,)).fetchone()
@@ -88,10 +88,10 @@ class OpencodeArchive(BaseArchive):
             return None
 
     def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
-        """One that was started on this very session: the database, in which all are, does not tell who has which open."""
+        """A program that was started on this session. The database holds all sessions and does not tell who has which one open."""
         for running in command_lines("opencode"):
             is_at_home = opencode_home(running.environ).resolve() == self._database.parent.resolve()
-            forks = "--fork" in running.arguments  # which only reads
+            forks = "--fork" in running.arguments  # a fork only reads the session
             if is_at_home and not forks and running.gives(_OPENING, session_id):
                 return f"opencode (process {running.pid})"
         return None
@@ -124,7 +124,7 @@ class _Message:
 
     @property
     def is_answer(self) -> bool:
-        """To the end: a failed call to the model has an error, a killed one has no end at all."""
+        """Answered to the end: a failed call to the model has an error, an interrupted one has no end at all."""
         is_ended = "completed" in as_object(self.data.get("time")) and "error" not in self.data
         return is_ended and as_text(self.data.get("finish")) in ANSWERED
 
@@ -142,7 +142,7 @@ class _Turn:
         return ArchivedTurn(self.key, self.prompt, self._said or None, self.is_answered, calls=None)
 
     def add(self, message: _Message) -> None:
-        """What was said before a tool ran is no answer, nor is a summary of the context."""
+        """Text before a tool call is not the answer, nor is a summary of the context."""
         for part in message.calls:
             if as_object(part.get("state")).get("status") != PENDING:
                 self.calls += tool_use(part)
@@ -155,7 +155,7 @@ def _archived(path: str, session_id: ProviderSessionId) -> Iterator[ArchivedTurn
 
 
 def _turns(messages: Iterable[_Message]) -> Iterator[_Turn]:
-    """Two writers at once may have mixed their messages: an answer names the prompt that it is for."""
+    """Two programs may have written at the same time: each answer names the prompt that it answers."""
     waiting: dict[str, _Turn] = {}
     continued: dict[str, str] = {}  #: opencode's own prompt, after it compacted the context -> the turn
     for message in messages:
@@ -171,7 +171,7 @@ def _turns(messages: Iterable[_Message]) -> Iterator[_Turn]:
 
 
 def _open(path: str) -> sqlite3.Connection:
-    """Without a log of its own the database is complete, and SQLite would leave a new one behind."""
+    """A database without a write-ahead log is complete; opened normally, SQLite would leave a new log behind."""
     has_log = Path(f"{path}-wal").exists()
     options = "mode=ro" if has_log else "mode=ro&immutable=1"
     database = sqlite3.connect(f"file:{quote(path)}?{options}", timeout=_BUSY_SECONDS, uri=True)
@@ -180,7 +180,7 @@ def _open(path: str) -> sqlite3.Connection:
 
 
 def _messages(path: str, session_id: ProviderSessionId, *, with_calls: bool = False) -> Iterator[_Message]:
-    """In order, up to where the session was undone: the next prompt deletes the rest."""
+    """In order, up to the point to which the session was undone: the next prompt deletes the rest."""
     with closing(_open(path)) as database:
         session = database.execute(_SESSION, (session_id,)).fetchone()
         if session is None:

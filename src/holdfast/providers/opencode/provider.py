@@ -27,7 +27,7 @@ from holdfast.providers.opencode.archive import OpencodeArchive, opencode_home
 from holdfast.providers.opencode.stream import OpencodeStream
 from holdfast.providers.runtimes import offers, read_version
 
-#: the one permission mode: what its settings do not forbid is allowed
+#: the only permission mode: everything is allowed that the settings do not forbid
 _AUTO: Final = "auto"
 _RESUME: Final = "use holdfast resume ID"
 _FORMAT: Final = "Holdfast reads the output itself; use --json or --json-stream"
@@ -36,7 +36,7 @@ _MODE: Final = f"use holdfast run --permission-mode {_AUTO}"
 _PERSON: Final = "use holdfast open ID"
 _ELSEWHERE: Final = "Holdfast runs the agent in this process group and waits for it"
 _PROMPT: Final = "the prompt is the argument of holdfast run"
-_NO_TURN: Final = "it is no turn; run opencode itself"
+_NO_TURN: Final = "that is not a turn; run opencode itself"
 _OWNED: Final = {
     "--session": _RESUME,
     "-s": _RESUME,
@@ -67,7 +67,7 @@ _OWNED: Final = {
 }
 #: as ``opencode run --help`` has them
 _KNOWN: Final[Mapping[str, Option]] = {
-    # agents have permissions of their own; its own ``plan`` edits nothing
+    # an agent of opencode has permissions of its own; the built-in ``plan`` edits nothing
     "--agent": Option(Takes.ONE, is_harmless=False, harmless_values=frozenset({"plan"})),
     "--file": WIDER_VALUES,
     "-f": WIDER_VALUES,
@@ -80,7 +80,7 @@ _KNOWN: Final[Mapping[str, Option]] = {
     "--title": VALUE,
     "--variant": VALUE,
 }
-#: names another database than the one in its home, where its sessions are looked for
+#: this variable would select another database than the one in which sessions are looked for
 _OTHER_DATABASE: Final = ("OPENCODE_DB",)
 
 
@@ -91,7 +91,7 @@ class Opencode(BaseProvider):
     arguments = ArgumentRules(_OWNED, _KNOWN)
 
     def read_probe(self, outputs: tuple[str, ...]) -> Probe:
-        """It prints its version alone; its name begins the help."""
+        """opencode prints its version without a name; the help begins with the name."""
         version_text, help_text = outputs
         product, version = read_version(version_text)
         can_resume = offers(help_text, "--session")
@@ -120,7 +120,7 @@ class Opencode(BaseProvider):
         super().check(rights, allow_wider=allow_wider)
 
     def command(self, spec: LaunchSpec) -> Command:
-        """Asked from another directory than the session's it would run the turn, print nothing and never end."""
+        """From another directory than the session's, opencode would run the turn, print nothing and never end."""
         headless = ("run", "--format=json", f"--dir={spec.work_dir}")
         argv = (spec.binary, *headless, *_session(spec), *_options(spec))
         return Command(argv, stdin=spec.prompt, without=_OTHER_DATABASE, prints_to_file=True)

@@ -13,11 +13,11 @@ from holdfast.domain.usage import NO_USAGE, Usage, UsageReport
 from holdfast.providers.loose_json import as_amount, as_count, as_object, as_text
 from holdfast.providers.report import SaidText
 
-#: how a model's answer ends when the agent then asks it again
+#: ends of a model's answer after which the agent asks the model again
 GOES_ON: Final = ("tool-calls", "unknown", "")
-#: how it ends when the turn is answered
+#: ends of a model's answer that answer the turn
 ANSWERED: Final = ("stop", "length")
-PENDING: Final = "pending"  #: a call that the model has not written to its end
+PENDING: Final = "pending"  #: a call that the model is still writing
 RUNNING: Final = "running"
 _DONE: Final = (None, 0)  #: exit codes of a command that did not fail
 
@@ -30,7 +30,7 @@ class OpencodeStream:
         self._message = ""  #: id of the message that is being said
         self._said = SaidText()  #: by that message
         self._usage = NO_USAGE
-        self._trouble = Ended(ok=True)  #: the last error, which ends the run badly even where it went on
+        self._trouble = Ended(ok=True)  #: the last error; the run has failed even if it continued after it
 
     def read(self, line: Mapping[str, Json]) -> Iterator[AgentEvent]:
         session_id = as_text(line.get("sessionID"))
@@ -39,7 +39,7 @@ class OpencodeStream:
             yield Named(ProviderSessionId(session_id))
         part = as_object(line.get("part"))
         match line.get("type"):
-            case "text" if part.get("synthetic") is not True:  # else its own words to the model
+            case "text" if part.get("synthetic") is not True:  # otherwise opencode's own text to the model
                 yield self._say(as_text(part.get("messageID")), as_text(part.get("text")))
             case "tool_use":
                 yield from tool_use(part)
@@ -72,7 +72,7 @@ class OpencodeStream:
 
 
 def tool_use(part: Mapping[str, Json]) -> Iterator[Called | Returned]:
-    """It is printed once, when the tool has ended. The session has it before."""
+    """opencode prints a call once, when the tool has ended; its session has it earlier."""
     call_id, state = as_text(part.get("callID")), as_object(part.get("state"))
     yield Called(call_id, as_text(part.get("tool")), as_object(state.get("input")))
     if state.get("status") == RUNNING:

@@ -43,7 +43,7 @@ Sessions are kept in $SCRIPTED_HOME, or ~/.scripted-agent.
 
 
 def main() -> int:
-    # whoever started it may ignore them, as shells do for what runs in the background
+    # the parent may ignore these signals, as shells do for background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     args = _parser().parse_args()
@@ -127,7 +127,7 @@ def _write(event: Event) -> None:
 
 
 def _tell(event: Event) -> None:
-    """For a person: the answer, and nothing about it."""
+    """For a person: prints the answer alone."""
     match event["type"]:
         case "text":
             sys.stdout.write(event["text"])

@@ -34,11 +34,11 @@ _BLOCK = 64 * 1024
 class Directive(NamedTuple):
     usage: str
     meaning: str
-    act: Callable[[str, Turn], None]  #: what stands behind its name, and the turn
+    act: Callable[[str, Turn], None]  #: takes the text behind the directive's name, and the turn
 
 
 def read_steps(prompt: str, earlier: Sequence[str] = ()) -> list[Step]:
-    """Those of the current request; what was asked in earlier turns, and is told again, is not done again.
+    """The directives of the current request. Those of earlier turns, which the context repeats, are not run again.
 
     Unless the current request is to go on with an interrupted one that says ``AGAIN``.
     """
@@ -59,7 +59,7 @@ def _steps(prompt: str) -> list[Step]:
 
 
 def pending_steps(pending: Pending) -> list[Step]:
-    """The call that waited, then whatever was to follow it."""
+    """The call that waited, then the rest of its request."""
     return [
         Step("TOOL", pending.call.name, partial(_carry_out, pending.call)),
         *read_steps("\n".join(pending.rest)),
@@ -92,7 +92,7 @@ def _recall(word: str, turn: Turn) -> None:
     remembered = "\n".join(entry["text"] for entry in turn.session.entries[:-1])
     for place, text in (("session", remembered), ("prompt", turn.context)):
         for line in text.splitlines():
-            # a question is not knowledge, nor is the answer that was given to it
+            # a question is not something to remember, nor is the answer to it
             if word in line and f"RECALL {word}" not in line:
                 turn.say(f"RECALL {word}: from the {place}: {line}")
                 return
@@ -178,7 +178,7 @@ def _fail_once(rest: str, turn: Turn) -> None:
 
 
 def _big(size: str, turn: Turn) -> None:
-    """Never holds the line, which may be larger than memory; that is not remembered either."""
+    """Writes the line in pieces, because it may be larger than memory, and does not remember it."""
     left = int(size)
     sys.stdout.write('{"type": "text", "text": "')
     while left > 0:
@@ -226,7 +226,7 @@ def _no_end(_: str, turn: Turn) -> None:
 
 
 def _from_the_start(_rest: str, _turn: Turn) -> None:
-    """Concerns the whole turn, which looks for it before the first step."""
+    """Concerns the whole turn: the turn looks for it before the first step."""
 
 
 DIRECTIVES = {

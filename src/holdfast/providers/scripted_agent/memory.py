@@ -1,4 +1,4 @@
-"""Owns the scripted agent's sessions on disk: a file for each, one JSON object a line, only ever added to."""
+"""Owns the scripted agent's sessions on disk: one file each, one JSON object a line, append-only."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def agent_home(environ: Mapping[str, str]) -> Path:
 
 
 def session_path(home: Path, session_id: str) -> Path | None:
-    """Where a session is kept, were it there; None for what cannot be an id."""
+    """The file of a session, whether it exists or not; None if the text cannot be an id."""
     return home / "sessions" / f"{session_id}.jsonl" if _ID.match(session_id) else None
 
 
 class Session:
-    """What the agent remembers. Its file comes to be with the first line; a fork's begins as a copy."""
+    """What the agent remembers. The file is created with the first line; a fork's file begins as a copy."""
 
     def __init__(self, session_id: str, path: Path, inherited: bytes = b"") -> None:
         self.id = session_id
@@ -45,7 +45,7 @@ class Session:
         self.entries.append(entry)
         if save:
             known, self._inherited = self._inherited, b""
-            # a line that a crash cut off stays what it is: damaged, and alone
+            # a line that a crash cut off stays a damaged line of its own
             gap = b"" if (known or read_content(self.path) or b"\n").endswith(b"\n") else b"\n"
             self.path.parent.mkdir(parents=True, exist_ok=True)
             with self.path.open("ab") as file:
@@ -57,7 +57,7 @@ def read_content(path: Path) -> bytes:
 
 
 def take_lock(path: Path) -> bool:
-    """Held until the process ends; False if another one holds it."""
+    """The lock is held until the process ends; False if another process holds it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(path.with_suffix(".lock"), os.O_WRONLY | os.O_CREAT, 0o600)
     try:

@@ -1,4 +1,4 @@
-"""Owns one turn of the scripted agent: a prompt, what is done about it step by step, and what is said of it."""
+"""Owns one turn of the scripted agent: its steps, its answer, and calls that wait for a person."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Event = dict[str, Any]
 
 
 class Stop(Exception):
-    """The end of the process, before the end of the turn."""
+    """Ends the process before the turn has ended."""
 
     def __init__(self, exit_code: int, words: str = "", end: Event | None = None) -> None:
         super().__init__(words)
@@ -34,7 +34,7 @@ class Stop(Exception):
 
 
 def failure(error: str, status: str = "", words: str = "") -> Stop:
-    """With a terminal line. A status that is not a number is a code."""
+    """Ends the turn with a terminal line. A status that is not a number is a code."""
     number, code = (int(status), "") if status.isdigit() else (None, status)
     return Stop(1, words, {"type": "end", "ok": False, "error": error, "status": number, "code": code})
 
@@ -44,9 +44,9 @@ class Profile(NamedTuple):
 
     model: str | None
     permission_mode: str
-    allowed_tools: tuple[str, ...]  #: none named, all allowed
+    allowed_tools: tuple[str, ...]  #: empty: all are allowed
     folders: tuple[Path, ...]  #: where files may be written; the first is the work dir
-    gate: str | None = None  #: asked before each tool call
+    gate: str | None = None  #: a command that is asked before each tool call
 
     def forbids(self, tool: str) -> bool:
         return self.permission_mode == "plan" or bool(self.allowed_tools and tool not in self.allowed_tools)
@@ -56,7 +56,7 @@ class Profile(NamedTuple):
 
 
 class Step(NamedTuple):
-    """A directive as it stood in the request."""
+    """A directive of the request."""
 
     name: str
     line: str
@@ -88,19 +88,19 @@ class Turn:
         save = "NO_SAVE" not in names
         self.calls_are_late = "LATE_CALLS" in names
         self._name(str(uuid.uuid4()) if "OTHER_ID" in names else self.session.id)
-        # before anything is done: a turn that dies half-way is remembered as asked
+        # saved before anything is done: of a turn that dies half-way the prompt is remembered
         self.session.add({"type": "user", "id": self._key, "text": self._prompt}, save=save)
         self._finish(steps, save=save)
 
     def go_on(self, pending: Pending, steps: Sequence[Step]) -> None:
-        """With a turn that was deferred; what it said then is part of its answer, and is not said again."""
+        """Continues a turn that was deferred. What it said before is part of its answer, and is not repeated."""
         self.number, self.calls = pending.number, pending.calls
         self._key, self._earlier = pending.key, pending.said
         self._name(self.session.id)
         self._finish(steps, save=True)
 
     def refusal(self, call: ToolCall) -> str | None:
-        """Why the call must not run. Deferral if a person is to say so."""
+        """Why the call must not run; None if it may. Raises Deferral if a person has to decide."""
         return None if self.profile.gate is None else refusal(self.profile.gate, self.session, call)
 
     def announce(self, call: ToolCall) -> None:
@@ -136,7 +136,7 @@ class Turn:
             self.emit({"type": "end", "ok": True, "error": "", "status": None, "code": ""})
 
     def say(self, text: str) -> None:
-        """Each time a line of its own: the pieces put together are the answer."""
+        """Each text is a line of its own; together they are the answer."""
         piece = f"\n{text}" if self._said else text
         self._said.append(piece)
         self.emit({"type": "text", "text": piece})
@@ -188,13 +188,13 @@ class Turn:
 
 
 def split_prompt(prompt: str) -> tuple[str, str]:
-    """What is told as context, and the current request: all that follows the first line that announces it."""
+    """The context, and the current request: everything behind the first line that announces it."""
     marker = _MARKER.search(prompt)
     return ("", prompt) if marker is None else (prompt[: marker.start()], prompt[marker.end() :])
 
 
 def is_interrupted(prompt: str) -> bool:
-    """Only says to go on with an earlier request, which did not come to its end."""
+    """Does the prompt only say to continue an earlier request that was interrupted?"""
     marker = _MARKER.search(prompt)
     return marker is not None and marker[1].lstrip().startswith("interrupted")
 
@@ -206,7 +206,7 @@ class ToolCall(NamedTuple):
 
 
 class Pending(NamedTuple):
-    """A turn that ended with a call in front of it."""
+    """A turn that ended before a call that waits."""
 
     key: str  #: of the prompt that it answers
     number: int
@@ -217,7 +217,7 @@ class Pending(NamedTuple):
 
 
 class Deferral(Exception):
-    """The call waits for a person, and the turn with it."""
+    """The call waits for a person, and so does the turn."""
 
     def __init__(self, call: ToolCall) -> None:
         super().__init__(call.id)
@@ -226,14 +226,14 @@ class Deferral(Exception):
 
 
 def refusal(gate: str, session: Session, call: ToolCall) -> str | None:
-    """Why the call must not run; None if it may. Deferral if that is not known yet."""
+    """Why the call must not run; None if it may. Raises Deferral if a person has to decide."""
     asked = {
         "tool_name": call.name,
         "tool_use_id": call.id,
         "tool_input": call.input,
         "transcript_path": str(session.path),
     }
-    # not over a pipe: a gate that ends without reading would end the agent, too
+    # not over a pipe: a gate that ends without reading it would end the agent, too
     with tempfile.TemporaryFile("w+") as given:
         json.dump(asked, given)
         given.seek(0)
@@ -255,7 +255,7 @@ def refusal(gate: str, session: Session, call: ToolCall) -> str | None:
 
 
 def announce(session: Session, call: ToolCall) -> None:
-    """The message with the call is written down before the gate is asked, which looks for it there."""
+    """Saves the message with the call before the gate is asked, because the gate looks for it there."""
     block = {"type": "tool_use", "id": call.id, "name": call.name, "input": call.input}
     message = {"id": f"message-{call.id}", "stop_reason": "tool_use", "content": [block]}
     session.add({"type": "call", "text": "", "message": message}, save=True)
@@ -267,7 +267,7 @@ def remember(session: Session, pending: Pending) -> None:
 
 
 def pending_call(session: Session) -> Pending | None:
-    """Only the last thing that the session holds can be gone on with."""
+    """A call can only be continued if it is the last entry of the session."""
     last = session.entries[-1] if session.entries else {}
     if last.get("type") != "deferred":
         return None
