@@ -141,7 +141,7 @@ class Codex(BaseProvider):
         if rights.permission_mode is not None and rights.permission_mode not in _SANDBOXES:
             modes = ", ".join(_SANDBOXES)
             raise InvalidInput(
-                "permission mode", f"{rights.permission_mode[:40]!r} is no sandbox of Codex ({modes})"
+                "permission mode", f"{rights.permission_mode[:40]!r} is not a sandbox of Codex ({modes})"
             )
         if rights.allowed_tools:
             raise InvalidInput("allowed tools", "Codex has no list of them; use a permission mode")
