@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from holdfast.domain.sessions import Session, SessionFilter, SessionKind, SessionStatus
     from holdfast.domain.turns import Launch, NewTurn, TurnEnd, TurnRequest, TurnStatus
     from holdfast.domain.usage import ContextUse, Usage, UsageReport
-    from holdfast.engine.agent_session import AgentSession
     from holdfast.engine.default import (
+        AgentSession,
         cleanup_old_sessions,
         create_session,
         finalize_session,
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
         should_resume,
         update_state,
     )
+    from holdfast.engine.following import Waited
     from holdfast.engine.holdfast import Holdfast
     from holdfast.engine.result import RunInterrupted, RunResult
-    from holdfast.engine.waiting import Waited
     from holdfast.errors import HoldfastError
 
 __version__ = "0.1.0"
@@ -79,7 +79,6 @@ __all__ = [
 
 #: where the names are that are not in ``engine.default``
 _ELSEWHERE = {
-    "AgentSession": "engine.agent_session",
     "Approval": "domain.approvals",
     "Capabilities": "domain.runtimes",
     "ContextUse": "domain.usage",
@@ -100,7 +99,7 @@ _ELSEWHERE = {
     "TurnStatus": "domain.turns",
     "Usage": "domain.usage",
     "UsageReport": "domain.usage",
-    "Waited": "engine.waiting",
+    "Waited": "engine.following",
 }
 
 

@@ -7,10 +7,10 @@ from holdfast.domain.ids import ConversationId
 from holdfast.domain.sessions import NewSession
 from holdfast.domain.turns import NewTurn, TurnStatus
 from holdfast.domain.usage import NO_USAGE
+from holdfast.engine.following import Reached
 from holdfast.engine.running.agents import Agents
 from holdfast.engine.running.look import last_directory
 from holdfast.engine.running.recognition import recognise
-from holdfast.engine.waiting import Reached
 from tests.integration.workshop import Workshop
 
 OTHERS = 60

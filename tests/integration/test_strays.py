@@ -12,7 +12,7 @@ from holdfast.config import DEFAULT
 from holdfast.domain.ids import SessionId
 from holdfast.domain.sessions import NewSession
 from holdfast.domain.turns import AttemptStatus, Turn, TurnStatus
-from holdfast.engine.running.strays import end_strays, marker_of
+from holdfast.engine.running.recovery import end_strays, marker_of
 from holdfast.processes.owners import ON_LINUX
 from holdfast.processes.table import MARKER
 from holdfast.store.open import open_store

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from holdfast.engine import watching_queue
-from holdfast.engine.watching_queue import QueueWatcher
+from holdfast.engine import worker
+from holdfast.engine.worker import QueueWatcher
 from holdfast.errors import Forbidden, HoldfastError, StoreUnavailable
 from holdfast.store import sqlite
 from holdfast.store.contract import QueueWatch, Store
@@ -54,7 +54,7 @@ def _fail(error: HoldfastError) -> None:
 
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching_queue, "_FIRST_PAUSE", 0.01)
+    monkeypatch.setattr(worker, "_FIRST_PAUSE", 0.01)
 
 
 @pytest.mark.parametrize("when_waiting", [False, True])

@@ -16,8 +16,8 @@ from holdfast.clock import Instant
 from holdfast.domain.ids import ConversationId, SessionId
 from holdfast.domain.policy import QueuePolicy
 from holdfast.domain.turns import Heartbeat, Lease
-from holdfast.engine.running.keepalive import KeepAlive
 from holdfast.engine.running.log_subject import go_on_about, lease_fields, lines_about, log_subject
+from holdfast.engine.running.stopping import KeepAlive
 from holdfast.errors import (
     Forbidden,
     HoldfastError,

@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from holdfast.engine.running.stops import Stops
+from holdfast.engine.running.stopping import Stops
 
 
 def test_a_stop_outside_waits_for_the_end() -> None:

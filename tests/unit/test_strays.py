@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from holdfast.domain.turns import Attempt, AttemptStatus, Launch, ProcessMark
-from holdfast.engine.running.strays import marker_of, stray_group
+from holdfast.engine.running.recovery import marker_of, stray_group
 from holdfast.processes.machine import Machine
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store

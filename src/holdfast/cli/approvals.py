@@ -16,7 +16,7 @@ from holdfast.domain.metadata import Metadata
 from holdfast.domain.telling.quoting import on_one_line
 from holdfast.domain.turns import TurnStatus
 from holdfast.engine.documents import approval_document, turn_document
-from holdfast.engine.waiting import Reached, Waited
+from holdfast.engine.following import Reached, Waited
 
 _EXIT_CODES = {Reached.DONE: 0, Reached.FAILED: 1, Reached.NEEDS_PERSON: 5, Reached.STILL_OPEN: 124}
 _REASON = 300  #: characters of why a turn has failed

@@ -15,7 +15,7 @@ from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.clock import to_iso
 from holdfast.domain.events import Event, EventKind
 from holdfast.engine.audit import AuditEntry, audit_trail
-from holdfast.engine.following import BEGINNING, Place, events_behind, is_over
+from holdfast.engine.following import BEGINNING, EventPosition, events_behind, is_over
 from holdfast.store.contract import Store
 
 _LOOK_EVERY = 0.5
@@ -61,7 +61,7 @@ def log(run: Invocation, session: str, turn: int | None, audit: bool, follow: bo
         time.sleep(_LOOK_EVERY)
 
 
-_Found = tuple[Place, Event] | AuditEntry
+_Found = tuple[EventPosition, Event] | AuditEntry
 
 
 class _Reading:
@@ -125,7 +125,7 @@ def _print_entry(run: Invocation, entry: AuditEntry) -> None:
         output.line("" if entry.turn is None else entry.turn, "", to_iso(entry.at), entry.kind.value, words)
 
 
-def _print_event(run: Invocation, place: Place, event: Event) -> None:
+def _print_event(run: Invocation, place: EventPosition, event: Event) -> None:
     seq, attempt, number = place
     if run.json:
         output.json_line(

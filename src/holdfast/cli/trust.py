@@ -12,7 +12,7 @@ from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.cli.output import Fields, cell
 from holdfast.config import Given, ProjectFile, is_harmless, origin, read_project, trust_project
 from holdfast.config_files import PROJECT_FILE, current_directory, revoke_trust
-from holdfast.engine.running.setting import SESSION_VARIABLE
+from holdfast.engine.running.launching import SESSION_VARIABLE
 from holdfast.errors import ConfigError, Refused
 
 _ADDRESSES = ("url", "notify.webhook")

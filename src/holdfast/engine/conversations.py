@@ -23,7 +23,7 @@ from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Turn, TurnReques
 from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.engine.approvals import Approvals
 from holdfast.engine.explain import Explanation, Tree, WaitingTurn
-from holdfast.engine.own_turns import newest_turn, unsent_request, was_stopped
+from holdfast.engine.past import newest_turn, unsent_request, was_stopped
 from holdfast.errors import InvalidInput
 from holdfast.store.contract import Store
 

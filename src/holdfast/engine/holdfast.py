@@ -25,9 +25,9 @@ from holdfast.store.contract import Store
 
 if TYPE_CHECKING:
     from holdfast.domain.telling.packet import Packet
+    from holdfast.engine.following import Waited
     from holdfast.engine.result import RunResult
     from holdfast.engine.running.agents import Agents
-    from holdfast.engine.waiting import Waited
     from holdfast.engine.work import Work
     from holdfast.engine.worker import Worker, WorkerOptions
 
@@ -316,7 +316,7 @@ class Holdfast(Conversations):
 
     def wait(self, session_id: str, timeout: float | None = None) -> Waited:
         """Until its work is done, has failed, or needs a person; at most ``timeout`` seconds."""
-        from holdfast.engine.waiting import wait_for
+        from holdfast.engine.following import wait_for
 
         return wait_for(self.store, self.session(session_id).id, timeout)
 

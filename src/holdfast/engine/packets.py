@@ -16,8 +16,7 @@ from holdfast.domain.telling.quoting import shortened
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
 from holdfast.domain.turns import Attempt, AttemptStatus
 from holdfast.engine.ground_truth import ground_truth
-from holdfast.engine.past import PastReader
-from holdfast.engine.told_answers import told_answers
+from holdfast.engine.past import PastReader, told_answers
 from holdfast.store.contract import Store
 
 _LONGEST_MESSAGE = 2000

@@ -1,4 +1,4 @@
-"""Owns reading what an agent is told of: turns that were sent to one, with the tools that they called."""
+"""Owns reading the past of a session: its own newest turns, and what an agent is told of them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from holdfast.domain.approvals import Approval, ApprovalStatus
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.events import Event, EventKind
 from holdfast.domain.sessions import Session
+from holdfast.domain.telling.answers import ToldAnswer, settled_at, told_answer
 from holdfast.domain.telling.tool_calls import ToolCall, tool_calls
 from holdfast.domain.telling.transcript import FIRST_LINE_CHARACTERS, PastTurn, ranges
-from holdfast.domain.turns import Attempt, Turn, TurnStatus
-from holdfast.engine.own_turns import newest_first
+from holdfast.domain.turns import Attempt, Situation, Turn, TurnStatus
 from holdfast.errors import NotFound, UnreadableSession
 from holdfast.store.contract import Store
 
@@ -207,3 +207,45 @@ def _emptied(turn: HistoryTurn) -> HistoryTurn:
 def _characters(past: PastTurn) -> int:
     texts = len(past.turn.prompt) + len(past.turn.response or "")
     return texts + sum(len(call.arguments) + len(call.output) for call in past.calls)
+
+
+_FIRST_PAGE, _LARGEST_PAGE = 4, 64  #: mostly the newest few are enough
+
+
+def newest_turn(store: Store, session_id: str) -> Turn | None:
+    """The newest that is still in the history."""
+    return next(iter(store.newest_turns(session_id, 1, dropped=False)), None)
+
+
+def newest_first(store: Store, session_id: str, before: int | None = None) -> Iterator[Turn]:
+    """All of them, dropped ones included; with ``before``, those of a smaller number."""
+    size = _FIRST_PAGE
+    while page := store.newest_turns(session_id, size, before=before):
+        yield from reversed(page)
+        before, size = page[0].seq, min(2 * size, _LARGEST_PAGE)
+
+
+def was_stopped(turn: Turn) -> bool:
+    """It did not come to its end; one that a guard refused was never begun."""
+    was_begun = turn.failure is None or turn.failure.then.was_begun
+    return turn.status is not TurnStatus.DONE and was_begun
+
+
+def unsent_request(store: Store, turn: Turn) -> HistoryTurn | None:
+    """A turn that failed before any agent was started for it, as the history has it: agents are not told of it."""
+    if turn.status is not TurnStatus.FAILED or not was_stopped(turn):
+        return None
+    known = store.history(turn.conversation_id, first=turn.seq, last=turn.seq)
+    return known[0] if known and not was_sent(store, turn) else None
+
+
+def was_sent(store: Store, turn: Turn) -> bool:
+    """An agent was launched for it, so that agents are told of it."""
+    return bool(store.history(turn.conversation_id, first=turn.seq, last=turn.seq, unsent=False))
+
+
+def told_answers(situation: Situation) -> tuple[ToldAnswer, ...]:
+    """Oldest first."""
+    now = situation.now
+    found = [(at, approval) for approval in situation.untold if (at := settled_at(approval, now)) is not None]
+    return tuple(told_answer(approval, now) for _, approval in sorted(found, key=lambda pair: pair[0]))

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import shlex
 
-from holdfast.clock import to_iso
+from holdfast.clock import Instant, to_iso
 from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import Decision, decision_document
-from holdfast.domain.failures import Failure
+from holdfast.domain.failures import Failure, Retry
 from holdfast.domain.ids import ProviderSessionId, SessionId
+from holdfast.domain.notices import Notice, Occasion
 from holdfast.domain.records import record
 from holdfast.domain.telling.transcript import NOTHING_TOLD, PastTold, past_document
 from holdfast.domain.turns import TurnStatus
 from holdfast.domain.usage import Usage
+from holdfast.notifying import approval_notice
 
 INTERRUPTED = "interrupted"
 
@@ -113,3 +115,20 @@ def _approval(approval: Approval) -> dict[str, object]:
         "arguments_hash": approval.arguments_hash,
         "expires_at": None if approval.expires_at is None else to_iso(approval.expires_at),
     }
+
+
+def turn_notice(result: RunResult, agent: str, at: Instant) -> Notice | None:
+    """Of a turn that needs a person: it asks, it failed for good, or its provider allows no more for now."""
+    if result.approval is not None:
+        return approval_notice(result.approval, agent)
+    failure = result.failure
+    if failure is None:
+        return None
+    if failure.then.retry is Retry.AT_RESET:
+        occasion = Occasion.LIMIT_REACHED
+    elif result.turn_status is TurnStatus.FAILED:
+        occasion = Occasion.TURN_FAILED
+    else:
+        return None
+    what = f"{failure.failure_class}: {failure.message}"
+    return Notice(occasion, result.session_id, agent, what, result.continue_with, at, result.turn)

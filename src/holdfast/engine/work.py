@@ -15,12 +15,12 @@ from holdfast.engine.conversations import refuse_of_others
 from holdfast.engine.keywords import RunKeywords
 from holdfast.engine.result import RunResult
 from holdfast.engine.running.agents import Agents
+from holdfast.engine.running.launching import ignore
 from holdfast.engine.running.look import Asked, decide_here
 from holdfast.engine.running.native import open_native
 from holdfast.engine.running.outside import adopt_outside_turns
 from holdfast.engine.running.recovery import recover_all, recover_session
 from holdfast.engine.running.runs import RunOptions, existing_directory, run_turn, run_waiting
-from holdfast.engine.running.setting import ignore
 from holdfast.errors import Conflict, HoldfastError, InvalidInput
 from holdfast.store.contract import Store
 

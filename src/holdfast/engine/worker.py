@@ -1,4 +1,4 @@
-"""Owns a worker: it claims turns for the agents of this machine and sees each through, until it is told to stop."""
+"""Owns a worker: it hears of new turns, claims them for the agents of this machine and runs each to its end."""
 
 from __future__ import annotations
 
@@ -15,13 +15,12 @@ from holdfast.domain.records import record
 from holdfast.domain.turns import Claim, ClaimRequest, TurnStatus
 from holdfast.engine.result import RunResult
 from holdfast.engine.running.agents import Agent, Agents
+from holdfast.engine.running.launching import RunContext
 from holdfast.engine.running.log_subject import lines_about, turn_fields
 from holdfast.engine.running.recovery import recover_all
-from holdfast.engine.running.setting import Setting
 from holdfast.engine.running.turn_path import TurnPath
-from holdfast.engine.watching_queue import QueueWatcher
 from holdfast.errors import OUTAGES, HoldfastError, LeaseLost, Unauthenticated
-from holdfast.store.contract import Store
+from holdfast.store.contract import QueueWatch, Store
 
 log = logging.getLogger("holdfast")
 
@@ -175,10 +174,10 @@ class Worker:
     # --- running ---
 
     def _start(self, agent: Agent, claim: Claim) -> None:
-        setting = Setting(self._store, agent, self._policy, self._policy.run.timeout_seconds)
+        context = RunContext(self._store, agent, self._policy, self._policy.run.timeout_seconds)
         name = f"turn {claim.turn.seq} of {claim.turn.session_id}"
         about = turn_fields(claim.turn) | {"runtime": agent.runtime.id}
-        running = _Running(agent, claim.turn.session_id, TurnPath(setting, claim), name, about)
+        running = _Running(agent, claim.turn.session_id, TurnPath(context, claim), name, about)
         with lines_about(about):
             log.info("%s: begun with %s, attempt %s", name, agent.provider.name, claim.lease.attempt)
         thread = threading.Thread(target=self._walk, args=(running,), name=name)
@@ -244,3 +243,55 @@ class Worker:
             thread.start()
         for thread in (*ending, *self._running):
             thread.join()
+
+
+#: one wait; news ends it
+_WAIT_SECONDS = 600.0
+#: before a watch that failed is opened again: twice as long each time
+_FIRST_PAUSE = 1.0
+_LONGEST_PAUSE = 60.0
+#: for the thread, which may be connecting; it ends by itself then
+_LAST_SECONDS = 2.0
+
+
+class QueueWatcher:
+    """Whatever becomes of the watch, nobody but this thread is concerned: the worker looks by itself, too."""
+
+    def __init__(self, store: Store, tell: Callable[[], None]) -> None:
+        self._store = store
+        self._tell = tell
+        self._closed = threading.Event()
+        self._watch: QueueWatch | None = None
+        self._pause = _FIRST_PAUSE
+        self._thread = threading.Thread(target=self._run, name="holdfast queue watch", daemon=True)
+
+    def start(self) -> None:
+        """Idempotent."""
+        if self._thread.ident is None:
+            self._thread.start()
+
+    def close(self) -> None:
+        """At once; also if it was never started."""
+        self._closed.set()
+        if self._watch is not None:
+            self._watch.close()
+        if self._thread.ident is not None:
+            self._thread.join(_LAST_SECONDS)
+
+    def _run(self) -> None:
+        while not self._closed.is_set():
+            try:
+                self._listen()
+            except HoldfastError as exc:
+                if self._pause == _FIRST_PAUSE and not self._closed.is_set():
+                    log.info("not told of new turns, looking for them now and then: %s", exc)
+            self._closed.wait(self._pause)
+            self._pause = min(2 * self._pause, _LONGEST_PAUSE)
+
+    def _listen(self) -> None:
+        with self._store.watch_queue() as self._watch:
+            self._pause = _FIRST_PAUSE
+            self._tell()  # of what came while nobody listened
+            while not self._closed.is_set():
+                if self._watch.wait(_WAIT_SECONDS):
+                    self._tell()

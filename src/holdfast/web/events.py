@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from holdfast.clock import to_iso
 from holdfast.domain.events import Event
 from holdfast.domain.records import record
-from holdfast.engine.following import BEGINNING, Place, events_behind, is_over
+from holdfast.engine.following import BEGINNING, EventPosition, events_behind, is_over
 from holdfast.errors import HoldfastError, InvalidInput, StoreUnavailable, TooMany
 from holdfast.store.contract import Store
 from holdfast.web.access import Guarded, caller_of
@@ -68,7 +68,7 @@ class Follower:
     authorization: list[str]
     streams: Streams
 
-    async def messages(self, place: Place) -> AsyncIterator[str]:
+    async def messages(self, place: EventPosition) -> AsyncIterator[str]:
         until = time.monotonic() + _LONGEST_SECONDS
         sign_at = time.monotonic() + SIGN_SECONDS
         while not self.streams.closing and time.monotonic() < until:
@@ -90,7 +90,7 @@ class Follower:
             if not found:
                 await asyncio.sleep(LOOK_SECONDS)
 
-    def _look(self, place: Place) -> tuple[list[tuple[Place, Event]], bool]:
+    def _look(self, place: EventPosition) -> tuple[list[tuple[EventPosition, Event]], bool]:
         # asked first: what happens in between is still found
         over = is_over(self.store, self.session_id)
         return list(islice(events_behind(self.store, self.session_id, place), _PAGE)), over
@@ -143,16 +143,16 @@ async def events(
     return _Stream(follower.messages(place), streams, caller_of(request).id)
 
 
-def _place(last: str | None) -> Place:
+def _place(last: str | None) -> EventPosition:
     if last is None:
         return BEGINNING
     found = _PLACE.match(last)
     if found is None:
         raise InvalidInput("Last-Event-ID", "must be the id of an event: turn-attempt-number")
-    return Place(*map(int, found.groups()))
+    return EventPosition(*map(int, found.groups()))
 
 
-def _message(place: Place, event: Event) -> str:
+def _message(place: EventPosition, event: Event) -> str:
     data: dict[str, Any] = {
         "turn": place.turn,
         "attempt": place.attempt,

@@ -79,6 +79,14 @@ class Agents:
             )
         return self._found[name]
 
+    def of_runtime(self, name: str, runtime_id: str | None) -> Agent | None:
+        """The agent with the home that an attempt ran in; None if this machine does not have it."""
+        try:
+            agent = self.get(name)
+        except HoldfastError:
+            return None
+        return agent if agent.runtime.id == runtime_id else None
+
     def all(self) -> Mapping[str, Agent | HoldfastError]:
         """By the provider's name: each agent, or why it cannot be run here."""
         found: dict[str, Agent | HoldfastError] = {}

@@ -25,12 +25,10 @@ from holdfast.domain.telling.quoting import on_one_line
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
 from holdfast.domain.telling.transcript import PastTurn
 from holdfast.domain.turns import AttemptCause, Claim, Situation, TriedTurn, Turn, TurnStatus
-from holdfast.engine.own_turns import newest_first, unsent_request
 from holdfast.engine.packets import gather_packet
-from holdfast.engine.past import PastReader
+from holdfast.engine.past import PastReader, newest_first, told_answers, unsent_request
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.recognition import is_request_of, recognise
-from holdfast.engine.told_answers import told_answers
 from holdfast.store.contract import Store
 
 #: of the window, after a fresh start that was too long for it

@@ -1,8 +1,9 @@
-"""Owns one run of an agent's process: started on record, followed to its end, and judged."""
+"""Owns one run of an agent's process: recorded before it starts, followed to its end, and judged."""
 
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -17,26 +18,28 @@ from holdfast.domain.events import AgentEvent, Named, Noted
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import NOTHING_YET, TranscriptMark
+from holdfast.domain.policy import Policy
 from holdfast.domain.records import record
 from holdfast.domain.turns import Launch, Lease
-from holdfast.engine.running.keepalive import KeepAlive
+from holdfast.engine.keywords import Observer
+from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.recorder import Recorder
-from holdfast.engine.running.setting import SESSION_VARIABLE, Setting
-from holdfast.engine.running.stops import Stops
-from holdfast.engine.running.strays import marker_of
+from holdfast.engine.running.recovery import marker_of
+from holdfast.engine.running.stopping import KeepAlive, Stops
 from holdfast.errors import ConfigError, MissingBinary
 from holdfast.processes.locks import SessionLock
 from holdfast.processes.output import Overlong
 from holdfast.processes.process import AgentProcess, Exit, StopCause
 from holdfast.providers.contract import LaunchSpec, Stream
 from holdfast.providers.report import Ending, Report, judge
+from holdfast.store.contract import Store
 
 _TICK = 0.25
 
 
 @dataclass(slots=True)
-class Ran:
-    """One run as it went; ``interruption`` is what stopped Holdfast itself meanwhile."""
+class AttemptOutcome:
+    """What became of one attempt; ``interruption`` is what stopped Holdfast itself meanwhile."""
 
     decision: Decision
     ending: Ending
@@ -45,14 +48,6 @@ class Ran:
     mark: TranscriptMark | None = None
     left_behind: bool = False  #: a process of it could not be ended
     interruption: BaseException | None = None
-
-
-@record
-class Place:
-    """Where an attempt runs, and until when."""
-
-    work_dir: str
-    deadline: float
 
 
 @record
@@ -69,77 +64,79 @@ class Launcher:
     """Runs the processes of one attempt."""
 
     def __init__(
-        self, setting: Setting, lease: Lease, alive: KeepAlive, stops: Stops, place: Place, clock: Clock
+        self, context: RunContext, lease: Lease, alive: KeepAlive, stops: Stops, deadline: float, clock: Clock
     ) -> None:
-        self._store = setting.store
-        self._agent = setting.agent
-        self._patience = setting.policy.queue.grace_seconds  #: with a store that cannot be reached
-        self._observe = setting.observer
+        self._store = context.store
+        self._agent = context.agent
+        self._patience = context.policy.queue.grace_seconds  #: with a store that cannot be reached
+        self._observe = context.observer
         self._lease = lease
         self._alive = alive
         self._stops = stops
-        self._deadline = place.deadline
+        self._deadline = deadline
         self._before: TranscriptMark | None = None  #: what the session that is resumed held at the launch
-        self._recorder = Recorder(setting.store, lease, clock, lambda named: self._to_pin(named, place))
+        self._work_dir: str | None = None  #: of the launch
+        self._recorder = Recorder(context.store, lease, clock, self._to_pin)
 
-    def launch(self, spec: LaunchSpec, lock: SessionLock | None, told: SeenTurns) -> Ran:
+    def launch(self, spec: LaunchSpec, lock: SessionLock | None, told: SeenTurns) -> AttemptOutcome:
         """Nothing of the agent runs before the store knows its process and its session.
 
-        ``told`` are the turns that the order's prompt tells of.
+        ``told`` are the turns that the prompt tells of.
         """
+        self._work_dir = spec.work_dir
         self._observe(spec.decision)
-        ran = Ran(spec.decision, Ending(), spec.work_dir)
+        outcome = AttemptOutcome(spec.decision, Ending(), spec.work_dir)
         self._before = self._saved_before(spec)
         with ExitStack() as held:
             try:
                 if lock is None and spec.new_id is not None:
                     lock = self._lock(spec.new_id, held)
-                exit_ = self._run(spec, ran, lock, held, told)
+                exit_ = self._run(spec, outcome, lock, held, told)
             except MissingBinary as exc:
-                ran.ending = Ending(Failure(FailureClass.MISSING_BINARY, exc.message))
-                return ran
+                outcome.ending = Ending(Failure(FailureClass.MISSING_BINARY, exc.message))
+                return outcome
             except ConfigError as exc:
-                ran.ending = Ending(Failure(FailureClass.CONFIG, exc.message))
-                return ran
-            ran.ending = judge(spec, ran.report, exit_, self._agent.provider)
-            ran.left_behind = exit_.left_behind
-            session_id = ran.report.session_id or spec.expected_id
+                outcome.ending = Ending(Failure(FailureClass.CONFIG, exc.message))
+                return outcome
+            outcome.ending = judge(spec, outcome.report, exit_, self._agent.provider)
+            outcome.left_behind = exit_.left_behind
+            session_id = outcome.report.session_id or spec.expected_id
             if session_id is not None:
-                self._take_saved_answer(ran, session_id)
+                self._take_saved_answer(outcome, session_id)
             mark = None if session_id is None else self._agent.saved(session_id, spec.work_dir)
             # an answer that left no trace in the session it was given in was not saved; an empty one there takes
             # the request along (Gemini): the session is what it was, and does not hold this turn
-            is_lost = mark == self._before and ran.ending.is_answered and not ran.report.is_empty
-            ran.mark = None if is_lost else mark
-        return ran
+            is_lost = mark == self._before and outcome.ending.is_answered and not outcome.report.is_empty
+            outcome.mark = None if is_lost else mark
+        return outcome
 
-    def _to_pin(self, session_id: ProviderSessionId, place: Place) -> TranscriptMark | None:
+    def _to_pin(self, session_id: ProviderSessionId) -> TranscriptMark | None:
         """Nothing new of a resumed session: Gemini takes a request that is refused out of it again."""
         if self._before is not None:
             return NOTHING_YET
-        return self._agent.saved(session_id, place.work_dir)
+        return self._agent.saved(session_id, self._work_dir)
 
-    def _take_saved_answer(self, ran: Ran, session_id: ProviderSessionId) -> None:
+    def _take_saved_answer(self, outcome: AttemptOutcome, session_id: ProviderSessionId) -> None:
         """An answer that the stream did not bring, or not whole, may stand in the provider's own session.
 
         One that it brought counts if it stands there, whatever became of the agent afterwards.
         """
-        failure, report = ran.ending.failure, ran.report
+        failure, report = outcome.ending.failure, outcome.report
         is_cut_off = failure is not None and failure.then.is_cut_off
         # a fork's session begins with the turns of its source: the last one need not be its own
-        has_no_end = is_cut_off and report.ended is None and not isinstance(ran.decision, Fork)
+        has_no_end = is_cut_off and report.ended is None and not isinstance(outcome.decision, Fork)
         # an inner process that is killed after the answer shows by an exit code alone
         died = failure is not None and failure.then.may_have_answered
         has_ended = died and report.is_answered and report.deferred is None
-        if not has_no_end and not has_ended and not (ran.ending.is_answered and report.lacks_answer):
+        if not has_no_end and not has_ended and not (outcome.ending.is_answered and report.lacks_answer):
             return
-        path = self._agent.archive.find(session_id, ran.work_dir)
+        path = self._agent.archive.find(session_id, outcome.work_dir)
         turns = () if path is None else self._agent.archive.turns(path, session_id, self._before)
         for turn in deque(turns, maxlen=1):
             if turn.complete and turn.response is not None:
                 if has_no_end or report.lacks_answer:
                     report.take_answer(turn.response)
-                ran.ending = Ending()
+                outcome.ending = Ending()
 
     def _saved_before(self, spec: LaunchSpec) -> TranscriptMark | None:
         if not isinstance(spec.decision, Resume):
@@ -147,7 +144,12 @@ class Launcher:
         return self._agent.saved(spec.decision.provider_session_id, spec.work_dir)
 
     def _run(
-        self, spec: LaunchSpec, ran: Ran, lock: SessionLock | None, held: ExitStack, told: SeenTurns
+        self,
+        spec: LaunchSpec,
+        outcome: AttemptOutcome,
+        lock: SessionLock | None,
+        held: ExitStack,
+        told: SeenTurns,
     ) -> Exit:
         agent = self._agent
         command = agent.provider.command(spec)
@@ -177,8 +179,8 @@ class Launcher:
             self._alive.watch(lambda cause: process.stop(cause, gently=cause is StopCause.CANCELLED))
             try:
                 process.go()
-                run = _Run(process, agent.provider.stream(spec), ran.report, None if lock else held)
-                self._follow_to_the_end(run, ran)
+                run = _Run(process, agent.provider.stream(spec), outcome.report, None if lock else held)
+                self._follow_to_the_end(run, outcome)
                 return process.wait()
             finally:
                 self._alive.watch(None)
@@ -191,13 +193,13 @@ class Launcher:
         token = self._store.agent_token(self._lease)
         return {} if token is None else {TOKEN_VARIABLE: token}
 
-    def _follow_to_the_end(self, run: _Run, ran: Ran) -> None:
+    def _follow_to_the_end(self, run: _Run, outcome: AttemptOutcome) -> None:
         """An interruption ends the agent; what it still says is kept, and the turn is committed."""
         try:
             with self._stops.welcome():
                 self._follow(run)
         except (KeyboardInterrupt, SystemExit) as exc:
-            ran.interruption = exc
+            outcome.interruption = exc
             run.process.stop(StopCause.EXIT, gently=True)
             self._follow(run)
 
@@ -241,3 +243,36 @@ def _events_in(stream: Stream, line: bytes | Overlong | None) -> Iterable[AgentE
             except (ValueError, RecursionError):
                 return ()
             return stream.read(found) if isinstance(found, dict) else ()
+
+
+log = logging.getLogger("holdfast")
+
+#: tells an agent, and all that it starts, which session it works for
+SESSION_VARIABLE = "HOLDFAST_SESSION"
+
+
+def ignore(_: Decision | AgentEvent) -> None:
+    """The observer of a run that nobody watches."""
+
+
+@record
+class RunContext:
+    store: Store
+    agent: Agent
+    policy: Policy
+    timeout_seconds: float
+    observer: Observer = ignore
+
+
+class Audience:
+    """Tells an observer; one that fails, because its terminal is gone, say, is told nothing more, and the turn goes on."""
+
+    def __init__(self, observer: Observer) -> None:
+        self._observer = observer
+
+    def __call__(self, seen: Decision | AgentEvent) -> None:
+        try:
+            self._observer(seen)
+        except Exception as exc:  # noqa: BLE001 - whatever a stranger's function raises
+            log.warning("the observer failed and is not told any more: %s", exc)
+            self._observer = ignore

@@ -17,7 +17,7 @@ from holdfast.domain.pointers import NOTHING_YET, Pointer
 from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.records import record
 from holdfast.domain.turns import Situation
-from holdfast.engine.own_turns import newest_first
+from holdfast.engine.past import newest_first
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.recognition import recognise
 from holdfast.store.contract import Store

@@ -14,11 +14,11 @@ from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.turns import Situation
 from holdfast.engine.rights import check_rights
 from holdfast.engine.running.agents import Agent
-from holdfast.engine.running.gates import opened_gate
+from holdfast.engine.running.launching import SESSION_VARIABLE
 from holdfast.engine.running.look import Asked, decide_here
 from holdfast.engine.running.outside import adopt_locked, adopt_outside_turns
 from holdfast.engine.running.recovery import recover_session
-from holdfast.engine.running.setting import SESSION_VARIABLE
+from holdfast.engine.running.tool_gate import opened_gate
 from holdfast.errors import Busy, MissingBinary, Refused, SessionClosed
 from holdfast.processes.locks import SessionLock
 from holdfast.processes.owners import process_start

@@ -1,4 +1,4 @@
-"""Owns recognising the turns in a provider's session: which attempt of ours sent each, and which none did.
+"""Owns recognising the turns in a provider's session: which attempt sent each, and which of its calls we lack.
 
 What a request says proves nothing: people ask the same thing twice, and a database that was put back mints the
 same turn numbers again. An attempt is known by its random id, which stands before the request. Where none
@@ -8,23 +8,29 @@ stands, a request is an attempt's if it is the first one behind what the session
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
+from typing import Any
 
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.decisions import DecisionKind
+from holdfast.domain.events import Called, Event, EventKind
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.records import record
+from holdfast.domain.redaction import Json, redact_value
 from holdfast.domain.telling.context import current_request, read_marker, read_past
 from holdfast.domain.turns import Attempt, Lease
-from holdfast.engine.running.agents import Agent
+from holdfast.engine.running.agents import Agent, Agents
+from holdfast.engine.running.recorder import late_events, recorded_data
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.store.contract import Store
 
 #: of one session, the newest ones
 _MOST_TURNS = 1000
+#: events that are read at a time
+_PAGE = 1000
 
 
 @record
@@ -143,3 +149,105 @@ def _launched(attempts: Iterable[Attempt]) -> Iterable[Attempt]:
     """Each once; what was never launched has sent nothing."""
     launched = (attempt for attempt in attempts if attempt.process is not None)
     return {(attempt.session_id, attempt.fence): attempt for attempt in launched}.values()
+
+
+@record
+class Found:
+    """The turn of one attempt in the agent's own session."""
+
+    attempt: Attempt
+    native: ProviderSessionId
+    path: str
+    turn: ArchivedTurn
+    is_last: bool  #: nothing stands behind it
+
+
+def find_own_turn(store: Store, agents: Agents, lease: Lease) -> Found | None:
+    """What the agent's own session holds of the attempt that has the lease.
+
+    None if it does not hold the request, or cannot be seen here: in another home, or not launched yet.
+    """
+    attempts = store.attempts(lease.conversation_id, lease.seq)
+    attempt = next((known for known in attempts if known.fence == lease.fence), None)
+    agent = None if attempt is None else agents.of_runtime(attempt.provider, attempt.runtime_id)
+    native = None if attempt is None else attempt.provider_session_id
+    if attempt is None or attempt.process is None or agent is None or native is None:
+        return None
+    path = agent.archive.find(native, attempt.work_dir)
+    held = () if path is None else recognise(store, agent, path, native)
+    own = next((known for known in held if is_sent_by(known, lease)), None)
+    if path is None or own is None:
+        return None
+    return Found(attempt, native, path, own.turn, own is held[-1])
+
+
+def calls_left_by(store: Store, agents: Agents, lease: Lease) -> list[Event]:
+    """The calls of the attempt that has the lease that its stream did not bring, as its next events.
+
+    Some agents report a call only when it has ended, and a worker that is killed has not read everything.
+    """
+    found = find_own_turn(store, agents, lease)
+    return [] if found is None else unrecorded_calls(store, agents.get(found.attempt.provider), lease, found)
+
+
+def unrecorded_calls(store: Store, agent: Agent, lease: Lease, own: Found) -> list[Event]:
+    """The calls of the attempt's own turn that our record lacks."""
+    found = list(agent.archive.calls(own.path, own.native, own.turn.key))
+    calls = [event for event in found if isinstance(event, Called)]
+    if not calls:
+        return []
+    recorded = list(_recorded(store, lease))
+    known = [event.data for event in recorded if event.kind is EventKind.TOOL_CALL]
+    lacking = lacking_calls(calls, known, renamed=agent.archive.renames_calls)
+    late = [event for event in found if event.call_id in lacking]
+    return late_events(late, max((event.number for event in recorded), default=0), store.now())
+
+
+def _recorded(store: Store, lease: Lease) -> Iterator[Event]:
+    after = (lease.attempt, 0)
+    while page := store.events(lease.conversation_id, lease.seq, after=after, limit=_PAGE):
+        for attempt, event in page:
+            if attempt != lease.attempt:
+                return
+            yield event
+        after = (lease.attempt, page[-1][1].number)
+
+
+def lacking_calls(calls: Sequence[Called], known: Sequence[Mapping[str, Any]], *, renamed: bool) -> set[str]:
+    """The ids of the calls that are not among the known ones.
+
+    Where the stream has given them other ids, a call is known by what it asks. That may read otherwise in
+    the record, so whatever is known beyond that stands for the oldest of the others.
+    """
+    ids = {data.get("call_id") for data in known}
+    lacking = [call for call in calls if call.call_id not in ids]
+    if renamed:
+        own_ids = {call.call_id for call in calls}
+        streamed = [data for data in known if data.get("call_id") not in own_ids]
+        unlike = []
+        for call in lacking:
+            same = next((data for data in streamed if _is_same(call, data)), None)
+            if same is None:
+                unlike.append(call)
+            else:
+                streamed.remove(same)
+        lacking = unlike[len(streamed) :]
+    return {call.call_id for call in lacking}
+
+
+def _is_same(call: Called, known: Mapping[str, Any]) -> bool:
+    """By the letters alone: the stream puts a shell before a command, and quotes it in its own way."""
+    asked = redact_value(recorded_data(call)["arguments"])
+    return known.get("tool") == call.tool and _letters(known.get("arguments")).endswith(_letters(asked))
+
+
+def _letters(value: Json) -> str:
+    match value:
+        case str():
+            return "".join(filter(str.isalnum, value))
+        case dict():
+            return "".join(map(_letters, value.values()))
+        case list():
+            return "".join(map(_letters, value))
+        case _:
+            return ""

@@ -1,8 +1,10 @@
-"""Owns taking over from workers and orchestrators that went away: processes are ended first, then turns."""
+"""Owns taking over from workers and orchestrators that went away: their processes are ended first, then their turns."""
 
 from __future__ import annotations
 
+import hashlib
 import logging
+import re
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
@@ -10,17 +12,16 @@ from holdfast.domain.decisions import DecisionKind
 from holdfast.domain.events import Event, EventKind, Said
 from holdfast.domain.pointers import NOTHING_YET, TranscriptMark
 from holdfast.domain.records import record
-from holdfast.domain.turns import Attempt, Lease, Orphan, Turn
-from holdfast.engine.running.agents import Agent, Agents
+from holdfast.domain.turns import Attempt, AttemptStatus, Lease, Orphan, ProcessMark, Turn
+from holdfast.engine.running.agents import Agents
 from holdfast.engine.running.log_subject import lease_fields, lines_about
-from holdfast.engine.running.recognition import is_sent_by, recognise
+from holdfast.engine.running.recognition import find_own_turn, unrecorded_calls
 from holdfast.engine.running.recorder import late_events
-from holdfast.engine.running.saved_calls import unrecorded_calls
-from holdfast.engine.running.strays import end_strays, marker_of
-from holdfast.errors import Conflict, HoldfastError, NotFound, StoreCorrupt
+from holdfast.errors import Conflict, NotFound, StoreCorrupt
 from holdfast.hooks.serving import free_lost_delegations
+from holdfast.processes.machine import Machine
 from holdfast.processes.owners import Location
-from holdfast.processes.table import end_survivors
+from holdfast.processes.table import carried_markers, end_survivors
 from holdfast.providers.report import Report
 from holdfast.store.contract import Store
 
@@ -112,40 +113,21 @@ def _recover(store: Store, agents: Agents, orphan: Orphan, *, owner_is_gone: boo
 
 
 def _saved(store: Store, agents: Agents, lease: Lease) -> _Left | None:
-    """What the agent's own session holds of an attempt: an agent goes on without us, and saves what it answers.
-
-    None if that session does not hold the request, or cannot be seen here, as in another home.
-    """
-    attempts = store.attempts(lease.conversation_id, lease.seq)
-    attempt = next((known for known in attempts if known.fence == lease.fence), None)
-    agent = None if attempt is None else _agent_of(agents, attempt)
-    native = None if attempt is None else attempt.provider_session_id
-    if attempt is None or agent is None or native is None:
+    """What the agent's own session holds of an attempt: an agent continues without us, and saves what it answers."""
+    found = find_own_turn(store, agents, lease)
+    agent = None if found is None else agents.get(found.attempt.provider)
+    mark = None if found is None or agent is None else agent.archive.mark(found.path, found.native)
+    if found is None or agent is None or mark is None:
         return None
-    path = agent.archive.find(native, attempt.work_dir)
-    mark = None if path is None else agent.archive.mark(path, native)
-    held = () if path is None else recognise(store, agent, path, native)
-    own = next((known for known in held if is_sent_by(known, lease)), None)
-    if path is None or own is None or mark is None:
-        return None
-    if own is not held[-1]:
+    if not found.is_last:
         mark = NOTHING_YET  # what stands behind it was not looked at yet
-    calls = unrecorded_calls(store, agent, lease, path, native, own.turn.key)
-    if own.turn.complete:
-        answer = _kept(own.turn.response)
+    calls = unrecorded_calls(store, agent, lease, found)
+    if found.turn.complete:
+        answer = _kept(found.turn.response)
         return _Left(answer, mark, is_answered=True, events=[*calls, *_told(store, lease, answer, calls)])
     # what a resumed session had seen before, its pointer knows
-    is_new = attempt.decision.kind is not DecisionKind.RESUME
+    is_new = found.attempt.decision.kind is not DecisionKind.RESUME
     return _Left(_said(store, lease), mark if is_new else None, events=calls)
-
-
-def _agent_of(agents: Agents, attempt: Attempt) -> Agent | None:
-    """With the home that the attempt ran in."""
-    try:
-        agent = agents.get(attempt.provider)
-    except HoldfastError:
-        return None
-    return agent if agent.runtime.id == attempt.runtime_id else None
 
 
 def _kept(answer: str | None) -> str | None:
@@ -176,3 +158,57 @@ def _recorded(store: Store, lease: Lease) -> list[Event]:
 
 def _text(events: Sequence[Event]) -> str:
     return "".join(str(event.data.get("text", "")) for event in events if event.kind is EventKind.TEXT)
+
+
+_MARKER = re.compile(r"([A-Za-z0-9._:@+=-]{1,200})\.([0-9]{1,9})\.[0-9]{1,9}\.[0-9]{1,18}\.[0-9a-f]{16}")
+
+
+def marker_of(run: Lease | Attempt, workspace: str) -> str:
+    """What every process of an attempt carries in its environment, so that none of them is lost sight of.
+
+    People choose ids of sessions, and may choose the same ones in another workspace or another store: the
+    workspace and the owner tell them apart.
+    """
+    number = run.attempt if isinstance(run, Lease) else run.number
+    whose = hashlib.sha256(f"{workspace} {run.owner}".encode()).hexdigest()[:16]
+    return f"{run.conversation_id}.{run.seq}.{number}.{run.fence}.{whose}"
+
+
+def end_strays(store: Store, machine: Machine, besides: Collection[str]) -> None:
+    """End what runs on this machine of attempts that are over; the store is not asked about ``besides``.
+
+    Of a marker that this store does not know nothing is ended, nor if none of its processes is in the group
+    that was recorded: one process may work on two stores. Where processes do not show what they carry (macOS)
+    none is found.
+    """
+    for marker, groups in carried_markers().items():
+        attempt = None if marker in besides else _find(store, marker)
+        group = None if attempt is None else stray_group(attempt, machine)
+        if attempt is None or group is None or group.pgid not in groups:
+            continue
+        name = f"turn {attempt.seq} of {attempt.session_id}"
+        if end_survivors(group, marker, machine):
+            log.warning("%s went on without attempt %s: what ran of it is ended", name, attempt.number)
+        else:
+            log.warning("%s: a process of attempt %s, which is over, cannot be ended", name, attempt.number)
+
+
+def stray_group(attempt: Attempt, machine: Machine) -> ProcessMark | None:
+    """What of it is ours to end. Nothing while it is open, however long ago its lease expired; nothing that
+    another machine ran; and nothing that this very process runs, which ends it by itself.
+    """
+    if attempt.status is AttemptStatus.OPEN or attempt.owner == machine.this_process():
+        return None
+    is_here = attempt.process is not None and machine.location_of(attempt.process) is Location.HERE
+    return attempt.process if is_here else None
+
+
+def _find(store: Store, marker: str) -> Attempt | None:
+    read = _MARKER.fullmatch(marker)
+    if read is None:
+        return None
+    try:
+        attempts = store.attempts(read[1], int(read[2]))
+    except StoreCorrupt:
+        return None
+    return next((attempt for attempt in attempts if marker_of(attempt, store.workspace) == marker), None)

@@ -27,14 +27,14 @@ from holdfast.domain.turns import (
 )
 from holdfast.domain.usage import NO_CALL_YET, NO_USAGE
 from holdfast.engine.keywords import Observer
-from holdfast.engine.own_turns import newest_turn
+from holdfast.engine.past import newest_turn
 from holdfast.engine.result import RunResult
 from holdfast.engine.rights import check_rights
 from holdfast.engine.running.agents import Agent
+from holdfast.engine.running.launching import RunContext, ignore
 from holdfast.engine.running.look import Asked, decide_here, last_directory
 from holdfast.engine.running.outside import adopt_outside_turns
 from holdfast.engine.running.recovery import recover_session
-from holdfast.engine.running.setting import Setting, ignore
 from holdfast.engine.running.turn_path import TurnPath, lock_delays
 from holdfast.errors import Busy, Conflict, HoldfastError, InvalidInput, Refused
 from holdfast.processes.machine import describe_owner
@@ -107,7 +107,9 @@ def run_turn(
             outside.notices,
         )  # fmt: skip
     timeout = options.timeout_seconds or policy.run.timeout_seconds
-    return TurnPath(Setting(store, agent, policy, timeout, options.observer), claimed, outside.notices).walk()
+    return TurnPath(
+        RunContext(store, agent, policy, timeout, options.observer), claimed, outside.notices
+    ).walk()
 
 
 def run_waiting(
@@ -125,8 +127,8 @@ def run_waiting(
     if claimed is None:
         raise _not_claimed(store, queued) if queued else Busy(f"the next turn of {session_id}")
     timeout = options.timeout_seconds or policy.run.timeout_seconds
-    setting = Setting(store, agent, policy, timeout, options.observer)
-    return TurnPath(setting, claimed, outside.notices).walk()
+    context = RunContext(store, agent, policy, timeout, options.observer)
+    return TurnPath(context, claimed, outside.notices).walk()
 
 
 def existing_directory(path: str, field: str = "cwd") -> str:

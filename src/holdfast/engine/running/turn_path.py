@@ -27,20 +27,23 @@ from holdfast.domain.telling.context import Composed
 from holdfast.domain.telling.transcript import NOTHING_TOLD, ranges
 from holdfast.domain.turns import Claim, Turn, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE, ContextState, context_state, estimate_tokens
-from holdfast.engine.result import RunInterrupted, RunResult
+from holdfast.engine.result import RunInterrupted, RunResult, turn_notice
 from holdfast.engine.rights import check_rights
 from holdfast.engine.running.compose import Composer
-from holdfast.engine.running.gates import opened_gate, refuse_beside_others
-from holdfast.engine.running.keepalive import KeepAlive
-from holdfast.engine.running.launching import Launcher, Place, Ran
+from holdfast.engine.running.launching import AttemptOutcome, Audience, Launcher, RunContext
 from holdfast.engine.running.log_subject import go_on_about
 from holdfast.engine.running.look import Asked, decide_here, last_directory
 from holdfast.engine.running.outside import Outside, adopt_locked, adopt_outside_turns, is_left_by_history
-from holdfast.engine.running.saved_calls import calls_left_by
-from holdfast.engine.running.setting import Audience, Setting
-from holdfast.engine.running.stops import Stops
-from holdfast.engine.running.turn_notices import turn_notice
-from holdfast.engine.running.waiting import ask_for, awaited, is_void, refuse_elsewhere
+from holdfast.engine.running.recognition import calls_left_by
+from holdfast.engine.running.stopping import KeepAlive, Stops
+from holdfast.engine.running.tool_gate import (
+    ask_for,
+    awaited,
+    is_void,
+    opened_gate,
+    refuse_beside_others,
+    refuse_elsewhere,
+)
 from holdfast.errors import (
     OUTAGES,
     ConfigError,
@@ -93,16 +96,18 @@ _CANNOT_DEFER = "this version of the agent cannot wait for the approval of its t
 
 
 class TurnPath:
-    def __init__(self, setting: Setting, claim: Claim, notices: Iterable[str] = ()) -> None:
-        self._setting = replace(setting, observer=Audience(setting.observer))
-        self._store = setting.store
-        self._agent = setting.agent
-        self._policy = setting.policy
-        self._deadline = time.monotonic() + setting.timeout_seconds
+    def __init__(self, context: RunContext, claim: Claim, notices: Iterable[str] = ()) -> None:
+        self._context = replace(context, observer=Audience(context.observer))
+        self._store = context.store
+        self._agent = context.agent
+        self._policy = context.policy
+        self._deadline = time.monotonic() + context.timeout_seconds
         self._claim = claim
-        self._before = claim.pointer  #: where and how it ran: outlives the provider session, and a fallback
-        self._alive = KeepAlive(setting.store, claim.lease, setting.policy.queue, setting.agent.machine)
-        self._composer = Composer(setting.store, setting.agent, setting.policy)
+        self._before = (
+            claim.pointer
+        )  #: where and how the session has worked; it outlives the provider session, and a fallback
+        self._alive = KeepAlive(context.store, claim.lease, context.policy.queue, context.agent.machine)
+        self._composer = Composer(context.store, context.agent, context.policy)
         self._clock = running_from(claim.situation.now)  #: to look at a server's own clock is a transaction
         self._stops = Stops()
         self._told = NOTHING_TOLD  #: with the last launch
@@ -113,20 +118,20 @@ class TurnPath:
         """LeaseLost if the turn is somebody else's by now; RunInterrupted if this process was stopped."""
         with self._alive, self._stops:
             try:
-                ran = self._attempt()
-                if ran.ending.refused and self._may_fall_back(ran):
-                    ran = self._fall_back(ran)
-                if ran.ending.failure is not None:
+                outcome = self._attempt()
+                if outcome.ending.refused and self._may_fall_back(outcome):
+                    outcome = self._fall_back(outcome)
+                if outcome.ending.failure is not None:
                     self._once_reachable(self._record_saved_calls)
-                result = self._once_reachable(lambda: self._commit(ran))
+                result = self._once_reachable(lambda: self._commit(outcome))
             except LeaseLost:
                 raise
             except BaseException as exc:
                 self._give_up(exc)
                 raise
-            if ran.interruption is None and not self._stops.is_wanted:
+            if outcome.interruption is None and not self._stops.is_wanted:
                 self._tell(result)
-        interruption = ran.interruption or self._stops.postponed()
+        interruption = outcome.interruption or self._stops.postponed()
         if interruption is not None:
             raise RunInterrupted(result) from interruption
         return result
@@ -137,26 +142,27 @@ class TurnPath:
 
     # --- one attempt ---
 
-    def _attempt(self) -> Ran:
+    def _attempt(self) -> AttemptOutcome:
         """A session that another process still holds is waited for, a bounded time."""
         work_dir = self._once_reachable(self._work_dir)
-        place = Place(work_dir, self._deadline)
-        launcher = Launcher(self._setting, self._claim.lease, self._alive, self._stops, place, self._clock)
+        launcher = Launcher(
+            self._context, self._claim.lease, self._alive, self._stops, self._deadline, self._clock
+        )
         delays = iter(lock_delays(self._policy.queue))
         while True:
             # what fails for want of the store has launched nothing yet
-            ran = self._once_reachable(lambda: self._try_once(launcher, work_dir))
+            outcome = self._once_reachable(lambda: self._try_once(launcher, work_dir))
             delay = next(delays, None)
-            if not self._may_try_again(ran) or delay is None or self._must_end_within(delay):
-                return ran
+            if not self._may_try_again(outcome) or delay is None or self._must_end_within(delay):
+                return outcome
 
-    def _may_try_again(self, ran: Ran) -> bool:
+    def _may_try_again(self, outcome: AttemptOutcome) -> bool:
         """Once an agent was launched with an answer, nobody can tell that it did not act on it."""
-        acted = self._claim.approval is not None and not isinstance(ran.decision, Wait)
-        return _is_locked(ran) and not acted
+        acted = self._claim.approval is not None and not isinstance(outcome.decision, Wait)
+        return _is_locked(outcome) and not acted
 
     def _work_dir(self) -> str:
-        """The one that was asked for, else where it ran before; on another runtime, only if it is there too."""
+        """The one that was asked for, else where the session worked before; on another runtime, only if it is there too."""
         asked = self._claim.turn.request.work_dir
         if asked is not None:
             return asked
@@ -167,13 +173,13 @@ class TurnPath:
             return recorded
         return str(Path.cwd())
 
-    def _try_once(self, launcher: Launcher, work_dir: str) -> Ran:
+    def _try_once(self, launcher: Launcher, work_dir: str) -> AttemptOutcome:
         elsewhere = self._refused_elsewhere(work_dir)
         if elsewhere is not None:
             return self._not_launched(elsewhere, work_dir)
         failure = self._cannot_run(work_dir)
         if failure is not None:
-            return Ran(self._claim.decision, Ending(failure), work_dir)
+            return AttemptOutcome(self._claim.decision, Ending(failure), work_dir)
         with ExitStack() as held:
             lock = self._lock(held)
             is_free = lock is None or lock.try_acquire()
@@ -198,12 +204,12 @@ class TurnPath:
                         lock = None
                     self._told = composed.past if composed else NOTHING_TOLD
                     gate = held.enter_context(self._gate())
-                    ran = launcher.launch(
+                    outcome = launcher.launch(
                         self._launch_spec(decision, composed, work_dir, gate), lock, self._told.covers
                     )
                     if self._is_unfinished and isinstance(decision, Resume):
                         self._adopt_broken_off()
-                    return ran
+                    return outcome
 
     def _as_seen(self) -> Decision:
         """The claim's decision, with what the provider's session really holds: look, then say.
@@ -277,9 +283,9 @@ class TurnPath:
             return refuse_beside_others(self._agent, work_dir, rights, self._policy.approvals)
         return None
 
-    def _not_launched(self, decision: Wait | Refuse, work_dir: str) -> Ran:
-        self._setting.observer(decision)
-        return Ran(decision, Ending(_why_not(decision)), work_dir)
+    def _not_launched(self, decision: Wait | Refuse, work_dir: str) -> AttemptOutcome:
+        self._context.observer(decision)
+        return AttemptOutcome(decision, Ending(_why_not(decision)), work_dir)
 
     def _compose(self, decision: Decision, work_dir: str) -> Composed | None:
         """None: the call that waits is answered, and nothing is said to the agent."""
@@ -358,16 +364,16 @@ class TurnPath:
 
     # --- what follows ---
 
-    def _may_fall_back(self, ran: Ran) -> bool:
+    def _may_fall_back(self, outcome: AttemptOutcome) -> bool:
         """Not for a session that was asked for by name, or that holds a call: it is never replaced by another."""
         named = self._claim.turn.request.provider_session_id is not None or self._claim.approval is not None
-        return not named and ran.interruption is None and not self._must_end()
+        return not named and outcome.interruption is None and not self._must_end()
 
-    def _fall_back(self, ran: Ran) -> Ran:
-        lease, failure, key = self._claim.lease, ran.ending.failure, os.urandom(16).hex()
+    def _fall_back(self, outcome: AttemptOutcome) -> AttemptOutcome:
+        lease, failure, key = self._claim.lease, outcome.ending.failure, os.urandom(16).hex()
         assert failure is not None
         self._claim = self._once_reachable(
-            lambda: self._store.fall_back(lease, failure, key, ran.report.usage)
+            lambda: self._store.fall_back(lease, failure, key, outcome.report.usage)
         )
         self._alive.replace(self._claim.lease)
         go_on_about(self._claim.lease)
@@ -376,38 +382,38 @@ class TurnPath:
     def _record_saved_calls(self) -> None:
         """An agent that did not come to its end may have made calls that it did not report."""
         with suppress(InvalidInput, NotFound, StoreCorrupt):  # the turn ends, whatever is known of its calls
-            late = calls_left_by(self._store, self._agent, self._claim.lease)
+            late = calls_left_by(self._store, self._agent.agents, self._claim.lease)
             if late:
                 self._store.record_events(self._claim.lease, late)
 
-    def _commit(self, ran: Ran) -> RunResult:
-        lease, failure, report = self._claim.lease, ran.ending.failure, ran.report
-        if isinstance(ran.decision, Wait):
+    def _commit(self, outcome: AttemptOutcome) -> RunResult:
+        lease, failure, report = self._claim.lease, outcome.ending.failure, outcome.report
+        if isinstance(outcome.decision, Wait):
             later = self._later(self._policy.queue.lock_delay_seconds)
-            return self._result(ran, self._store.put_back(lease, later, _why_not(ran.decision)))
+            return self._result(outcome, self._store.put_back(lease, later, _why_not(outcome.decision)))
         if failure is not None and self._alive.cause is StopCause.HANDED_BACK:
-            return self._result(ran, self._store.put_back(lease))
+            return self._result(outcome, self._store.put_back(lease))
         if _is_for_others(failure) and not self._claim.turn.foreground:
             later = self._later(self._policy.queue.retry_delay_seconds)
-            return self._result(ran, self._store.put_back(lease, later, failure))
-        if ran.ending.deferred is not None and ran.mark is None:
+            return self._result(outcome, self._store.put_back(lease, later, failure))
+        if outcome.ending.deferred is not None and outcome.mark is None:
             failure = Failure(FailureClass.UNKNOWN, "the agent did not save the call that was to wait")
-        approval = None if failure is not None else self._asked_for(ran.ending.deferred)
+        approval = None if failure is not None else self._asked_for(outcome.ending.deferred)
         # a turn that a person is still at is looked at again the next time
-        is_beside_a_person = self._is_unfinished and isinstance(ran.decision, Resume)
+        is_beside_a_person = self._is_unfinished and isinstance(outcome.decision, Resume)
         end = TurnEnd(
             TurnStatus.WAITING if approval is not None else _status(failure),
             response=report.response,
             failure=failure,
             provider_session_id=report.session_id,
-            resumable=failure is not None or ran.mark is not None,
-            transcript=None if is_beside_a_person else ran.mark,
+            resumable=failure is not None or outcome.mark is not None,
+            transcript=None if is_beside_a_person else outcome.mark,
             usage=report.usage,
-            retry_at=self._retry_at(ran),
+            retry_at=self._retry_at(outcome),
             approval=approval,
-            refused_by=ran.decision.reason if isinstance(ran.decision, Refuse) else None,
+            refused_by=outcome.decision.reason if isinstance(outcome.decision, Refuse) else None,
         )
-        return self._result(ran, self._store.finish_turn(lease, end))
+        return self._result(outcome, self._store.finish_turn(lease, end))
 
     def _asked_for(self, call: Deferred | None) -> NewApproval | None:
         if call is None:
@@ -425,20 +431,20 @@ class TurnPath:
                     raise
                 time.sleep(_LOOK_EVERY)
 
-    def _retry_at(self, ran: Ran) -> Instant | None:
-        failure = ran.ending.failure
+    def _retry_at(self, outcome: AttemptOutcome) -> Instant | None:
+        failure = outcome.ending.failure
         if failure is None:
             return None
         if failure.then.retry is Retry.AT_RESET:
-            return ran.ending.reset_at
-        if self._is_tried_again(ran, failure) and not self._same_again(failure):
+            return outcome.ending.reset_at
+        if self._is_tried_again(outcome, failure) and not self._same_again(failure):
             return self._later(self._policy.queue.retry_delay_seconds)
         return None
 
-    def _is_tried_again(self, ran: Ran, failure: Failure) -> bool:
+    def _is_tried_again(self, outcome: AttemptOutcome, failure: Failure) -> bool:
         """A turn that a person stopped, or that took too long, is not."""
         if failure.then.retry is Retry.UNLESS_STOPPED:
-            return ran.interruption is None and time.monotonic() < self._deadline
+            return outcome.interruption is None and time.monotonic() < self._deadline
         return failure.then.retry is Retry.LATER
 
     def _same_again(self, failure: Failure) -> bool:
@@ -451,12 +457,12 @@ class TurnPath:
     def _later(self, seconds: float) -> Instant:
         return after(self._store.now(), seconds)
 
-    def _result(self, ran: Ran, turn: Turn) -> RunResult:
+    def _result(self, outcome: AttemptOutcome, turn: Turn) -> RunResult:
         attempts = self._store.attempts(turn.conversation_id, turn.seq)
         return RunResult(
-            turn.session_id, turn.seq, turn.status, turn.response, ran.decision, turn.provider,
-            attempts[-1].provider_session_id, ran.work_dir,
-            sum((attempt.usage for attempt in attempts), NO_USAGE), self._failure(ran, turn), self._claim.situation.session.name, self._notices(ran),
+            turn.session_id, turn.seq, turn.status, turn.response, outcome.decision, turn.provider,
+            attempts[-1].provider_session_id, outcome.work_dir,
+            sum((attempt.usage for attempt in attempts), NO_USAGE), self._failure(outcome, turn), self._claim.situation.session.name, self._notices(outcome),
             awaited(self._store, turn), self._told,
         )  # fmt: skip
 
@@ -469,30 +475,30 @@ class TurnPath:
             if notice is not None:
                 notify(self._policy.notify, notice)
 
-    def _failure(self, ran: Ran, turn: Turn) -> Failure | None:
+    def _failure(self, outcome: AttemptOutcome, turn: Turn) -> Failure | None:
         """Of a turn that waits again, or that nobody could begin, the run itself knows best."""
-        waits = isinstance(ran.decision, Wait) or turn.status is TurnStatus.QUEUED
-        return ran.ending.failure if waits else turn.failure
+        waits = isinstance(outcome.decision, Wait) or turn.status is TurnStatus.QUEUED
+        return outcome.ending.failure if waits else turn.failure
 
-    def _notices(self, ran: Ran) -> tuple[str, ...]:
+    def _notices(self, outcome: AttemptOutcome) -> tuple[str, ...]:
         notices = list(self._remarks)
         answered = self._claim.approval
         if answered is not None and is_void(self._store, answered):
             notices.append(f"approval {answered.id} is void, and the call was not made")
-        if ran.decision.reason is Reason.RESUME_FAILED:
+        if outcome.decision.reason is Reason.RESUME_FAILED:
             has_forked = self._before is not None and self._before.is_fork_source
-            notices.append(_RESUME_FAILED[has_forked, ran.ending.failure is None])
+            notices.append(_RESUME_FAILED[has_forked, outcome.ending.failure is None])
         if self._told.cuts:
             notices.append(f"the past was too long to be told whole: {self._told.cuts.words}")
-        if ran.ending.is_answered and ran.mark is None:
-            notices.append(_NOT_SAVED[ran.report.is_empty])
-        if ran.report.is_cut:
+        if outcome.ending.is_answered and outcome.mark is None:
+            notices.append(_NOT_SAVED[outcome.report.is_empty])
+        if outcome.report.is_cut:
             notices.append(f"the answer was too long: its first {MAX_RESPONSE:,} characters are kept")
-        if ran.report.skipped_lines:
+        if outcome.report.skipped_lines:
             notices.append(_SKIPPED)
-        if ran.left_behind:
+        if outcome.left_behind:
             notices.append("a process that the agent started could not be ended")
-        context = ran.report.usage.context
+        context = outcome.report.usage.context
         if context is not None and context_state(context, self._policy.resume) is not ContextState.OK:
             notices.append(f"the context window is {context.tokens / context.window:.0%} full")
         return tuple(notices)
@@ -523,11 +529,11 @@ def _session_of(decision: Decision) -> ProviderSessionId | None:
     return decision.provider_session_id if isinstance(decision, Resume) else None
 
 
-def _is_locked(ran: Ran) -> bool:
+def _is_locked(outcome: AttemptOutcome) -> bool:
     """Held by someone else, and nothing was done yet."""
-    failure = ran.ending.failure
+    failure = outcome.ending.failure
     locked = failure is not None and failure.then.waits_for_lock
-    return locked and not ran.report.tools and ran.report.response is None
+    return locked and not outcome.report.tools and outcome.report.response is None
 
 
 def _is_for_others(failure: Failure | None) -> bool:

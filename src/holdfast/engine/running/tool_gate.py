@@ -1,23 +1,29 @@
-"""Owns the gate of one run: the rules on its command line, and a private folder for what is used up and seen."""
+"""Owns the tool gate of one run: its rules, what people are asked, and whether their answer still counts here."""
 
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from holdfast.domain.approvals import Approval, ApprovalStatus
+from holdfast.domain.approvals import Approval, ApprovalStatus, NewApproval, expiry
+from holdfast.domain.decisions import Outcome, Reason, Refuse, Standing, Verdict
+from holdfast.domain.events import Deferred
 from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.ids import make_approval_id
 from holdfast.domain.pointers import Rights
 from holdfast.domain.policy import ApprovalPolicy
+from holdfast.domain.turns import AttemptStatus, Try, Turn, TurnStatus
 from holdfast.engine.running.agents import Agent
 from holdfast.errors import ConfigError
 from holdfast.hooks import gate
 from holdfast.providers.contract import ToolGate
+from holdfast.store.contract import Store
 
 _BESIDE_OTHERS = (
     "these hooks are not Holdfast's and could change a call after it was approved; remove them, or, if you trust "
@@ -86,3 +92,43 @@ def _given(approval: Approval) -> dict[str, object]:
         "arguments_hash": approval.arguments_hash,
         "approved": approval.status is ApprovalStatus.APPROVED,
     }
+
+
+def ask_for(call: Deferred, requested_by: str, store: Store, policy: ApprovalPolicy) -> NewApproval:
+    now = store.now()
+    return NewApproval(
+        make_approval_id(now, os.urandom(4)),
+        call.words,
+        call.arguments,
+        expiry(now, policy.expires_seconds),
+        requested_by=requested_by,
+        call_id=call.call_id,
+        tool=call.tool,
+    )
+
+
+def awaited(store: Store, turn: Turn) -> Approval | None:
+    """What a turn that waits is waiting for."""
+    if turn.status is not TurnStatus.WAITING:
+        return None
+    known = store.approvals(session_id=turn.session_id)
+    return next((approval for approval in known if approval.seq == turn.seq), None)
+
+
+def is_void(store: Store, approval: Approval) -> bool:
+    return store.get_approval(approval.id).status is ApprovalStatus.VOIDED
+
+
+def refuse_elsewhere(tries: Sequence[Try], work_dir: str) -> Refuse | None:
+    """What people approved, they approved for one directory: a session that was moved since is elsewhere."""
+    asked_in = next(
+        (each.work_dir for each in reversed(tries) if each.status is AttemptStatus.DEFERRED), None
+    )
+    try:
+        if asked_in is not None and Path(asked_in).samefile(work_dir):
+            return None
+    except OSError:
+        pass  # one of them is gone
+    evidence = f"it was asked in {asked_in}"
+    moved = Verdict(Reason.WORKDIR_CHANGED, Standing.FAILED, Outcome.REFUSE, evidence)
+    return Refuse(Reason.WORKDIR_CHANGED, (moved,))
