@@ -225,7 +225,7 @@ def test_what_is_said_about_a_directory_that_is_gone_works(shop: Workshop) -> No
     gone = shop.folder("gone")
     failed = shop.begin("EXIT 1 not logged in\nNO_SAVE", cwd=str(gone))
     gone.rmdir()
-    with pytest.raises(InvalidInput, match=r"does not exist any more; to go on elsewhere: --cwd DIR$"):
+    with pytest.raises(InvalidInput, match=r"does not exist any more; to continue elsewhere: --cwd DIR$"):
         shop.open().resume(failed.session_id, "SAY now")
     with pytest.raises(Conflict, match="PROMPT --cwd DIR continues in another directory"):
         shop.open().relocate(failed.session_id, str(shop.work_dir))

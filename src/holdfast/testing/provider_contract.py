@@ -1,27 +1,23 @@
-"""Owns the clauses on a provider: the right session and no other, no rights lost, and no output that breaks it."""
+"""Owns the provider contract as tests: the right session and no other, no rights lost, no output that breaks a stream."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterator
+from dataclasses import fields, replace
 from pathlib import Path
-from typing import TypeAlias
+from types import UnionType
+from typing import Any, TypeAlias, get_origin, get_type_hints
 
 import pytest
 
 from holdfast.domain.decisions import NOT_OBSERVABLE, Fork, Fresh, Reason, Resume
 from holdfast.domain.events import (
     AgentEvent,
-    Called,
-    Deferred,
     Ended,
     Named,
-    Noted,
-    Returned,
     Said,
     Spent,
-    Ungated,
 )
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import ProviderSessionId
@@ -43,11 +39,11 @@ FRESH = Fresh(Reason.NO_POINTER, ())
 
 Lines: TypeAlias = "list[dict[str, Json]]"
 
-#: what no provider prints about itself
+#: texts that no provider prints about itself
 GARBAGE = ["", "\x00\xff", "command not found", "<html>502 Bad Gateway</html>", "9" * 1000, "[" * 10_000]
-#: no file name, or one of another folder
+#: texts that are not a file name, or that lead into another folder
 NO_IDS = ["", ".", "..", "../x", "a/b", "/etc/passwd", "x\0y", "x" * 5000, "*", "x\ny"]
-#: what may stand where something else is expected
+#: values that may stand in a line where something else is expected
 ODD: tuple[Json, ...] = (None, True, 0, -1, 10**30, 1.5, float("nan"), float("inf"), "", "\ud800", [], [[]], {}, [{}], {"a": 1})  # fmt: skip
 
 
@@ -61,7 +57,7 @@ def a_launch_spec(
 
 
 def mentions(command: Command, text: str) -> int:
-    """How often the text is told to the agent, other than as its prompt."""
+    """How often the text is in the arguments and variables of the command."""
     told = (*command.argv, *(value for _, value in command.environ))
     return sum(part.count(text) for part in told)
 
@@ -343,22 +339,23 @@ def _spoiled(value: Json) -> Iterator[Json]:
                     yield [*value[:place], odd, *value[place + 1 :]]
 
 
-def _is_sound(event: object) -> bool:
-    """Of the types that it declares, and with figures that a store can add up."""
+def _is_sound(event: AgentEvent) -> bool:
+    """Its fields have the declared types, and a store can add up its figures."""
+    hints = get_type_hints(type(event))
+    if not all(
+        isinstance(getattr(event, field.name), _runtime_type(hints[field.name])) for field in fields(event)
+    ):
+        return False
     match event:
-        case Named(str(session_id)):
+        case Named(session_id):
             return session_id != ""
         case Spent(UsageReport(Usage(fresh, cached, answered, cost), _, context)):
             window = () if context is None else (context.tokens, context.window)
             return all(0 <= figure < 2**63 for figure in (fresh, cached, answered, cost, *window))
-        case (
-            Said(str())
-            | Noted(str())
-            | Called(str(), str(), Mapping())
-            | Deferred(str(), str(), Mapping())
-            | Ungated(_)
-            | Returned(str(), str(), bool())
-            | Ended(bool(), str() | None, str(), int() | None, str())
-        ):
-            return True
-    return False
+    return True
+
+
+def _runtime_type(hint: Any) -> Any:
+    """What ``isinstance`` takes: the class behind ``Mapping[str, Json]`` or a ``NewType``."""
+    origin = get_origin(hint)
+    return getattr(hint, "__supertype__", hint) if origin in (None, UnionType) else origin
