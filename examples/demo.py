@@ -1,7 +1,7 @@
-"""Shows the main job: work that stops, for whatever reason, and goes on.
+"""Shows the main job of Holdfast: work stops, and continues.
 
-Nothing is installed or configured: the agent that comes with Holdfast, which needs no model, and one
-SQLite file in a temporary directory. Everything here is the command as you would type it.
+It needs no installation and no configuration: it uses the agent that comes with Holdfast, which needs no model, and
+one SQLite file in a temporary directory. Every command is shown as you would type it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PATIENCE = 30.0
 
 
 class Desk:
-    """A home of its own, and a project to work on."""
+    """A temporary home directory, and a project to work on."""
 
     def __init__(self, folder: Path) -> None:
         self.project = folder / "project"
@@ -35,7 +35,7 @@ class Desk:
         self.environ = kept | {"HOME": str(folder / "home"), "HOLDFAST_RUN__PROVIDER": "scripted"}
 
     def holdfast(self, *arguments: str, expected: int = 0) -> str:
-        """Run a command, show it with everything it says, and stop the demo if it ends in another way."""
+        """Runs a command and shows its output; stops the demo if the exit code is not the expected one."""
         print(f"  $ holdfast {_shown(arguments)}", flush=True)
         done = subprocess.run(
             [HOLDFAST, *arguments], cwd=self.project, env=self.environ, text=True, capture_output=True,
@@ -48,7 +48,7 @@ class Desk:
         return done.stdout
 
     def why(self, *words: str) -> None:
-        """Of all that ``why`` says, the guards that did not simply pass, and the verdict."""
+        """Shows the verdict of ``why``, and the guards that did not pass."""
         print("  $ holdfast why demo", flush=True)
         done = subprocess.run(
             [HOLDFAST, "why", *words], cwd=self.project, env=self.environ, text=True, capture_output=True,
@@ -59,7 +59,7 @@ class Desk:
                 print(f"    {line}", flush=True)
 
     def kill_agent(self, *arguments: str) -> None:
-        """kill -9 of the agent, once it is at work; Holdfast notices, and says how to go on."""
+        """Kills the agent with kill -9 while it works; Holdfast notices, and says how to continue."""
         with self._at_work(*arguments) as run:
             (agent,) = _children(run.pid)
             print(f"  $ kill -9 {agent}  # the agent", flush=True)
@@ -69,13 +69,13 @@ class Desk:
             print(f"    {line}", flush=True)
 
     def kill_holdfast(self, *arguments: str) -> None:
-        """kill -9 of Holdfast, once the agent is at work: nobody is left to notice."""
+        """Kills Holdfast with kill -9 while the agent works."""
         with self._at_work(*arguments) as run:
             print(f"  $ kill -9 {run.pid}  # holdfast", flush=True)
             run.send_signal(signal.SIGKILL)
 
     def _at_work(self, *arguments: str) -> subprocess.Popen[str]:
-        """The command, as soon as its agent has said that it is halfway."""
+        """Starts a command, and returns when its agent has said that it is halfway."""
         print(f"  $ holdfast {_shown(arguments)} &", flush=True)
         run = subprocess.Popen(
             [HOLDFAST, *arguments], cwd=self.project, env=self.environ, text=True, stdout=subprocess.PIPE,
@@ -117,7 +117,7 @@ def main() -> None:
             f"SAY The bug is in parser.py, it is called swordfish\nTOOL shell {fix}\nSAY halfway\nSLEEP 60",
         )  # fmt: skip
 
-        step("2. Going on. The turn never ended, and the agent's own session is resumed all the same")
+        step("2. The turn continues. It never ended, and still the agent's own session is resumed")
         desk.holdfast("resume", "demo")
         desk.holdfast("resume", "demo", "HISTORY")
         print(
@@ -126,20 +126,20 @@ def main() -> None:
         desk.why("demo")
 
         step(
-            "3. Another crash: holdfast itself is killed. What it left running is ended first, then it goes on"
+            "3. Another crash: holdfast itself is killed. The agent that it left running is ended, then the turn continues"
         )
         desk.kill_holdfast("resume", "demo", "SAY Tests: halfway\nSLEEP 60")
         desk.holdfast("resume", "demo")
 
-        step("4. A fork: another way, from the same past. The first session is not touched")
+        step("4. A fork: another branch of the same history. The first session does not change")
         desk.holdfast("fork", "demo", "--name", "another-way", "RECALL swordfish")
 
-        step("5. The project is somewhere else: a fresh start, which still knows everything")
+        step("5. The project is in another directory: a fresh start, which still knows everything")
         desk.holdfast("resume", "demo", "--cwd", str(desk.moved), "RECALL swordfish")
         desk.why("demo")
         desk.holdfast("tree", "demo")
     print(
-        f"\nThat took {time.monotonic() - began:.0f} seconds. Next: the README's tour, with an agent of yours."
+        f"\nThat took {time.monotonic() - began:.0f} seconds. Next: the README's tour, with your own agent."
     )
 
 
