@@ -29,7 +29,7 @@ class Verb:
     hints: Mapping[str, Any]  #: the types of its arguments, and of its answer as ``return``
     arguments: Mapping[str, Coder]
     answer: Coder
-    words: str  #: what the contract says about it
+    words: str  #: its docstring in the contract
     facts: Facts
 
     def needs(self, argument: str) -> bool:

@@ -1,6 +1,6 @@
-"""Owns how the records of the Store contract travel: as JSON, by the types that the contract declares.
+"""Owns the records of the Store contract as JSON, by the types that the contract declares.
 
-What comes in is checked against those types: ``InvalidInput`` names the place of what does not fit.
+Decoding checks each value against its type: ``InvalidInput`` names the place of a value that does not fit.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Coder:
     decode: Callable[[Json, str], Any]  #: the value, and its place for messages
 
 
-#: names in annotations that their modules do not import when they run; JSON of any shape is ``object``
+#: names in annotations that their modules import for type checkers only; JSON of any shape is ``object``
 _NAMES: dict[str, Any] = {
     "Any": object,
     "ConversationId": ConversationId,
@@ -55,7 +55,7 @@ def is_record(kind: Any) -> bool:
 
 @cache
 def coder(hint: Any) -> Coder:
-    """For a type of the contract. TypeError for one that it cannot express."""
+    """For a type of the contract. TypeError for a type that has no JSON form here."""
     if isinstance(hint, NewType):
         return Coder(_as_it_is, _word) if hint.__supertype__ is str else coder(hint.__supertype__)
     if hint is object:
@@ -79,15 +79,15 @@ def _compound(hint: Any) -> Coder:
         return _many(origin, coder(arguments[0]))
     if origin in (dict, Mapping):
         return _mapping(coder(arguments[1]))
-    raise TypeError(f"{hint!r} does not travel")
+    raise TypeError(f"{hint!r} has no JSON form")
 
 
-#: longer than any id or cursor is
+#: the most characters of a word, such as an id or a cursor
 MAX_WORD = 1000
-#: what every store can keep
+#: the numbers that every store can keep
 WHOLE_NUMBERS = range(-(2**63), 2**63)
 
-#: bool before int: it is one
+#: bool before int: a bool is an int, too
 _PLAIN: dict[Any, tuple[type, ...]] = {
     bool: (bool,),
     int: (int,),
@@ -108,12 +108,12 @@ def _plain(kind: Any, value: Json, place: str) -> Any:
     if isinstance(value, str):
         return check_text(place, value)
     if isinstance(value, int | float) and not WHOLE_NUMBERS.start <= value < WHOLE_NUMBERS.stop:
-        raise InvalidInput(place, "is too large a number")  # nan is, too
+        raise InvalidInput(place, "is too large a number")  # also for nan, which compares as False
     return float(value) if kind is float and isinstance(value, int) else value
 
 
 def check_json(value: Json, place: str) -> Json:
-    """JSON of any shape; only what no store could keep is refused, and what is nested too deeply to be read here."""
+    """JSON of any shape. Refuses values that no store can keep, and those that are nested too deeply to be read."""
     try:
         _check_parts(value, place)
     except RecursionError:  # newer Pythons parse far deeper than their code can follow
@@ -174,14 +174,14 @@ def _record(kind: type[Any]) -> Coder:
 
 
 def fields_of(kind: type[Any]) -> list[tuple[str, bool]]:
-    """The names of a record's fields, and whether each has to be given."""
+    """The names of a record's fields, and whether each is required."""
     if issubclass(kind, PlainRecord):
         return [(name, not hasattr(kind, name)) for name in kind.__annotations__]
     return [(f.name, f.default is MISSING and f.default_factory is MISSING) for f in fields(kind)]
 
 
 def _union(arms: tuple[Any, ...]) -> Coder:
-    """One record at most is told by its shape; of several, each says which it is."""
+    """One record at most is recognized by its shape; where several are possible, a tag names the record."""
     records = [arm for arm in arms if is_record(arm)]
     others = [arm for arm in arms if arm not in records]
     if len(records) > 1:
@@ -196,7 +196,7 @@ def _union(arms: tuple[Any, ...]) -> Coder:
         raise TypeError(f"{type(value).__name__} is not one of {arms}")
 
     def decode(value: Json, place: str) -> Any:
-        # by its exact type: a bool would pass for an int
+        # by the exact type: a bool would pass for an int
         fits = [c for c, expected in zip(choices, kinds, strict=True) if type(value) in expected[1]]
         if not fits:
             raise InvalidInput(place, "has another type than expected")
@@ -206,7 +206,7 @@ def _union(arms: tuple[Any, ...]) -> Coder:
 
 
 def _kinds_of(arm: Any) -> tuple[tuple[type, ...], tuple[type, ...]]:
-    """What a value of this arm is: in Python, and as JSON."""
+    """The types of a value of this arm: in Python, and as JSON."""
     if isinstance(arm, NewType):
         return _kinds_of(arm.__supertype__)
     if arm in _PLAIN:

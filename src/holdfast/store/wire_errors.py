@@ -10,7 +10,7 @@ from holdfast.errors import HoldfastError
 
 
 def encode_error(error: HoldfastError) -> dict[str, Json]:
-    """Its members of a problem document: ``details`` for everyone, ``fields`` for whoever raises it again."""
+    """Its members of a problem document: ``details`` for everyone, ``fields`` to raise the same error again."""
     fields = {name: value for name, value in vars(error).items() if name not in ("message", "details")}
     return {
         "code": error.code,
@@ -68,7 +68,7 @@ def _json(value: object) -> Json:
 
 def _by_code() -> dict[str, type[HoldfastError]]:
     known: list[type[HoldfastError]] = [HoldfastError, *_below(HoldfastError)]
-    # a class without a code of its own travels as the one above it
+    # a class without a code of its own is sent as its base class
     return {kind.code: kind for kind in reversed(known)}
 
 

@@ -30,27 +30,27 @@ _LIKE: Final = {"hook": "delegate", "hooks": "delegate", "readyz": "statistics"}
 
 @record
 class Caller:
-    """Who made a request, by the token's id and name. Without a workspace: any."""
+    """Who made a request, by the token's id and name. Without a workspace, the caller may use any."""
 
     id: str
     role: Role
     workspace: str | None
     name: str
-    session_id: str | None = None  #: of an agent's: nothing but this, and what is below it
+    session_id: str | None = None  #: an agent's token: only this session, and those below it
 
     @property
     def signature(self) -> str:
-        """As it is put down for what was changed."""
+        """The author that is recorded for a change."""
         return f"{self.name} ({self.id})"
 
     def sign(self, answer: Answer) -> Answer:
-        """An answer is by whoever holds the token, whatever name it was given."""
+        """The token says who answered an approval, whatever name the call gave."""
         return replace(answer, by=self.name, token=self.id) if self.id else answer
 
 
-#: on a server that no token was ever made for: whoever can reach it from this machine
+#: any program on this machine, on a server that no token was ever made for
 ANYONE: Final = Caller("", Role.ADMIN, None, "")
-#: whoever reads the database makes the first token; a program that merely runs here does not
+#: the first token is made by a person who can read the database, not by any program that runs here
 _TOKENS: Final = frozenset({"create_token", "revoke_token", "tokens"})
 
 
@@ -67,18 +67,18 @@ def check_caller(request: Request, verb: str) -> None:
         raise Forbidden(f"a token of the role {caller.role} does not do {verb[:40]}", role=caller.role.value)
 
 
-#: what a worker may do, but not with any arguments
+#: verbs that a worker may call, but not with any arguments
 CHECKED: Final = frozenset(
     {"adopt_turns", "end_delegation", "record_turn", "request_approval", "set_pointer", "update_session"}
 )
 
 
 def check_work(store: Store, verb: str, arguments: Mapping[str, Any]) -> None:
-    """What a worker calls a verb with may amount to another verb, which workers do not have."""
+    """Refuses arguments with which a verb would do what another verb does that workers may not call."""
     match verb:
         case "record_turn":
             asked: NewTurn = arguments["new"]
-            # how a turn was run is for those who put turns in; what was said belongs to a turn that is being run
+            # operators decide how a turn is run; a worker only records what was said in a session that it runs
             if asked != NewTurn(asked.prompt, asked.provider, key=asked.key):
                 raise _not_a_workers("say how a turn is to be run")
             _require_at_work(store, arguments["session_id"])
@@ -95,7 +95,7 @@ def check_work(store: Store, verb: str, arguments: Mapping[str, Any]) -> None:
             _require_at_work(store, arguments["session_id"], delegated=True)
         case "end_delegation":
             end: DelegationEnd = arguments["end"]
-            # by its own id even a session is closed that was never delegated
+            # a session id closes a session even if it was never delegated
             if end.id is None and end.session_id is not None:
                 _require_at_work(store, end.session_id, delegated=True)
 
@@ -117,7 +117,7 @@ def _check_moved(store: Store, moved: Pointer) -> None:
 
 
 def _require_at_work(store: Store, session_id: str, *, delegated: bool = False) -> None:
-    """``delegated``: or someone has delegated to it, and not heard of its end."""
+    """With ``delegated``, an open delegation to the session is enough, too."""
     if store.holder(session_id) is not None:
         return
     if not delegated or all(held.ended_at is not None for held in store.delegations(session_id)):
@@ -129,7 +129,10 @@ def _not_a_workers(what: str) -> Forbidden:
 
 
 class Guarded(APIRoute):
-    """A route that only callers who may carry out the verb of its name get to, before anything is read."""
+    """A route for callers who may call the verb of its name; checked before anything of the request is read.
+
+    Routes are named after the verb that they carry out, so that no route has rules of its own.
+    """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()
@@ -156,7 +159,7 @@ _NOT_TAKEN: Final = (DelegationOutcome.LOST, DelegationOutcome.ASKED)
 
 
 def confined(caller: Caller, holdfast: Holdfast) -> Holdfast:
-    """As it is to anyone but an agent or a worker."""
+    """The same Holdfast; for agents and workers, on a store that checks each call."""
     if caller.role is Role.WORKER:
         return Holdfast(cast(Store, Working(holdfast.store)), holdfast.policy)
     if caller.role is not Role.AGENT or caller.session_id is None:
@@ -165,7 +168,7 @@ def confined(caller: Caller, holdfast: Holdfast) -> Holdfast:
 
 
 class Working:
-    """A store that checks the arguments of the verbs in ``CHECKED`` before it calls them."""
+    """A store for a worker: it checks the arguments of the verbs in ``CHECKED`` before it calls them."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -184,7 +187,7 @@ class Working:
 
 
 class Confined:
-    """A store of which every verb is about one session, or what was delegated from it."""
+    """A store for an agent: every verb is about the agent's session, or what was delegated from it."""
 
     def __init__(self, store: Store, session_id: str) -> None:
         self._store = store
@@ -241,7 +244,7 @@ class Confined:
             case "free_sessions":
                 return tuple(free for free in answer if free.project in self._own_projects())
             case "delegate" | "ask_delegation" if answer.session is not None:
-                self._require_delegable(answer.session.id)  # of an id that somebody else has used before
+                self._require_delegable(answer.session.id)  # the id may be in use by another agent
         return answer
 
     def _check_record(self, value: object) -> None:
@@ -267,7 +270,7 @@ class Confined:
         if session_id == self._session_id:
             return
         known = self._store.delegations(session_id or "")
-        # the newest one that took the session: whoever only asked for it, or lost it, does not have it
+        # the newest delegation that took the session; one that only asked for it, or lost it, does not have it
         newest = next((one for one in known if one.outcome not in _NOT_TAKEN), None)
         if newest is None or newest.provider_session_id not in self._own_ids():
             raise _elsewhere()
@@ -277,7 +280,7 @@ class Confined:
             raise _elsewhere()
 
     def _require_delegable(self, session_id: str | None) -> None:
-        """One that a delegation of this project might have taken, or begins."""
+        """A session that a delegation of this project could have taken, or one that does not exist yet."""
         if session_id is None:
             return
         try:
@@ -292,7 +295,7 @@ class Confined:
             raise _elsewhere()
 
     def _own_projects(self) -> set[str]:
-        """Its session's project; and the directory that it runs in, or one around it: where its hooks find a repository."""
+        """The project of the session, and the directory that the agent runs in with its parents: hooks name a repository."""
         session, attempt = (
             self._store.get_session(self._session_id),
             self._store.newest_attempt(self._session_id),
@@ -304,7 +307,7 @@ class Confined:
         return known
 
     def _own_ids(self) -> set[str | None]:
-        """Of the provider: by these its hooks say who they are."""
+        """The provider's ids of the agent's session: hooks send these."""
         newest = self._store.newest_attempt(self._session_id)
         known = {pointer.provider_session_id for pointer in self._store.pointers(self._session_id)}
         return {

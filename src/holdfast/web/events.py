@@ -1,4 +1,4 @@
-"""Owns the stream of a session's events (SSE): from the last one that the caller has, until there can be no more."""
+"""Owns the stream of a session's events (SSE): from the caller's last event until the session is closed."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ router = APIRouter(tags=["events"], route_class=Guarded)
 
 MEDIA_TYPE: Final = "text/event-stream"
 LOOK_SECONDS: Final = 1.0
-#: between two signs of life, at each of which the caller's token is looked at again
+#: between two signs of life; at each, the caller's token is checked again
 SIGN_SECONDS: Final = 15.0
-#: then the stream ends, and whoever still listens comes back with the last id
+#: then the stream ends, and the caller asks again with the last id
 _LONGEST_SECONDS: Final = 600.0
-#: kept for a caller who takes them slowly
+#: events that are read at a time
 _PAGE: Final = 64
 _PLACE: Final = re.compile(r"(\d{1,15})-(\d{1,15})-(\d{1,15})\Z", re.ASCII)
 
 
 class Streams:
-    """How many are open; ``closing`` is set when the server wants to end."""
+    """Counts open streams; ``closing`` is set when the server stops."""
 
     def __init__(self, most: int = 500, most_each: int = 50) -> None:
         self.closing = False
@@ -57,7 +57,7 @@ class Streams:
 
     def close(self, caller: str) -> None:
         self._open[caller] -= 1
-        self._open += Counter()  # forgets whoever has none
+        self._open += Counter()  # drops counts of zero
 
 
 @record
@@ -79,7 +79,7 @@ class Follower:
                     sign_at = time.monotonic() + SIGN_SECONDS
                     yield ": still here\n\n"
             except StoreUnavailable:
-                found, over = [], False  # it may come back
+                found, over = [], False  # the store may come back
             except HoldfastError:
                 return
             for place, event in found:
@@ -91,13 +91,13 @@ class Follower:
                 await asyncio.sleep(LOOK_SECONDS)
 
     def _look(self, place: EventPosition) -> tuple[list[tuple[EventPosition, Event]], bool]:
-        # asked first: what happens in between is still found
+        # before the events are read: those that come in between are still found
         over = is_over(self.store, self.session_id)
         return list(islice(events_behind(self.store, self.session_id, place), _PAGE)), over
 
 
 class _Stream(StreamingResponse):
-    """Ends also for a caller who does not take what was sent."""
+    """Also ends if the caller does not read what was sent."""
 
     def __init__(self, messages: AsyncIterator[str], streams: Streams, caller: str) -> None:
         super().__init__(messages, media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
@@ -126,9 +126,9 @@ async def events(
     session: SessionPath,
     last_event_id: Annotated[str | None, Header(max_length=60)] = None,
 ) -> _Stream:
-    """One message for each event, with the id turn-attempt-number: ``Last-Event-ID`` goes on behind it.
+    """One message for each event, with the id turn-attempt-number; ``Last-Event-ID`` continues after that event.
 
-    It ends with a message ``end`` when the session is closed. A stream that breaks off is asked for again.
+    The stream ends with a message ``end`` when the session is closed. If it breaks off, ask for it again.
     """
     place = _place(last_event_id)
     session_id = await run_in_threadpool(holdfast.find, session)

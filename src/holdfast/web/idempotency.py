@@ -17,7 +17,7 @@ from holdfast.web.serving import Served, served, signed
 
 
 class _Once:
-    """A store on which one verb happens once."""
+    """A store on which one verb happens once; all others are as they were."""
 
     def __init__(self, store: Store, verb: str, call: KeyedCall) -> None:
         self._store = store

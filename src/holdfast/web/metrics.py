@@ -38,8 +38,8 @@ from holdfast.store.contract import Store
 from holdfast.web.access import Guarded
 from holdfast.web.serving import Served
 
-#: counting takes a look at every table: those who ask more often get the same figures again, and however large
-#: the store is, no more than a part of the time goes into it
+#: counting reads every table. Figures are kept for so many seconds, and for so many times as long as counting took:
+#: however large the store is, counting takes a twentieth of the time at most
 _COUNTED_SECONDS: Final = 5.0
 _PART: Final = 20
 
@@ -75,7 +75,7 @@ _COUNTERS: Final = {
     ),
     "delegations_ended": ("Delegations that ended, and how", ("outcome",)),
 }
-#: there from the beginning, where all labels are known: Prometheus does not count the step to a series' first value
+#: series that begin at 0, where all labels are known: Prometheus does not count the step to a series' first value
 _AT_FIRST: Final[tuple[_Series, ...]] = (
     *((name,) for name, (_, labels) in _COUNTERS.items() if not labels),
     *(("sessions_created", kind) for kind in SessionKind),
@@ -107,19 +107,19 @@ _HISTOGRAMS: Final = {
     TotalKind.DURATION: ("delegated_duration", "From begin to end, of delegated sessions with an outcome"),
     TotalKind.TURN_DURATION: ("turn_duration", "From claim to end, of attempts that answered"),
 }
-#: of the bounds that durations are counted by, those that are shown; the targets are among them
+#: the bounds of durations that are shown; the targets are among them
 _SHOWN_BOUNDS: Final = range(0, len(BOUNDS), 5)
 
 
 class StoreFigures:
-    """Everything is read from the store, so that it is the same whichever server is asked, and after a restart."""
+    """Reads all figures from the store: they are the same on every server, and after a restart."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
         self._registry = CollectorRegistry()
         self._registry.register(self)
         self._lock = threading.Lock()
-        self._counted: tuple[float, bytes] | None = None  #: until when it is good, and the figures
+        self._counted: tuple[float, bytes] | None = None  #: until when they are kept, and the figures
 
     def exposition(self) -> bytes:
         with self._lock:
@@ -154,7 +154,7 @@ def _series(total: Total) -> Iterator[tuple[_Series, float]]:
     """The counters that a total is part of; their labels are the first words of its detail."""
     name = _NAMES.get(total.what)
     if name is None:
-        return  # a family of its own
+        return  # has a family of its own
     _, labels = _COUNTERS[name]
     words = total.detail.split(" ")
     yield (name, *words[: len(labels)]), total.amount if total.what in _SUMS else total.number
@@ -169,7 +169,7 @@ def _series(total: Total) -> Iterator[tuple[_Series, float]]:
 
 
 def _meanings(decision: str, status: str) -> Iterator[str]:
-    """What was put back was not tried."""
+    """An attempt that was put back does not count as tried."""
     if decision in (DecisionKind.RESUME, DecisionKind.FORK) and status != AttemptStatus.PUT_BACK:
         yield "resume_attempts"
         if AttemptStatus(status).has_spoken:
@@ -216,7 +216,10 @@ def _lock_waits(totals: Totals) -> Metric:
     )
     in_store = sum(total.number for total in totals.rows if total.what is TotalKind.LOCK_WAIT)
     waits.add_metric(["provider_session"], in_store)
-    for lock, number in counters.waits().items():  # of this process alone: SQLite tells nobody else
+    for (
+        lock,
+        number,
+    ) in counters.waits().items():  # of this process alone: SQLite reports waits to nobody else
         waits.add_metric([lock], number)
     return waits
 
@@ -258,7 +261,7 @@ router = APIRouter(tags=["metrics"], route_class=Guarded)
 _MOST_WORKSPACES: Final = 1000
 _WAITS: Final = (0.005, 0.01, 0.05, 0.1, 0.5, 1, 5, 30, 60, 300, 1800, 3600)
 
-# a second series for each one, of when it was first seen
+# else each series has a second one, with the time when it was first seen
 disable_created_metrics()  # type: ignore[no-untyped-call] # prometheus_client does not say
 
 

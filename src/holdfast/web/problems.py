@@ -1,4 +1,4 @@
-"""Owns how errors leave the server: one problem document each (RFC 9457), with the code of the error tree."""
+"""Owns errors as answers: each is a problem document (RFC 9457) with its code from the error tree."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ log = logging.getLogger("holdfast.web")
 
 MEDIA_TYPE: Final = "application/problem+json"
 
-#: the first class that fits; what is not listed is the server's own fault
+#: the first class that fits counts; an error that is not listed is the server's own fault (500)
 _STATUS: Final = (
     (InvalidInput, HTTPStatus.UNPROCESSABLE_ENTITY),
     (NotFound, HTTPStatus.NOT_FOUND),
@@ -57,7 +57,7 @@ _STATUS: Final = (
 _HERE: Final = "the server's store"
 _MORE: Final = "the server's log says more"
 
-#: how the document looks, and what it may come with
+#: the document, and the statuses that it may come with
 SCHEMA: Final = {
     "type": "object",
     "description": "What went wrong (RFC 9457); code is one of Holdfast's reason codes.",
@@ -83,7 +83,7 @@ ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
 
 
 class Problem(JSONResponse):
-    """In ASCII: what a problem quotes need not be Unicode. Its code is there for the log and the figures."""
+    """In ASCII: a problem may quote text that is not Unicode. Its code goes into the log and the figures."""
 
     def __init__(self, status: HTTPStatus, content: dict[str, Json]) -> None:
         self._code = content["code"]
@@ -123,7 +123,7 @@ def answer_with_problems(app: FastAPI) -> None:
 
 
 def _without_places(error: StoreError | ConfigError | MissingBinary) -> HoldfastError:
-    """The same kind of error, which tells nothing about this machine: that is nobody else's business."""
+    """The same kind of error without paths and addresses of this machine, which callers must not see."""
     if isinstance(error, UnreadableSession):
         return UnreadableSession(_HERE, error.session_id, _MORE)
     if isinstance(error, StoreUnavailable):
@@ -152,12 +152,12 @@ async def _http(request: Request, error: Exception) -> JSONResponse:
 
 
 async def _hung_up(request: Request, error: Exception) -> JSONResponse:  # noqa: ARG001 - the framework's signature
-    """Nobody reads the answer; without one the framework would log an error of ours."""
+    """The caller has gone. Without an answer, the framework would log an error of the server."""
     return problem(HTTPStatus.BAD_REQUEST, InvalidInput.code, "the request is not complete")
 
 
 def unexpected(verb: str, error: Exception) -> Problem:
-    """Where it happened is logged, and not its words: they may quote what the caller sent."""
+    """Logs where the error happened, without its message: that may quote what the caller sent."""
     where = "".join(traceback.format_tb(error.__traceback__))
     log.error("%s: %s\n%s", verb, type(error).__name__, where.rstrip())
     return problem(HTTPStatus.INTERNAL_SERVER_ERROR, "internal_error", _MORE)

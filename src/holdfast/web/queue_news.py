@@ -1,4 +1,4 @@
-"""Owns the long question whether a turn can be claimed: answered when one can, or when its time is over."""
+"""Owns watching the queue over HTTP: a request that is answered when a turn can be claimed, or after its time."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ router = APIRouter(tags=["queue"], route_class=Guarded)
 
 log = logging.getLogger("holdfast.web")
 
-#: a queue in which nobody waits is watched for so long: whoever got an answer asks again
+#: how long a queue is watched after the last answer: most callers ask again
 _KEPT_SECONDS: Final = 30.0
-#: each of them has a thread, and a connection to the database
+#: each queue has a thread, and a connection to the database
 _MOST_QUEUES: Final = 32
 
 
 class News(BaseModel):
-    mark: str  #: to ask from here on
+    mark: str  #: for the next request: news since this answer
     news: bool  #: since the mark that was given
 
 
 class _Queue:
-    """One workspace, watched by a thread; everything else happens in the event loop."""
+    """Watches one workspace in a thread; everything else happens in the event loop."""
 
     def __init__(self, store: Store, forget: Callable[[], object]) -> None:
         self._store = store
@@ -60,7 +60,7 @@ class _Queue:
         return f"{self._name}-{self._rung}"
 
     async def since(self, mark: str | None, seconds: float) -> News:
-        """Raises what keeps the queue from being watched."""
+        """Raises the error that ended the watch."""
         self._askers += 1
         if self._ending is not None:
             self._ending.cancel()
@@ -78,7 +78,7 @@ class _Queue:
         return News(mark=self._mark, news=mark is not None and mark != self._mark)
 
     def close(self) -> None:
-        """Whoever waits is answered now. Once: by then another one may be watched in its place."""
+        """Answers everyone who waits. Only once: later, another queue may be watched in its place."""
         if self._closed:
             return
         self._closed = True
@@ -103,7 +103,7 @@ class _Queue:
             self._tell(self._fail, StoreUnavailable(self._store.where, f"cannot be watched: {exc!r}"))
 
     def _tell(self, happened: Callable[..., None], *about: object) -> None:
-        with suppress(RuntimeError):  # the loop has ended, and everyone in it
+        with suppress(RuntimeError):  # the event loop has ended
             self._loop.call_soon_threadsafe(happened, *about)
 
     def _open(self) -> None:
@@ -122,7 +122,7 @@ class _Queue:
 
 
 class Queues:
-    """Those in which somebody waits, and how many do."""
+    """The queues that are watched, and how many callers wait in them."""
 
     def __init__(self) -> None:
         self._watched: dict[Holdfast, _Queue] = {}
@@ -150,7 +150,7 @@ class Queues:
         return found
 
     def close(self) -> None:
-        """The server ends. From any thread, also out of a signal handler."""
+        """Called when the server stops; from any thread, also from a signal handler."""
         self._closed = True
         if self._watched and self._loop is not None:
             self._loop.call_soon_threadsafe(self._close_all)
@@ -167,9 +167,9 @@ async def watch_queue(
     mark: Annotated[str | None, Query(max_length=60)] = None,
     seconds: Annotated[float, Query(ge=0, le=LONGEST_WATCH_SECONDS)] = LONGEST_WATCH_SECONDS,
 ) -> News:
-    """Whether a turn may have become claimable since the answer with this mark; waits for it so many seconds.
+    """Whether a turn may have become claimable since the answer with this mark; waits up to ``seconds`` for one.
 
-    Without a mark, or with one that is not known here any more, it is answered at once.
+    Without a mark, or with one that this server does not know, the answer comes at once.
     """
     queues: Queues = request.app.state.queues
     return await queues.news(holdfast, caller_of(request).id, mark, seconds)

@@ -49,20 +49,20 @@ MAX_SHOWN: Final = 500
 #: characters of the texts on one page; the page ends with the turn that exceeds it
 _SHOWN_CHARACTERS: Final = 4 * 1024 * 1024
 
-#: an id, the unique beginning of one, or a name
+#: an id, its unique beginning, or a name
 SessionPath = Annotated[str, Path(min_length=1, max_length=MAX_NAME)]
 Limit = Annotated[int, Query(ge=1, le=MAX_SHOWN)]
 
 
 class Body(BaseModel):
-    """What is not known is refused: it may have been meant."""
+    """Unknown fields are refused: the caller may rely on them."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     @model_validator(mode="before")
     @classmethod
     def _can_be_kept(cls, given: Any) -> Any:
-        """Its own checks quote what they refuse, and let metadata of any kind pass."""
+        """Before pydantic's checks, which quote what they refuse, and accept metadata of any kind."""
         return check_json(given, "body")
 
 
@@ -183,7 +183,7 @@ def history(
 
 @_sessions.get("/{session}/decision", name="explain")
 def decision(holdfast: Served, session: SessionPath) -> Document:
-    """How the next turn would go on if it were claimed now, why, and what it waits for."""
+    """How the next turn would continue if it were claimed now, why, and what it waits for."""
     found = holdfast.find(session)
     return decision_document(holdfast.decide(found)) | waiting_document(holdfast.waiting(found))
 
@@ -211,7 +211,7 @@ class NewTurnBody(Body):
 
     @property
     def rights(self) -> Rights | None:
-        """None: nobody named any."""
+        """None if the request names no rights."""
         named = Rights(
             self.permission_mode,
             frozenset(self.allowed_tools),
@@ -283,20 +283,20 @@ def get_turn(holdfast: Served, session: SessionPath, turn: TurnPath) -> Document
 
 @_turns.patch("/{turn}", name="edit_turn")
 def edit_turn(holdfast: ServedOnce, session: SessionPath, turn: TurnPath, edit: EditBody) -> Document:
-    """Change what was asked or answered: whatever has seen it is not resumed any more."""
+    """Change a prompt or an answer. A provider session that has seen it is not resumed any more."""
     edited = holdfast.edit(holdfast.find(session), turn, prompt=edit.prompt, response=edit.response)
     return history_turn_document(edited)
 
 
 @_turns.post("/{turn}/cancel", name="cancel_turn")
 def cancel_turn(holdfast: ServedOnce, session: SessionPath, turn: TurnPath) -> Document:
-    """At once while it waits; one that runs is asked to stop, and its session stays."""
+    """A turn that waits is cancelled at once; one that runs is asked to stop. The session stays open."""
     return turn_document(holdfast.cancel(holdfast.find(session), turn))
 
 
 @_turns.post("/{turn}/retry", name="retry_turn", status_code=HTTPStatus.CREATED)
 def retry_turn(holdfast: ServedOnce, session: SessionPath, turn: TurnPath, again: RetryBody) -> Document:
-    """Take it and what came after it out of the history, and put it into the queue again."""
+    """Take the turn and all later ones out of the history, and put it into the queue again."""
     return turn_document(holdfast.retry(holdfast.find(session), turn, again.prompt))
 
 
@@ -304,7 +304,7 @@ ApprovalPath = Annotated[str, Path(min_length=1, max_length=128)]
 
 
 class AnswerBody(Body):
-    """``arguments_hash`` and ``nonce`` as they were shown: the answer counts for exactly that."""
+    """``arguments_hash`` and ``nonce`` as they were shown: the answer counts for exactly that call."""
 
     approved: bool
     arguments_hash: str
@@ -320,7 +320,7 @@ def approvals(
     after: Annotated[str | None, Query(min_length=1, max_length=MAX_ID)] = None,
     limit: Limit = 50,
 ) -> Document:
-    """Those without an answer, the oldest first; ``every``: the answered ones too.
+    """Approvals without an answer, oldest first; with ``every``, the answered ones too.
 
     ``next_after`` leads to the next page, and is null on the last one.
     """
@@ -341,9 +341,9 @@ def get_approval(holdfast: Served, approval: ApprovalPath) -> Document:
 def answer_approval(
     request: Request, holdfast: Served, approval: ApprovalPath, answer: AnswerBody
 ) -> Document:
-    """Once; the same answer again changes nothing. The note is told to the agent: why not, for example."""
+    """Answers an approval, once; the same answer again changes nothing. The agent is told the note."""
     check_note(answer.note)
-    # on a server without tokens it is by the user that this runs as
+    # without tokens, the answer is recorded as given by the user who runs the server
     given = Answer(answer.approved, this_user(), answer.arguments_hash, answer.nonce, answer.note)
     asked = holdfast.approval(approval)
     return _shown(holdfast, holdfast.store.answer_approval(asked.id, caller_of(request).sign(given)))

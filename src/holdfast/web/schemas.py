@@ -1,4 +1,4 @@
-"""Owns the JSON schemas of the Store contract, from the same types by which its records travel."""
+"""Owns the JSON schemas of the Store contract, made from the types that its records are encoded by."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _REFERENCE: Final = "#/components/schemas/"
 
 
 class Schemas:
-    """Records and enums are described once, under their names, and referred to."""
+    """Describes records and enums once, under their names; schemas refer to them."""
 
     def __init__(self) -> None:
         self.components: dict[str, Schema] = {}
@@ -57,7 +57,7 @@ class Schemas:
         if origin in (Union, UnionType):
             return self._union(arguments)
         if origin is tuple and arguments[-1] is not Ellipsis:
-            # of each place, any of them: few tools understand prefixItems
+            # every place may hold any of the types: few tools understand prefixItems
             items = {"anyOf": [self.of(argument) for argument in dict.fromkeys(arguments)]}
             return {"type": "array", "items": items, "minItems": len(arguments), "maxItems": len(arguments)}
         if origin in (tuple, frozenset, list, Sequence):
@@ -72,7 +72,7 @@ class Schemas:
         return {"anyOf": [self._tagged(arm) if arm in records else self.of(arm) for arm in arms]}
 
     def _tagged(self, kind: Any) -> Schema:
-        """Where several records are possible, each says which it is."""
+        """Where several records are possible, a tag names the record."""
         name = kind.__name__
         return self._named(f"Tagged{name}", lambda: self._record(kind, {TAG: {"const": name}}))
 

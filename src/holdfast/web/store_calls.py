@@ -37,22 +37,20 @@ from holdfast.web.serving import served, signed
 log = logging.getLogger("holdfast.web")
 
 _JSON: Final = "application/json"
-#: of an answer that is sent before the rest of it is read
+#: characters of a long answer that are read, and sent, before the next ones are read
 _PIECE: Final = 256 * 1024
-#: so much of it is handed over at a time, and waits to be taken
+#: characters that are handed to the connection at a time
 _SLICE: Final = 64 * 1024
 #: the most rows that one call may ask for
 MAX_PAGE: Final = 10_000
 #: arguments that are texts; other strings are words, such as ids
 _TEXTS: Final = frozenset({"prompt", "response", "summary", "why"})
-
-
 #: calls of the store that may wait for it at the same time; more would only wait for a connection to the database
 MOST_CALLS: Final = 40
 
 
 async def call(request: Request) -> Response:
-    """What hooks and workers ask for all day: none of the framework's own machinery stands in its way."""
+    """A plain Starlette route: workers call it all day, and FastAPI's own handling would add to every call."""
     verb = request.path_params["verb"]
     found = verbs().get(verb)
     if found is not None:
@@ -102,7 +100,7 @@ async def _called(verb: Verb, store: Store, request: Request) -> Response:
 
 
 class _LongResponse(StreamingResponse):
-    """If the store fails on the way, the body breaks off: whoever reads it sees that it is not whole."""
+    """If the store fails after the answer has begun, the body breaks off, and the reader sees that it is not whole."""
 
     async def stream_response(self, send: Send) -> None:
         try:
@@ -112,7 +110,7 @@ class _LongResponse(StreamingResponse):
 
 
 class _Long:
-    """An answer of which the beginning was read, and the rest is read when that was taken."""
+    """An answer whose beginning was read; the rest is read after the beginning was sent."""
 
     def __init__(self, begun: deque[list[str]], rest: Iterator[list[str]]) -> None:
         self.begun = begun
@@ -156,7 +154,7 @@ def _answer(verb: Verb, store: Store, body: bytes, request: Request) -> str | _L
 
 
 def _pieces(verb: Verb, found: Iterator[tuple[Any, ...]]) -> Iterator[list[str]]:
-    """The JSON of a list whose items come in parts, in texts that belong behind each other."""
+    """The JSON of a list whose items come in parts: texts to be sent one after the other."""
     piece, size, between = ["["], 0, ""
     for items in found:
         for item in cast(list[Any], verb.answer.encode(items)):
@@ -176,7 +174,7 @@ def _read(verb: Verb, body: bytes) -> Any:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def check_arguments(store: Store, verb: str, arguments: Mapping[str, object]) -> None:
