@@ -18,7 +18,7 @@ from holdfast.domain.sessions import SessionFilter
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Orphan, TurnRequest, TurnStatus
 from holdfast.engine.result import RunResult
 from holdfast.engine.running.agents import Agents
-from holdfast.errors import Busy
+from holdfast.errors import Busy, Conflict
 from tests.integration.workshop import (
     FROM_SESSION,
     HOLDFAST,
@@ -341,6 +341,35 @@ def test_recover_ends_what_others_left_running(shop: Workshop, first: RunResult)
     (turn,) = eventually(hf.recover)
     assert (turn.seq, turn.status) == (2, TurnStatus.FAILED)
     assert not shop.left_running()
+
+
+def test_the_library_finalizes_a_session_whose_holdfast_was_killed(shop: Workshop, first: RunResult) -> None:
+    running = shop.start("resume", first.session_id, "SAY half\nHANG")
+    _half_way(shop, first.session_id, EventKind.TEXT)
+    kill(running)
+
+    closed = shop.open().finalize(first.session_id, "completed")
+
+    assert closed.phase == "completed"
+    assert not shop.left_running()
+
+
+def test_the_library_cancels_the_open_turn_of_a_session(shop: Workshop, first: RunResult) -> None:
+    hf = shop.open()
+    queued = hf.enqueue(first.session_id, "SAY never")
+
+    assert hf.cancel(first.session_id).seq == queued.seq
+    with pytest.raises(Conflict, match=r"no turn of .* is open"):
+        hf.cancel(first.session_id)
+
+
+def test_a_fork_without_a_prompt_has_the_turns_that_a_person_made(shop: Workshop, first: RunResult) -> None:
+    shop.by_hand("SAY by hand", "--resume", str(first.provider_session_id))
+    hf = shop.open()
+
+    fork = hf.fork(first.session_id)
+
+    assert [turn.response for turn in hf.history(fork.id)][-1] == "by hand"
 
 
 def _begin_elsewhere(hf: Holdfast, shop: Workshop, first: RunResult, lease_seconds: float) -> Claim:

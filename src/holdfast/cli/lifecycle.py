@@ -114,9 +114,7 @@ def finalize(run: Invocation, session: str, outcome: str, summary: str | None) -
 
     A closed session cannot be opened again; only a fork can continue its work.
     """
-    session_id = run.find(session)
-    run.holdfast.take_over(session_id)
-    _show_changed(run, run.holdfast.finalize(session_id, outcome, summary))
+    _show_changed(run, run.holdfast.finalize(run.find(session), outcome, summary))
 
 
 @command(

@@ -184,8 +184,7 @@ def fork(
             show.end(result)
         finish(result)
         return
-    notices = run.holdfast.adopt(parent)
-    child = run.holdfast.fork(parent, at=at, name=name)
+    child, notices = run.holdfast.branch(parent, at=at, name=name)
     if run.json:
         conversation = run.holdfast.store.get_conversation(child.conversation_id)
         state = run.holdfast.store.session_state(child.id)

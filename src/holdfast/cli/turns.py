@@ -25,7 +25,6 @@ from holdfast.engine.documents import (
     history_turn_document,
     turn_document,
 )
-from holdfast.errors import Conflict
 
 _LONGEST_DELAY = 366 * 24 * 3600.0
 
@@ -142,32 +141,13 @@ def cancel(run: Invocation, session: str, turn: int | None, force: bool) -> None
     everything it started; the session is kept and can be continued. With --force the worker is not asked: its
     later reports of the turn are not applied, and an agent on another machine may keep running.
     """
-    session_id = run.find(session)
-    chosen = turn
-    if force and turn is None:
-        chosen = _open_turn(run, session_id)
-    taken = run.holdfast.take_over(session_id, by_force=force)
-    if taken is not None and taken.seq == chosen and not taken.status.is_open:
-        _tell_cancelled(run, taken)
-        return
-    chosen = chosen if chosen is not None else _open_turn(run, session_id)
-    _tell_cancelled(run, run.holdfast.cancel(session_id, chosen))
-
-
-def _tell_cancelled(run: Invocation, turn: Turn) -> None:
+    cancelled = run.holdfast.cancel(run.find(session), turn, by_force=force)
     if run.json:
-        output.document(turn_document(turn))
-    elif turn.status.is_open:
-        output.say(f"turn {turn.seq} was asked to stop")
+        output.document(turn_document(cancelled))
+    elif cancelled.status.is_open:
+        output.say(f"turn {cancelled.seq} was asked to stop")
     else:
-        output.say(f"turn {turn.seq} is {turn.status}")
-
-
-def _open_turn(run: Invocation, session_id: str) -> int:
-    stopped = run.holdfast.stopped_turn(session_id)
-    if stopped is None or not stopped.status.is_open:
-        raise Conflict(f"no turn of {session_id} is open")
-    return stopped.seq
+        output.say(f"turn {cancelled.seq} is {cancelled.status}")
 
 
 @command(

@@ -20,7 +20,16 @@ from holdfast.domain.turns import NewTurn, Turn, TurnRequest, TurnStatus
 from holdfast.engine.conversations import Conversations, check_turn
 from holdfast.engine.explain import Explanation
 from holdfast.engine.keywords import RunKeywords
-from holdfast.errors import Busy, HoldfastError, InvalidInput, MissingBinary, NotFound, Refused, StoreError
+from holdfast.errors import (
+    Busy,
+    Conflict,
+    HoldfastError,
+    InvalidInput,
+    MissingBinary,
+    NotFound,
+    Refused,
+    StoreError,
+)
 from holdfast.store.contract import Store
 
 if TYPE_CHECKING:
@@ -222,25 +231,32 @@ class Holdfast(Conversations):
         provider: str | None = None,
         **keywords: Unpack[RunKeywords],
     ) -> Session | RunResult:
-        """Branch off a session; with a prompt, also run the branch's first turn. The parent is not changed."""
+        """Fork a session; with a prompt, also run the fork's first turn. See ``branch``."""
+        if prompt is None:
+            return self.branch(session_id, at=at, name=name)[0]
+        _check_prompt(prompt)
+        self._work.prepare(self.provider_of(self.session(session_id), provider), keywords)
+        child, notices = self.branch(session_id, at=at, name=name)
+        prompt = self.meant_by(session_id, prompt, at=at)
+        left_out = () if at is not None else self._left_out(session_id, child)
+        result = self._first_turn(child, lambda: self.resume(child.id, prompt, provider=provider, **keywords))
+        return replace(result, notices=(*notices, *left_out, *result.notices))
+
+    def branch(
+        self, session_id: str, *, at: int | None = None, name: str | None = None
+    ) -> tuple[Session, tuple[str, ...]]:
+        """Fork a session up to turn ``at``; returns the fork and notices for the person.
+
+        The fork has the turns that a dead worker finished, and those that a person made in the agent's own program:
+        both are added to the parent's history first. Otherwise the parent is not changed.
+        """
         if name is not None:
             check_session_name(name)
         if at is not None:
             check_whole("turn", at)
-        # what a dead owner left behind belongs to the past that the branch begins with
         self.take_over(session_id)
-        notices: tuple[str, ...] = ()
-        if prompt is not None:
-            _check_prompt(prompt)
-            self._work.prepare(self.provider_of(self.session(session_id), provider), keywords)
-            notices = self.adopt(session_id)
-            prompt = self.meant_by(session_id, prompt, at=at)
-        child = self.store.fork(check_id("session", session_id), self.new_id(), at=at, name=name)
-        if prompt is None:
-            return child
-        left_out = () if at is not None else self._left_out(session_id, child)
-        result = self._first_turn(child, lambda: self.resume(child.id, prompt, provider=provider, **keywords))
-        return replace(result, notices=(*notices, *left_out, *result.notices))
+        notices = self.adopt(session_id)
+        return self.store.fork(check_id("session", session_id), self.new_id(), at=at, name=name), notices
 
     def _left_out(self, session_id: str, child: Session) -> tuple[str, ...]:
         """A notice if the newest turns had not ended, so that the fork could not take them along."""
@@ -304,6 +320,30 @@ class Holdfast(Conversations):
     def remove(self, session_id: str) -> None:
         self.take_over(session_id)
         super().remove(session_id)
+
+    def finalize(self, session_id: str, outcome: str, summary: str | None = None) -> Session:
+        self.take_over(session_id)
+        return super().finalize(session_id, outcome, summary)
+
+    def cancel(self, session_id: str, seq: int | None = None, *, by_force: bool = False) -> Turn:
+        """Cancel a turn; without ``seq``, the session's newest open one. Raises Conflict if none is open.
+
+        A running turn is cancelled when its worker next checks. ``by_force`` takes the turn from its worker at once:
+        only for a worker that does not come back.
+        """
+        if seq is not None:
+            check_whole("turn", seq, lowest=1)
+        chosen = self._open_turn(session_id) if seq is None and by_force else seq
+        taken = self.take_over(session_id, by_force=by_force)
+        if taken is not None and taken.seq == chosen and not taken.status.is_open:
+            return taken
+        return super().cancel(session_id, self._open_turn(session_id) if chosen is None else chosen)
+
+    def _open_turn(self, session_id: str) -> int:
+        stopped = self.stopped_turn(session_id)
+        if stopped is None or not stopped.status.is_open:
+            raise Conflict(f"no turn of {session_id} is open")
+        return stopped.seq
 
     def take_over(self, session_id: str, *, by_force: bool = False) -> Turn | None:
         """End what an owner that is gone left running of this session, and free its turn, which is returned.
