@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
-# a hook's process comes by here and does without typing
+# hook processes import this module, and do without typing
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 else:
     Instant = int
 
-#: anything that, called, says what time it is
+#: a function that returns the present instant
 Clock = Callable[[], Instant]
 
 SECOND = 1_000_000
@@ -32,7 +32,7 @@ def system_clock() -> Instant:
 
 
 def running_from(start: Instant) -> Clock:
-    """A clock that was set once and asks nobody else any more; nor can anyone turn it back."""
+    """Returns a clock that starts at ``start`` and follows the monotonic clock: setting the system's clock does not change it."""
     offset = start - time.monotonic_ns() // 1000
     return lambda: Instant(offset + time.monotonic_ns() // 1000)
 
@@ -49,7 +49,7 @@ DAY = 86_400 * SECOND
 
 
 def start_of_day(instant: Instant) -> Instant:
-    """Of UTC."""
+    """The beginning of its day, in UTC."""
     return Instant(instant // DAY * DAY)
 
 

@@ -1,4 +1,4 @@
-"""Owns where settings come from: flag > environment > project file > user file > default.
+"""Owns settings: read from flags, the environment, the project file and the user file, in this order of precedence.
 
 The accepted keys and their types are derived from ``Settings`` and ``Policy``; there is no second list.
 No message shows a URL, because a URL may hold a password.
@@ -35,10 +35,10 @@ _PORTS = {"http": 80, "https": 443}
 
 _PREFIX = "HOLDFAST_"
 TOKEN_VARIABLE = "HOLDFAST_TOKEN"  # noqa: S105 - its name, not a token
-#: other variables of ours, whatever follows
+#: beginnings of variables that are not settings
 _NOT_SETTINGS = ("HOLDFAST_TEST_", "HOLDFAST_LOG", "HOLDFAST_SESSION")
-#: tables and keys that a project file may set although nobody has trusted it: how work that is there goes on, and
-#: what is told of it. Not where anything is stored, sent or deleted, what is started, nor what may be done
+#: tables and keys that a project file may set without trust: how existing work continues, and what an agent is told of
+#: it. Not where anything is stored, sent or deleted, what is started, or what may be done
 _HARMLESS = ("context.", "continue.", "resume.", "run.timeout_seconds")
 
 _T = TypeVar("_T")
@@ -49,11 +49,11 @@ class Settings:
     """What a command or a library call works with; valid once it exists."""
 
     url: str | None = field(default=None, repr=False)  #: the store; None: ``default_url``
-    token: str | None = field(default=None, repr=False)  #: lets us in to a Holdfast server
+    token: str | None = field(default=None, repr=False)  #: for a Holdfast server
     workspace: str = "default"
     durability: Literal["full", "normal"] = "full"  #: SQLite: sync at each commit, or at checkpoints only
     policy: Policy = field(default_factory=Policy)
-    #: what a person should know of them, in one sentence each: what counts for nothing, and what to do about it
+    #: for people, one sentence each: which settings are ignored, and what to do about it
     notices: tuple[str, ...] = field(default=(), compare=False)
     #: key -> file, variable, ``flag`` or ``default``; a table's entries one by one (``resume.agents.NAME``)
     sources: Mapping[str, str] = field(default_factory=dict, hash=False)
@@ -65,7 +65,7 @@ class Settings:
             raise InvalidRule("must be what `holdfast token create` has shown: hft_…", "token")
         try:
             check_workspace(self.workspace)
-        except InvalidInput:  # it shows the value, which may be a URL in the wrong place
+        except InvalidInput:  # its message shows the value, which may be a URL in the wrong place
             problem = "must be an id: at most 128 letters, digits and . _ : @ + = -"
             raise InvalidRule(problem, "workspace") from None
 
@@ -84,7 +84,7 @@ class Key:
 
     @property
     def expected(self) -> str:
-        """Its type in words, for messages and for the reference page."""
+        """The type in words, for messages and for the reference page."""
         return _in_words(self.kind)
 
 
@@ -105,7 +105,7 @@ def _in_words(kind: Any) -> str:
 
 
 def _is_token(text: str) -> bool:
-    from holdfast.domain.tokens import split_token  # only for those who have one
+    from holdfast.domain.tokens import split_token  # imported only if there is a token
 
     return split_token(text) is not None
 
@@ -145,7 +145,7 @@ def load_settings(
 
 @record
 class ProjectFile:
-    """The project file that counts in a directory, and whether this person has trusted it as it is."""
+    """The project file of a directory, and whether this person has trusted its present content."""
 
     path: Path
     content: bytes = field(repr=False)
@@ -157,13 +157,13 @@ class ProjectFile:
 
     @property
     def in_force(self) -> Iterator[Given]:
-        """What nobody has trusted is not even looked at."""
+        """The settings that take effect; without trust the others are not even checked."""
         wanted = None if self.is_trusted else is_harmless
         return _from_content(self.path, self.content, wanted)
 
     @property
     def ignored(self) -> tuple[str, ...]:
-        """The keys that count only with trust, and do not."""
+        """The keys that are ignored because the file is not trusted."""
         named = () if self.is_trusted else _flat(parse_toml(self.path, self.content), str(self.path))
         return tuple(sorted({name for name, _ in named if not is_harmless(name)}))
 
@@ -177,12 +177,12 @@ def read_project(environ: Mapping[str, str], cwd: Path) -> ProjectFile | None:
     path = project_file(environ, cwd)
     if path is None:
         return None
-    content = read_file(path)  # once: what was trusted and what counts are the same bytes
+    content = read_file(path)  # read once: the bytes that are compared are the bytes that take effect
     return ProjectFile(path, content, is_trusted(environ, path, content))
 
 
 def trust_project(environ: Mapping[str, str], project: ProjectFile) -> ProjectFile:
-    """From now on all of it counts, until it changes. ConfigError if something in it is wrong."""
+    """Trusts the file until its content changes. Raises ConfigError if a setting in it is wrong."""
     for _ in project.given:
         pass
     trust(environ, project.path, project.content)
@@ -204,7 +204,7 @@ def cache_dir(environ: Mapping[str, str]) -> Path:
 
 
 def state_dir(environ: Mapping[str, str]) -> Path:
-    """Where logs are kept."""
+    """The directory for logs and spools."""
     base = xdg(environ, "XDG_STATE_HOME", ".local/state")
     if base is None:
         raise ConfigError("HOME", "is not set; set it or XDG_STATE_HOME")
@@ -263,7 +263,7 @@ def is_harmless(name: str) -> bool:
 
 
 def _from_there(directory: Path, url: object) -> object:
-    """A SQLite path in a file is meant from where the file is, and in the environment from where the work is."""
+    """A relative SQLite path in a file is relative to that file's directory, in the environment to the current directory."""
     path = str(url).removeprefix("sqlite:///")
     if path == url or path in ("", ":memory:") or path.startswith(("/", "~")):
         return url
@@ -295,7 +295,7 @@ def _from_overrides(overrides: Mapping[str, object]) -> Iterator[Given]:
 
 
 def _merge(given: Given, values: dict[str, Any], sources: dict[str, str]) -> None:
-    """The later one wins; in a table, entry by entry."""
+    """A later value takes precedence; in a table, entry by entry."""
     name = given.key.name
     if not _is_table(given.key):
         values[name] = given.value
@@ -310,8 +310,8 @@ def _withhold_token(
 ) -> Iterator[str]:
     """Take the token out, and say so, unless the store is the server that the token was configured for.
 
-    That is the one whose address stands beside the token; if there is none, the one that the person names
-    elsewhere. A project's address is beside a project's token alone.
+    That is the server whose address is configured in the same place as the token; if there is none there, the one that
+    the person names elsewhere. A project's address applies to a project's token only.
     """
     url = values.get("url", "")
     if "token" not in values or not url.startswith(_HTTP):
@@ -332,8 +332,8 @@ def _withhold_token(
 
 
 def origin(url: str) -> str:
-    """Scheme, host and port of an address; what may hold a secret is not in it."""
-    from urllib.parse import urlsplit  # only for those who have a server
+    """Scheme, host and port of an address, without the parts that may hold a secret."""
+    from urllib.parse import urlsplit  # imported only if the store is a server
 
     try:
         parts = urlsplit(url)
@@ -388,10 +388,10 @@ def _known(name: str, where: str, known: Mapping[str, Key]) -> Key:
 
 
 def _guess(name: str, known: Iterable[str]) -> str | None:
-    import difflib  # only for those who mistyped
+    import difflib  # imported only for an unknown key
 
     candidates = [*known, *_tables()]
-    elsewhere = [key for key in candidates if key.endswith(f".{name}")]  # right, but outside its table
+    elsewhere = [key for key in candidates if key.endswith(f".{name}")]  # the right key outside its table
     return next(iter(elsewhere or difflib.get_close_matches(name, candidates, n=1)), None)
 
 
@@ -418,7 +418,7 @@ def _required(kind: Any) -> tuple[Any, bool]:
 
 
 def _parse(kind: Any, text: str) -> object:
-    """What a file would have held in place of this text; ``ValueError`` if nothing fits."""
+    """The value that a file would hold for this text; ``ValueError`` if none fits."""
     kind, _ = _required(kind)
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if kind is bool:
@@ -440,7 +440,7 @@ def _truth(word: str) -> bool:
 
 
 def _accept(kind: Any, value: object) -> object:
-    """The value as its field holds it; ``ValueError`` if it is of another type."""
+    """Converts the value to the type of its field; ``ValueError`` if it has another type."""
     kind, optional = _required(kind)
     origin = get_origin(kind)
     match value:
@@ -474,7 +474,7 @@ def _entry_name(name: object) -> str:
 
 
 def _shown(value: object) -> str:
-    """Enough to recognise it; a URL may hold a password, so never that."""
+    """The value for a message, shortened; never a URL, which may hold a password."""
     if isinstance(value, list | tuple | set | frozenset):
         return "a list"
     if isinstance(value, Mapping):

@@ -20,12 +20,12 @@ def current_directory(environ: Mapping[str, str]) -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        # it was deleted under us; the shell still knows its name, and what lies above may exist
+        # the directory was deleted; the shell still knows its name, and directories above it may exist
         return Path(environ.get("PWD") or "/")
 
 
 def user_file(environ: Mapping[str, str], cwd: Path) -> Path | None:
-    """A file named by ``HOLDFAST_CONFIG`` must exist, the usual one need not."""
+    """The file that ``HOLDFAST_CONFIG`` names, which must exist; otherwise the usual one, if it exists."""
     if explicit := environ.get("HOLDFAST_CONFIG"):
         path = cwd / explicit
         if not os.path.lexists(path):
@@ -75,11 +75,11 @@ def xdg(environ: Mapping[str, str], variable: str, under_home: str) -> Path | No
     return home / under_home if home else None
 
 
-# --- trust: a project file comes with a checkout, and counts in full once this person has said so ---
+# --- trust: a project file comes with a checkout, and takes full effect only after this person has trusted it ---
 
 
 def is_trusted(environ: Mapping[str, str], path: Path, content: bytes) -> bool:
-    """This person has trusted this very content, in this very place."""
+    """Whether this person has trusted this content at this path."""
     record = _trust_record(environ, path)
     try:
         if record is None or record.stat().st_uid != os.geteuid():
@@ -90,7 +90,7 @@ def is_trusted(environ: Mapping[str, str], path: Path, content: bytes) -> bool:
 
 
 def trust(environ: Mapping[str, str], path: Path, content: bytes) -> None:
-    """Whole or not at all; the content that this place was trusted with before is not trusted any more."""
+    """Atomic. Replaces the content that was trusted at this path before."""
     record = _trust_record(environ, path)
     if record is None:
         raise ConfigError("HOME", "is not set; set it or XDG_DATA_HOME")
@@ -104,7 +104,7 @@ def trust(environ: Mapping[str, str], path: Path, content: bytes) -> None:
 
 
 def revoke_trust(environ: Mapping[str, str], path: Path) -> bool:
-    """False if it was not trusted, with whatever content."""
+    """False if no content of this file was trusted."""
     record = _trust_record(environ, path)
     if record is None or not record.exists():
         return False
@@ -113,7 +113,7 @@ def revoke_trust(environ: Mapping[str, str], path: Path) -> bool:
 
 
 def _trust_record(environ: Mapping[str, str], path: Path) -> Path | None:
-    """One file for each place, so that two processes never write to the same one about different places."""
+    """One file for each path, so that two processes never write to the same file about different paths."""
     base = xdg(environ, "XDG_DATA_HOME", ".local/share")
     name = sha256(os.fsencode(path)).hexdigest()[:32]
     return base / "holdfast" / TRUSTED / name if base else None
@@ -127,7 +127,7 @@ def _trust_line(path: Path, content: bytes) -> bytes:
 
 
 def parse_toml(path: Path, content: bytes) -> dict[str, Any]:
-    import tomllib  # only needed by those who have a file
+    import tomllib  # imported only if there is a file
 
     try:
         return tomllib.loads(content.decode("utf-8-sig"))  # a byte order mark is no error
@@ -139,7 +139,7 @@ def parse_toml(path: Path, content: bytes) -> dict[str, Any]:
 
 
 def read_file(path: Path, most: int = _MAX_FILE_BYTES) -> bytes:
-    """A project file comes with a checkout: it may be a link to something endless."""
+    """Reads at most ``most`` bytes of a regular file: a project file comes with a checkout, and may link to anything."""
     try:
         mode = path.stat().st_mode
         if stat.S_ISDIR(mode):

@@ -3,18 +3,18 @@
     HoldfastError                 exit  code
     ├── InvalidInput                 2  invalid_input      a value the caller gave is not acceptable
     ├── ConfigError                  2  config_error       a configuration file or variable is wrong
-    ├── MissingBinary                2  missing_binary     an agent's program is not there, or does not answer
+    ├── MissingBinary                2  missing_binary     an agent's program is not installed, or does not answer
     ├── NotFound                     3  not_found          a session, turn, conversation or runtime was not found
     ├── AmbiguousId                  3  ambiguous_id       a prefix or name that fits several
-    ├── Conflict                     4  conflict           someone else changed it first
+    ├── Conflict                     4  conflict           somebody else changed it first
     │   ├── PhaseConflict            4  phase_conflict     the phase is not the expected one
     │   └── SessionClosed            4  session_closed     the phase is final: fork it
-    ├── Refused                      4  refused            a guard said no
+    ├── Refused                      4  refused            a guard refused
     ├── Busy                         4  busy               another live writer holds it
-    ├── NeedsApproval                5  waiting_for_approval  its turn waits until somebody answers
+    ├── NeedsApproval                5  waiting_for_approval  its turn waits until a person answers
     ├── Unauthenticated              4  unauthenticated    the server does not know the token
     ├── Forbidden                    4  forbidden          the token is for another role or workspace
-    ├── TooMany                      4  too_many           the server has too much to do for this caller
+    ├── TooMany                      4  too_many           the caller asked too often, or for too much at once
     ├── LeaseLost                   75  lease_lost         the fencing token is stale; nothing was written
     └── StoreError                   1  store_error        the store itself
         ├── StoreUnavailable         1  store_unavailable  cannot be opened, reached, written
@@ -22,7 +22,7 @@
         │   └── UnreadableSession    1  session_unreadable one session's row cannot be understood
         └── SchemaTooNew             1  schema_too_new     made by a newer Holdfast
 
-Every error carries its data as attributes and in ``details``, so that nobody has to read the text.
+Every error carries its data as attributes and in ``details``, so that no program has to parse the text.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class ConfigError(HoldfastError):
 
 
 class MissingBinary(HoldfastError):
-    """A program that is needed is not there, or is not what it should be."""
+    """A program that is needed is not installed, or is not the expected one."""
 
     code = "missing_binary"
     exit_code = 2
@@ -138,7 +138,7 @@ class SessionClosed(Conflict):
 
 
 class Refused(HoldfastError):
-    """A guard said no; ``reason`` is its code."""
+    """A guard refused; ``reason`` is its code."""
 
     code = "refused"
     exit_code = 4
@@ -183,14 +183,14 @@ class NeedsApproval(HoldfastError):
 
 
 class Unauthenticated(HoldfastError):
-    """The server lets nobody in without a token that it knows."""
+    """The request has no token that the server knows."""
 
     code = "unauthenticated"
     exit_code = 4
 
 
 class Forbidden(HoldfastError):
-    """The token is good, but not for this."""
+    """The token is valid, but does not allow this call."""
 
     code = "forbidden"
     exit_code = 4
@@ -254,5 +254,5 @@ class UnreadableSession(StoreCorrupt):
         self.session_id = session_id
 
 
-#: the store, or our right to use it, may come back: whoever has work under way waits for that
+#: the store, or the right to use it, may come back: work that is under way waits for that
 OUTAGES = (StoreUnavailable, TooMany, Unauthenticated)

@@ -1,4 +1,4 @@
-"""Owns approvals: what was asked, who may answer, and which answers count."""
+"""Owns approvals: questions to people, who may answer them, and which answers count."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ _SHOWN = 200  #: characters of a question in an error
 
 
 class ApprovalStatus(StrEnum):
-    OPEN = "open"  #: nobody has answered; past its time it is expired
+    OPEN = "open"  #: not answered; after ``expires_at`` it has expired
     APPROVED = "approved"
     DENIED = "denied"
-    VOIDED = "voided"  #: what it was about is no longer to be done, or not like this
+    VOIDED = "voided"  #: its tool call will not run, or not with these arguments
 
 
 class AnswerRefusal(StrEnum):
-    """Why an answer does not count; nothing has changed then."""
+    """Why an answer does not count; nothing was changed then."""
 
     OTHER_ARGUMENTS = "other_arguments"  #: given for other arguments than those that were asked about
     OTHER_NONCE = "other_nonce"  #: given to another request
@@ -56,12 +56,12 @@ class Approval:
     id: ApprovalId
     session_id: SessionId
     conversation_id: ConversationId
-    seq: int | None  #: the turn that waits for it; None: the agent itself has asked
+    seq: int | None  #: the turn that waits for it; None: the agent asked by itself
     call_id: str | None
     tool: str | None
     what: str
-    arguments: Mapping[str, Json] = field(hash=False)  #: redacted, to be shown
-    arguments_hash: str  #: of the exact ones
+    arguments: Mapping[str, Json] = field(hash=False)  #: redacted, for display
+    arguments_hash: str  #: of the exact arguments
     nonce: str
     requested_at: Instant
     requested_by: str
@@ -71,29 +71,29 @@ class Approval:
     answered_at: Instant | None
     answered_by: str | None
     note: str | None
-    used_at: Instant | None  #: when the answer was acted on, which happens once
+    used_at: Instant | None  #: when the answer was used, which happens once
     void_reason: str | None
-    voided_at: Instant | None = None  #: None: it is not, or was before that was recorded
+    voided_at: Instant | None = None  #: None: not voided, or voided by a version that did not record it
 
     def is_expired(self, now: Instant) -> bool:
-        """At ``expires_at`` itself it is too late."""
+        """An answer at ``expires_at`` itself is too late."""
         return self.status is ApprovalStatus.OPEN and self.expires_at is not None and now >= self.expires_at
 
 
 @record
 class Answer:
-    """Bound to one request by ``nonce`` and to what was asked by ``arguments_hash``."""
+    """Bound to one approval by ``nonce``, and to the exact arguments by ``arguments_hash``."""
 
     approved: bool
     by: str
     arguments_hash: str
     nonce: str
     note: str | None = None
-    token: str | None = None  #: the id of the token that it came with, if it came over HTTP
+    token: str | None = None  #: the id of the token of the request, if it came over HTTP
 
     @property
     def signature(self) -> str:
-        """Who has answered, as it is recorded."""
+        """Who answered, as it is recorded."""
         return self.by if self.token is None else f"{self.by} ({self.token})"
 
     @property
@@ -107,7 +107,7 @@ def check_note(note: str | None) -> None:
 
 
 def hash_arguments(arguments: Mapping[str, Json]) -> str:
-    """Of the canonical JSON, so that whoever holds the same arguments gets the same hash."""
+    """The hash of the canonical JSON: equal for equal arguments."""
     text = json.dumps(dict(arguments), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return sha256(text.encode()).hexdigest()
 
@@ -117,7 +117,7 @@ def expiry(now: Instant, seconds: float | None) -> Instant | None:
 
 
 def refusal_of(approval: Approval, answer: Answer, now: Instant, *, closed: bool) -> AnswerRefusal | None:
-    """None: the answer counts, or is the one that was given already. ``closed``: its session is final."""
+    """Why the answer does not count; None: it counts, or repeats the answer that was given. ``closed``: the session is final."""
     if answer.arguments_hash != approval.arguments_hash:
         return AnswerRefusal.OTHER_ARGUMENTS
     if answer.nonce != approval.nonce:
@@ -151,7 +151,7 @@ def why_it_waits(approval: Approval, now: Instant) -> HoldfastError:
 
 
 def why_it_stays(left: Sequence[Approval], now: Instant) -> Conflict | None:
-    """Why the session of these open approvals cannot leave phase ``approval``; None: nobody waits for any more."""
+    """Why the session of these open approvals cannot leave phase ``approval``; None: it can."""
     wanted = [approval for approval in left if approval.seq is not None or not approval.is_expired(now)]
     if not wanted:
         return None

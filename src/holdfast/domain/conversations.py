@@ -1,4 +1,4 @@
-"""Owns a conversation's history: which turns are in it, what changed, and who has seen what."""
+"""Owns a conversation's history: which turns are in it, what changed, and which turns a provider session has seen."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ class SeenTurns:
         )
 
     def before_fork(self, seq: int) -> SeenTurns:
-        """Those that a fork at turn ``seq`` has in common with its source."""
+        """The seen turns that a fork at turn ``seq`` shares with its source."""
         return SeenTurns(tuple([(a, min(b, seq)) for a, b in self.ranges if a <= seq]))
 
     def touched_by(self, change: HistoryChange) -> bool:
@@ -156,6 +156,6 @@ class HistoryTurn:
     response: str | None
     at: Instant
     retry_of: int | None = None  #: the turn that this one repeats
-    attempts: int = 0  #: how often it was begun
+    attempts: int = 0  #: how many attempts it had
     not_before: Instant | None = None
     failure: Failure | None = None

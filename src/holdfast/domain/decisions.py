@@ -36,7 +36,7 @@ class Reason(StrEnum):
     TRANSCRIPT_AHEAD = "transcript_ahead"
     RIGHTS_WIDER = "rights_wider"
     BUSY = "busy"
-    EXPLICIT_ID = "explicit_id"  #: the id that was asked for cannot be honoured
+    EXPLICIT_ID = "explicit_id"  #: the id that was asked for cannot be used
     RESUME_FAILED = (
         "resume_failed"  #: no guard: the resumed session was answered with an error, before anything was done
     )
@@ -44,7 +44,7 @@ class Reason(StrEnum):
 
 
 class NotObservable(Enum):
-    """A fact that cannot be seen from here yet: its guard passes for now."""
+    """A fact that cannot be seen yet: its guard passes for now."""
 
     UNSEEN = "not_observable"
 
@@ -52,20 +52,20 @@ class NotObservable(Enum):
 NOT_OBSERVABLE: Final = NotObservable.UNSEEN
 
 T = TypeVar("T")
-#: A fact as it was looked for: seen, missing although it should be there (None), or not to be seen yet.
+#: A fact that was looked for: seen, missing although it should be recorded (None), or not visible yet.
 Seen: TypeAlias = T | NotObservable | None
 
 
 @record
 class ResumeRequest:
-    """What the turn asks for."""
+    """What the turn requests."""
 
     force_fresh: Seen[bool] = False
     model: Seen[str] = NOT_OBSERVABLE  #: not observable: the caller did not choose one
     rights: Seen[Rights] = NO_RIGHTS
     allow_wider_rights: bool = False
     prompt_tokens: int = 0
-    #: explicit: beats configuration and is never replaced by another
+    #: explicit: takes precedence over configuration, and is never replaced by another
     provider_session_id: ProviderSessionId | None = None
 
 
@@ -73,15 +73,17 @@ class ResumeRequest:
 class TranscriptFacts:
     """What the provider's own store holds of the session."""
 
-    requests: int  #: that it holds, answered or not: a provider picks up a session that has one
+    requests: (
+        int  #: how many requests it holds, answered or not: a provider can resume a session that has one
+    )
     prefix_intact: Seen[bool] = NOT_OBSERVABLE
-    foreign_turns: Seen[int] = 0  #: turns that no attempt of ours made
+    foreign_turns: Seen[int] = 0  #: turns that no attempt of Holdfast made
     grown: Seen[bool] = NOT_OBSERVABLE  #: past the recorded mark
 
 
 @record
 class Facts:
-    """What is known when deciding. The defaults are those of a claim: the machine's are not visible."""
+    """What is known when deciding. The defaults are those of a claim, which cannot see the facts of the machine."""
 
     native_resume: Seen[bool] = True
     capabilities: Seen[Capabilities] = None
@@ -97,7 +99,7 @@ class Facts:
     named_exists: bool = (
         False  #: the provider holds a session of the id that was asked for, and none of ours began it
     )
-    other_writer: str | None = None  #: a program that has the session open, and that we did not start
+    other_writer: str | None = None  #: a program that has the session open and was not started by Holdfast
 
 
 class Standing(StrEnum):
@@ -129,7 +131,7 @@ class Verdict:
 class Resume:
     """Continue the provider's own session.
 
-    ``catch_up`` are the ranges it has not seen; what of them is in the history, the history says.
+    ``catch_up`` are the ranges of turns that the session has not seen; the history says which turns in them exist.
     """
 
     provider_session_id: ProviderSessionId
@@ -150,7 +152,7 @@ class Fork:
 
 @record
 class Fresh:
-    """Start a new provider session with the whole context; use this id if one was asked for."""
+    """Start a new provider session with the whole context, under this id if one was asked for."""
 
     reason: Reason
     verdicts: tuple[Verdict, ...]
@@ -211,14 +213,14 @@ def decision_kind(decision: Decision) -> DecisionKind:
 
 @record
 class Decided:
-    """A decision as an attempt keeps it: of its verdicts, those that did not simply pass."""
+    """A decision as an attempt stores it: of its verdicts, those that did not simply pass."""
 
     kind: DecisionKind
     reason: Reason
     verdicts: tuple[Verdict, ...]
 
     def about(self, provider_session_id: str | None, catch_up: tuple[tuple[int, int], ...]) -> Decision:
-        """The decision itself, with what the attempt and its pointer keep of it."""
+        """The full decision, completed by what the attempt and its pointer store."""
         session_id = ProviderSessionId(provider_session_id or "")
         match self.kind:
             case DecisionKind.RESUME:
@@ -234,7 +236,7 @@ class Decided:
 
 
 def evidence_row(verdict: Verdict) -> list[str]:
-    """A verdict as it is kept, and shown again."""
+    """A verdict as it is stored."""
     return [
         verdict.reason.value,
         verdict.standing.value,
@@ -277,7 +279,7 @@ _LONGEST_EVIDENCE = 400
 
 @record
 class Words:
-    claim: str  #: what has been seen when the guard failed; the evidence stands behind it
+    claim: str  #: what the guard has seen when it failed; the evidence follows in parentheses
     doubt: str  #: what is not known when its fact is missing
     says_all: bool = False  #: the evidence says the same in other words
 
@@ -344,7 +346,7 @@ WORDS: Final[Mapping[Reason, Words]] = MappingProxyType(
 
 @record
 class Because:
-    """Why a decision is what it is, as the guard that made it has seen it."""
+    """Why a decision was made, as the guard that decided has seen it."""
 
     reason: Reason
     standing: Standing = Standing.FAILED
@@ -352,26 +354,26 @@ class Because:
 
     @property
     def sentence(self) -> str:
-        """For an agent, and wherever the code alone would be a riddle; without a full stop."""
+        """A sentence for agents and people, without a full stop."""
         words = WORDS[self.reason]
-        seen = on_one_line(self.evidence, _LONGEST_EVIDENCE)  # it may quote what a program has said
+        seen = on_one_line(self.evidence, _LONGEST_EVIDENCE)  # it may quote the output of a program
         if self.standing is Standing.MISSING:
             return f"it is not known {words.doubt}" + (f" ({seen})" if seen else "")
         return f"{words.claim} ({seen})" if seen and not words.says_all else words.claim
 
     @property
     def note(self) -> str:
-        """For people: the code, which they can look up, and what was seen."""
+        """For people: the code, which they can look up, and the evidence."""
         return f"{self.reason} ({self.evidence})" if self.evidence else self.reason.value
 
     @property
     def message(self) -> str:
-        """Of the failure of a turn that was not launched."""
+        """The failure message of a turn that was not launched."""
         return f"{self.reason}: {self.evidence}"
 
 
 def because(decision: Decision | Decided) -> Because:
-    """Why it was decided so, by the verdict of the guard that gave its reason."""
+    """The verdict of the guard that gave the decision's reason."""
     for verdict in decision.verdicts:
         if verdict.reason is decision.reason:
             return Because(verdict.reason, verdict.standing, verdict.evidence)

@@ -31,42 +31,42 @@ class DelegationOutcome(StrEnum):
     FAILED = "failed"
     ABANDONED = "abandoned"  #: its session was given up meanwhile
     PAUSED = "paused"  #: in phase approval: the session stays open
-    LOST = "lost"  #: it gave no answer, or whoever delegated is gone; the session is free again
+    LOST = "lost"  #: the subagent gave no answer, or the program that delegated is gone; the session is free again
     ASKED = "asked"  #: only asked what to do: nothing was taken
 
 
 class NewDelegation(PlainRecord):
-    """Work for an agent: in a session of its own that may go on, else in a new one."""
+    """Work for an agent: in a session of that agent that may continue, otherwise in a new one."""
 
     id: str  #: the provider's id of the tool call, or minted
     agent: str
     project: str
-    new_session_id: SessionId  #: of the session that is made if none may go on
+    new_session_id: SessionId  #: the id of the session that is made if none may continue
     purpose: str = ""
     provider: str | None = None
-    provider_session_id: str | None = None  #: of the one who delegates
+    provider_session_id: str | None = None  #: of the session that delegates
     owner: str | None = None  #: the process that delegates, see ``processes.owners``
-    told: str | None = None  #: the session that the subagent was told already: that one, or none
+    told: str | None = None  #: set: the subagent was told this session already, so no other is used
 
 
 class Question(PlainRecord):
-    """What would a delegation go on with? Nothing is made and nothing is taken."""
+    """Asks which session a delegation would continue. No session is made, and none is taken."""
 
     id: str
     agent: str
     project: str
-    session_id: str | None = None  #: judge this one; None: the newest that may go on
+    session_id: str | None = None  #: judge this session; None: the newest that may continue
     task_id: str | None = None
 
 
 def is_about(metadata: Mapping[str, Any], task_id: str | None) -> bool:
-    """Is a session with this metadata about that task? Unless both say otherwise."""
+    """Whether a session with this metadata is about the task: true unless both name a task and they differ."""
     known = metadata.get("task_id")
     return task_id is None or known is None or str(known) == task_id
 
 
 class DelegatedApproval(PlainRecord):
-    """What the session asked for last, and what became of it."""
+    """The newest approval of the session, and its answer."""
 
     id: str
     what: str
@@ -115,7 +115,7 @@ class FreeSession(PlainRecord):
 
 
 class Delegated(PlainRecord):
-    """The answer. ``session`` is None only if there is none that was asked for."""
+    """The answer to a delegation or a question. ``session`` is None only if a question named one that does not exist."""
 
     id: str
     reason: DelegationReason
@@ -135,7 +135,7 @@ class DelegationEnd(PlainRecord):
     id: str | None = None
     session_id: str | None = None
     agent: str | None = None
-    provider_session_id: str | None = None  #: of the one who delegated
+    provider_session_id: str | None = None  #: of the session that delegated
     outcome: DelegationOutcome
     summary: str | None = None
     transcript_path: str | None = None
@@ -143,14 +143,14 @@ class DelegationEnd(PlainRecord):
 
 
 class EndedDelegation(PlainRecord):
-    """What a ``DelegationEnd`` came to."""
+    """The result of a ``DelegationEnd``."""
 
     id: str | None  #: None: the session was never delegated
     session_id: str
     outcome: DelegationOutcome
     ended_now: bool = False  #: False: it was over before
     finalized_now: bool = False
-    queued: bool = False  #: True: the store is elsewhere, and will decide what it comes to
+    queued: bool = False  #: True: the store is elsewhere and will decide the result
 
 
 class Delegation(PlainRecord):

@@ -56,7 +56,7 @@ _NOT_TOLD = "cannot be told on this machine"
 
 
 def belongs_to(owner: str, *, is_closed: bool) -> str:
-    """Why the provider session of another session is not used, and what to type instead."""
+    """Why the provider session of another session cannot be used, and what to type instead."""
     if is_closed:
         return (
             f"it belongs to session {owner}, which is closed: holdfast fork {owner} PROMPT continues from it"
@@ -96,12 +96,12 @@ def _unseen(
 
 
 def _either(*facts: object) -> object:
-    """What is wrong with several facts: one that is missing outweighs one not to be seen yet."""
+    """Which of several facts decides: a missing one takes precedence over one that cannot be seen yet."""
     return None if any(fact is None for fact in facts) else NOT_OBSERVABLE
 
 
 def _no_other_id(case: Case, outcome: Outcome) -> Outcome:
-    """An id that the caller named is not replaced: what would start fresh is refused instead."""
+    """An id that the caller named is never replaced: a fresh start becomes a refusal."""
     return max(outcome, Outcome.REFUSE) if case.explicit else outcome
 
 
@@ -289,7 +289,7 @@ def _context_full(case: Case) -> Verdict:
     if use == NO_CALL_YET:
         return _passed(Reason.CONTEXT_FULL, "no call of it has ended yet")
     if use is None or use.window <= 0:
-        # only a provider that says how full its window is can be expected to have said so
+        # the fact is missing only if the provider reports how full its window is; else it cannot be seen
         told = isinstance(can, Capabilities) and can.reports_context
         return _unseen(case, Reason.CONTEXT_FULL, None if told else NOT_OBSERVABLE, "the context window")
     state = context_state(use, case.policy, case.request.prompt_tokens)
@@ -368,7 +368,7 @@ def _busy(case: Case) -> Verdict:
     if case.pointer is None and not by_name:
         return _not_applicable(Reason.BUSY)
     if case.pointer is not None and case.pointer.is_fork_source:
-        # forking only reads; a moving source is the business of fork_point_moved
+        # forking only reads; fork_point_moved judges a source that changes
         return _not_applicable(Reason.BUSY)
     outcome = Outcome.REFUSE if by_name else Outcome.WAIT
     session, free = case.facts.provider_session, case.facts.lock_free
@@ -379,7 +379,7 @@ def _busy(case: Case) -> Verdict:
     if free is False:
         return _failed(case, Reason.BUSY, "a process on this machine is writing to it", outcome)
     if free is True and session is not None:
-        # the store's row was looked at when the turn was claimed, and lives with the lease
+        # the claim read the store's row, which is valid as long as the lease
         return _passed(Reason.BUSY)
     return _unseen(case, Reason.BUSY, _either(session, free), "who is writing to the session", outcome)
 
@@ -411,7 +411,7 @@ def _explicit_id(case: Case) -> Verdict:
     return _passed(Reason.EXPLICIT_ID)
 
 
-#: in the order in which they pick the reason
+#: of several guards with the strongest outcome, the first gives the reason
 GUARDS: Final[tuple[Callable[[Case], Verdict], ...]] = (
     _force_fresh,
     _resume_disabled,
@@ -438,12 +438,12 @@ GUARDS: Final[tuple[Callable[[Case], Verdict], ...]] = (
 def decide_resume(
     pointer: Pointer | None, request: ResumeRequest, facts: Facts, policy: ResumePolicy
 ) -> Decision:
-    """One value decides both whether the provider's session is resumed and what is sent."""
+    """The decision says both whether the provider's session is resumed and what is sent."""
     wanted = request.provider_session_id
     if wanted is not None and pointer is not None:
         was_never_saved = pointer.transcript == NOTHING_YET and facts.transcript is None
         if pointer.provider_session_id != wanted or was_never_saved:
-            pointer = None  # the name is a new one
+            pointer = None  # the id that was asked for names a new session
     case = Case(pointer, request, facts, policy, explicit=wanted is not None and pointer is not None)
     verdicts = tuple([guard(case) for guard in GUARDS])
     worst = max(verdicts, key=_strength)
@@ -453,9 +453,9 @@ def decide_resume(
 def decide_at_launch(
     claimed: Decision, pointer: Pointer | None, request: ResumeRequest, facts: Facts, policy: ResumePolicy
 ) -> Decision:
-    """The same question with the machine's own facts: the answer only ever weakens the claim's.
+    """Decides again with the facts of the machine; the result is never stronger than the claim's decision.
 
-    Each guard's verdict is the launch's, which has seen more; except where only the store could see.
+    Each verdict is the launch's, which sees more, except where only the store could see the fact.
     """
     launched = decide_resume(pointer, request, facts, policy)
     verdicts = _together(claimed.verdicts, launched.verdicts)
@@ -467,7 +467,7 @@ def decide_at_launch(
 
 
 def only_natively(decision: Decision, provider_session_id: str | None) -> Decision:
-    """For a turn that acts on an answer: what was asked waits in this provider session, and nowhere else."""
+    """For a turn that acts on an answer: its tool call waits in this provider session, so nothing but a resume of it will do."""
     match decision:
         case Wait() | Refuse():
             return decision
@@ -488,7 +488,7 @@ def _together(claimed: tuple[Verdict, ...], launched: tuple[Verdict, ...]) -> tu
 
 
 def _strength(verdict: Verdict) -> int:
-    # max() keeps the first of equals, which is the order of the guards
+    # of equal outcomes max() keeps the first, so the order of GUARDS decides
     return verdict.outcome
 
 

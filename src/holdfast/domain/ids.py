@@ -8,7 +8,7 @@ from holdfast.clock import Instant, to_datetime
 from holdfast.domain.inputs import check_name
 from holdfast.errors import InvalidInput
 
-# a hook's process comes by here and does without typing
+# hook processes import this module, and do without typing
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ else:
 MAX_ID = 128
 _ALPHANUMERIC = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _OF_IDS = _ALPHANUMERIC | frozenset("._:@+=-")
-# compiled when they are used: a hook's process uses neither
+# compiled when they are used: a hook process uses neither
 _BEGINNING = r"agent-[0-9]{8}(-|\Z)"
 _PROVIDER = r"[a-z][a-z0-9_-]{0,31}\Z"
 
@@ -44,7 +44,7 @@ def make_approval_id(at: Instant, entropy: bytes) -> ApprovalId:
 
 
 def make_attempt_id(entropy: bytes) -> AttemptId:
-    """16 hex digits of the given randomness: what an agent is sent carries them, so that it is known again."""
+    """16 hex digits of the given randomness. The request that an agent is sent carries the id, so that it is recognised later."""
     return AttemptId(entropy[:8].hex())
 
 
@@ -61,7 +61,7 @@ def conversation_of(session_id: SessionId) -> ConversationId:
 
 
 def check_id(field: str, text: object) -> str:
-    """An id is a word, never a path: letters, digits and ``. _ : @ + = -``, at most 128 characters."""
+    """Checks an id: letters, digits and ``. _ : @ + = -``, at most 128 characters; a word, never a path."""
     if not isinstance(text, str):
         raise InvalidInput(field, f"must be text, not {type(text).__name__}")
     if not text:
@@ -78,7 +78,7 @@ def is_provider(text: str) -> bool:
 
 
 def check_session_name(text: object) -> str:
-    """A name that nobody can take for an id, or for the beginning of one."""
+    """Checks a session's name. Raises InvalidInput if it looks like an id, or like the beginning of one."""
     name = check_name("name", text)
     if re.match(_BEGINNING, name):
         raise InvalidInput("name", f"{name!r} looks like the id of a session")

@@ -12,8 +12,8 @@ from holdfast.domain.redaction import Json, encode_redacted
 from holdfast.errors import InvalidInput
 
 MAX_METADATA = 256 * 1024
-MAX_DEPTH = 100  #: far below where the readers of JSON give up, which depends on who reads
-MAX_PAIRS = 20  #: that one request filters by
+MAX_DEPTH = 100  #: far below the depth at which readers of JSON fail, which depends on the reader
+MAX_PAIRS = 20  #: pairs that one request may filter by
 _SCALARS = {str, int, float, bool, NoneType}
 
 Metadata = dict[str, Json]
@@ -25,7 +25,7 @@ _NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 
 
 def parse_metadata(text: str, field: str = "metadata") -> Metadata:
-    """Metadata given as JSON text, as on the command line."""
+    """Reads metadata that is given as JSON text, as on the command line."""
     check_text(field, text)
     try:
         value = json.loads(text)
@@ -36,7 +36,7 @@ def parse_metadata(text: str, field: str = "metadata") -> Metadata:
 
 
 def encode_metadata(value: Mapping[str, Json], field: str = "metadata") -> str:
-    """Redacted JSON text, ready to be written; refuses what could not be read back."""
+    """Redacted JSON text, ready to be written. Raises InvalidInput for a value that could not be read back unchanged."""
     if not isinstance(value, Mapping):
         raise InvalidInput(field, f"must be a JSON object, not {_kind(value)}")
     try:
@@ -59,7 +59,7 @@ def merge_metadata(current: Metadata, patch: Metadata) -> Metadata:
 
 
 def parse_pairs(texts: Iterable[str], field: str = "metadata") -> dict[str, str]:
-    """What ``has_metadata`` is asked for, given as ``key=value`` each."""
+    """Reads the filter of ``has_metadata``, given as ``key=value`` each."""
     pairs: dict[str, str] = {}
     for text in texts:
         key, separator, value = check_text(field, text).partition("=")
@@ -71,7 +71,7 @@ def parse_pairs(texts: Iterable[str], field: str = "metadata") -> dict[str, str]
 
 
 def has_metadata(metadata: Mapping[str, Json], wanted: Mapping[str, str]) -> bool:
-    """Whether each key has that value: a text as it is, anything else as JSON; a list has each of its items."""
+    """Whether each key has that value: a text unchanged, anything else as JSON; a list has each of its items."""
     return all(key in metadata and _has(metadata[key], value) for key, value in wanted.items())
 
 
@@ -82,12 +82,12 @@ def _has(found: Json, value: str) -> bool:
 
 
 def _is_flat(value: Mapping[str, Json]) -> bool:
-    """The usual case, seen at a glance: texts as keys, and nothing nested."""
+    """Whether all keys are texts and nothing is nested: the usual case, checked cheaply."""
     return set(map(type, value)) <= {str} and set(map(type, value.values())) <= _SCALARS
 
 
 def _check_shape(value: Mapping[str, Json], field: str) -> None:
-    """Python would write a number as a key, and read back a text."""
+    """Refuses keys that are not texts: Python would write a number as a key, and read back a text."""
     below: list[tuple[object, int]] = [(value, 1)]
     while below:
         item, depth = below.pop()

@@ -1,4 +1,4 @@
-"""Owns what a person is told who is not there: the occasions, and the one JSON object that tells of one."""
+"""Owns notices to people: the occasions, and the JSON object that is sent for one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LONGEST_WHAT = 2_000
 
 class Occasion(StrEnum):
     APPROVAL_WANTED = "approval_wanted"  #: an agent waits for a person's answer
-    TURN_FAILED = "turn_failed"  #: for good: it is not tried again by itself
+    TURN_FAILED = "turn_failed"  #: and is not retried automatically
     LIMIT_REACHED = "limit_reached"  #: a usage limit of the provider
     SESSION_DONE = "session_done"  #: completed, failed or abandoned
 
@@ -25,13 +25,13 @@ class Notice:
     session_id: SessionId
     agent: str
     what: str  #: a sentence: what is asked for, what went wrong, what came of it
-    command: str  #: what a person types to answer, to go on, or to look at it
+    command: str  #: what a person types to answer, to continue, or to look at the session
     at: Instant
     turn: int | None = None
 
 
 def notice_document(notice: Notice) -> Json:
-    """Bounded, and without secrets. The same occasion has the same ``id``, however often it is told."""
+    """The notice as JSON, bounded and without secrets. The same occasion always has the same ``id``."""
     at = to_iso(notice.at)
     what = notice.what if len(notice.what) <= _LONGEST_WHAT else f"{notice.what[:_LONGEST_WHAT]}…"
     return redact_value(

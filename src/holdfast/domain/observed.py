@@ -11,16 +11,16 @@ if TYPE_CHECKING:
 
 
 class Reading(PlainRecord):
-    """What a transcript said between two places in it.
+    """What a transcript holds between two offsets.
 
-    ``start`` is where the reading before it ended: what is in it counts only for whoever stands there. If the
-    file is ``replaced`` by another one, it was read from its beginning, and everything counted before is void.
+    ``start`` is where the previous reading ended: the figures may be added only to a record that ends there. If the
+    file was ``replaced`` by another one, it was read from its beginning, and everything counted before is void.
     """
 
     start: int
     end: int
     replaced: bool = False
-    is_complete: bool = True  #: nothing but a line that is being written lies behind it
+    is_complete: bool = True  #: at most a line that is still being written follows
     input_tokens: int = 0
     cached_input_tokens: int = 0
     output_tokens: int = 0
@@ -29,7 +29,7 @@ class Reading(PlainRecord):
 
 
 class Sighting(PlainRecord):
-    """One event of a provider's session; only what the event told is set."""
+    """One event of a provider's session; only the fields that the event has are set."""
 
     provider: str
     id: str
@@ -38,12 +38,12 @@ class Sighting(PlainRecord):
     transcript_path: str | None = None
     source: str | None = None  #: how it began: startup, resume, fork, clear, compact
     end_reason: str | None = None  #: set: it has ended
-    compacts: bool = False  #: it is about to forget all but a summary
+    compacts: bool = False  #: it is about to be compacted to a summary
     reading: Reading | None = None
 
 
 class ObservedSession(PlainRecord):
-    """A session of a provider, whoever started it, as far as it was watched."""
+    """A session of a provider, started by Holdfast or not, as far as hooks have seen it."""
 
     provider: str
     id: str
@@ -59,7 +59,7 @@ class ObservedSession(PlainRecord):
     cached_input_tokens: int = 0
     output_tokens: int = 0
     context_tokens: int | None = None  #: of its last call
-    context_window: int | None = None  #: if a run of Holdfast in the same session was told
+    context_window: int | None = None  #: known if a run of Holdfast in the same session reported it
     context_state: str | None = None  #: as ``usage.ContextState``; None while the window is not known
     transcript_offset: int = 0  #: how far its transcript has been read
     last_message: str | None = None  #: the last one that was counted

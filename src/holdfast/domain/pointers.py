@@ -1,4 +1,4 @@
-"""Owns pointers: where a provider can pick up, with everything that is only valid together."""
+"""Owns pointers: where a provider can resume a session, with all facts that are only valid together."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Rights:
     approve_tools: frozenset[str] = frozenset()  #: patterns of calls that wait for a person
 
     def within(self, recorded: Rights) -> bool:
-        """Equal, or literally a subset: nothing here was not there, and whatever waited for a person still does."""
+        """Whether these rights are the recorded ones or a subset, and every call that waited for a person still does."""
         return (
             self.permission_mode == recorded.permission_mode
             and self.allowed_tools <= recorded.allowed_tools
@@ -41,10 +41,10 @@ class TranscriptMark:
     path: str
     size: int
     digest: str
-    turns: int | None = None  #: how often somebody asked something there; None if nobody counted
+    turns: int | None = None  #: how many requests the session holds; None: not counted
 
     def has_more_turns_than(self, recorded: TranscriptMark | None) -> bool:
-        """Whether something was asked since; with nothing to compare with, nobody knows."""
+        """Whether the session got more requests since the recorded mark; False if there is none to compare with."""
         if recorded is None:
             return False
         if self.turns is None or recorded.turns is None:
@@ -52,7 +52,7 @@ class TranscriptMark:
         return self.turns > recorded.turns
 
 
-#: of a session that was begun and that nobody has looked at since: whatever it holds came later
+#: the mark of a session that was begun and not read since: everything it holds came later
 NOTHING_YET = TranscriptMark("", 0, "", 0)
 
 
@@ -74,8 +74,8 @@ class Pointer:
     context: ContextUse | None
     version: str | None
     updated_at: Instant
-    #: set: it belongs to the session this one was forked from, and the first launch forks it natively;
-    #: both histories are the same up to this turn, the earliest fork point on the way from there to here
+    #: set: the provider session belongs to the session that this one was forked from, and the first launch forks it
+    #: natively; both histories are the same up to this turn, the earliest fork point between the two
     fork_seq: int | None = None
 
     @property
@@ -84,7 +84,7 @@ class Pointer:
 
     @property
     def seen_here(self) -> SeenTurns | None:
-        """What it has seen of this session's history, not of the branch that it comes from."""
+        """The turns of this session's history that it has seen, without those of the branch that it comes from."""
         return (
             self.seen if self.seen is None or self.fork_seq is None else self.seen.before_fork(self.fork_seq)
         )
@@ -102,10 +102,10 @@ class ProviderSession:
     errors: int = 0  #: since its last success
     failed_resumes: int = 0  #: in a row
     retired: str | None = None  #: why it must never be used again
-    held_by: str | None = None  #: the session whose live lease is writing to it
-    owner: str | None = None  #: another session that has run in it; only looked for where an id was asked for
+    held_by: str | None = None  #: the session that writes to it under a live lease
+    owner: str | None = None  #: another session that has run in it; only looked up if an id was asked for
     owner_is_closed: bool = False
-    is_elsewhere: bool = False  #: it belongs to another workspace; looked for together with ``owner``
+    is_elsewhere: bool = False  #: it belongs to another workspace; looked up together with ``owner``
 
 
 @record
@@ -125,9 +125,9 @@ def choose_pointer(
 ) -> Pointer | None:
     """The pointer to judge for a claiming runtime.
 
-    A stored pointer of this runtime is taken. One with no runtime, or another one, may be stale:
-    then the newest attempt speaks for itself, with its own runtime, under all guards. It also does
-    when nothing is stored: its work dir outlives the provider session.
+    A stored pointer of this runtime is used. One of no runtime or of another runtime may be stale: then the pointer
+    of the newest attempt is used, with its own runtime, under all guards. It is also used when no pointer is stored,
+    because its work dir outlives the provider session.
     """
     if stored is not None and stored.runtime_id == claiming:
         return stored

@@ -22,7 +22,7 @@ OCCASIONS = frozenset(occasion.value for occasion in Occasion)
 # Bounds that keep every instant and every wait computed from a policy inside 64 bits.
 MAX_COUNT = 1_000_000
 MAX_SECONDS = 100 * 365 * 24 * 3600.0
-#: of a lease: whoever died with one keeps others waiting no longer
+#: of a lease: if its holder dies, others wait no longer than this
 MAX_LEASE_SECONDS = 3600.0
 MAX_LOCK_TRIES = 100
 MAX_LOCK_BACKOFF = 10.0
@@ -43,7 +43,7 @@ class InvalidRule(ValueError):
         return self.told()
 
     def told(self, table: str = "") -> str:
-        """In words, with the name of the table before each key."""
+        """The message, with the name of the table before each key."""
         return f"{' and '.join(table + key for key in self.keys)} {self.problem}"
 
 
@@ -61,13 +61,13 @@ class NotRising(InvalidRule):
 
 @dataclass(frozen=True, slots=True)
 class ContinuePolicy:
-    """May the work of a session go on? A conversation's may in every open phase, however idle it was."""
+    """When the work of a session may continue. A conversation may continue in every open phase, however idle it was."""
 
-    #: phases in which a delegated session goes on
+    #: phases in which a delegated session may continue
     resumable_phases: frozenset[str] = frozenset({"approval", "investigating", "planning"})
-    #: a delegated session goes on only if its last activity is more recent than this; None: always
+    #: a delegated session may continue only if its last activity is more recent than this; None: always
     max_idle_seconds: float | None = 1800.0
-    #: with this many errors since the last success, a session does not go on
+    #: with this many errors since the last success, a session may not continue
     max_errors: int = 3
 
     def __post_init__(self) -> None:
@@ -80,19 +80,19 @@ class ContinuePolicy:
 
 @dataclass(frozen=True, slots=True)
 class ResumePolicy:
-    """How does it go on: when may the provider's own session be resumed?"""
+    """How the work continues: when the provider's own session may be resumed."""
 
     #: resume the provider's own session at all
     native_resume: bool = True
-    #: the same for one agent; wins over the provider's
+    #: ``native_resume`` for single agents; takes precedence over ``providers``
     agents: Mapping[str, bool] = field(default_factory=dict, hash=False)
-    #: the same for one provider; wins over ``native_resume``
+    #: ``native_resume`` for single providers; takes precedence over ``native_resume``
     providers: Mapping[str, bool] = field(default_factory=dict, hash=False)
     #: on: another model than the recorded one starts fresh
     same_model: bool = False
     #: on: another version of the provider than the recorded one starts fresh
     same_version: bool = False
-    #: what to do when a person went on by hand in the provider's session
+    #: what to do when a person continued the provider's session without Holdfast
     transcript_ahead: Literal["resume", "fresh"] = "resume"
     #: with this many errors since its last success, a provider session is not resumed
     max_provider_session_errors: int = 3
@@ -123,7 +123,7 @@ class ResumePolicy:
         _rising(shares)
 
     def native_resume_for(self, agent: str, provider: str) -> bool:
-        """The most specific rule wins: agent, then provider, then the global one."""
+        """The most specific rule takes precedence: the agent's, then the provider's, then ``native_resume``."""
         return self.agents.get(agent, self.providers.get(provider, self.native_resume))
 
 
@@ -149,7 +149,7 @@ class QueuePolicy:
     lock_backoff: float = 1.5
     #: the same error this many times in a session: it waits for a person
     same_error_limit: int = 3
-    #: how often an idle worker looks for a turn, and a running one whether somebody wants it to stop
+    #: how often an idle worker looks for a turn, and a running one for a request to stop
     poll_seconds: float = 1.0
     #: how often a worker looks for turns whose worker is gone
     recover_seconds: float = 30.0
@@ -210,9 +210,9 @@ class ContextPolicy:
 
     #: of the model's context window, this part may be the past
     window_share: float = 0.4
-    #: the window of a model that has not told its own yet
+    #: the window of a model that has not reported its own yet
     window_tokens: int = 200_000
-    #: at most so much of the past, whatever the window; None: the share of the window alone says
+    #: at most so much of the past, whatever the window; None: only ``window_share`` limits it
     transcript_tokens: int | None = None
     #: size of a packet
     packet_tokens: int = 8_000
@@ -234,14 +234,14 @@ class ContextPolicy:
         _between("packet_tool_calls", self.packet_tool_calls, 1, MAX_PACKET_ITEMS)
 
     def past_tokens(self, window: int | None) -> int:
-        """How much of the past may be told to a model with this context window; None: it is not known."""
+        """How many tokens of the past a model with this context window is sent; ``window`` None: not known."""
         share = max(MIN_CONTEXT_TOKENS, int((window or self.window_tokens) * self.window_share))
         return share if self.transcript_tokens is None else min(share, self.transcript_tokens)
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalPolicy:
-    """What people are asked."""
+    """Approvals: questions to people."""
 
     #: an approval that nobody answers within this time has expired; None: never
     expires_seconds: float | None = 7 * 24 * 3600.0
@@ -255,13 +255,13 @@ class ApprovalPolicy:
 
 @dataclass(frozen=True, slots=True)
 class NotifyPolicy:
-    """Who is told of what needs a person, and how."""
+    """How people are notified, and of what."""
 
     #: a program and its arguments, in quotes as in a shell; it is run without one
     command: str | None = None
     #: an address that every notice is posted to
     webhook: str | None = field(default=None, repr=False)
-    #: which occasions are told
+    #: the occasions that cause a notice
     events: frozenset[str] = OCCASIONS
 
     def __post_init__(self) -> None:
@@ -279,7 +279,7 @@ class NotifyPolicy:
 
 @dataclass(frozen=True, slots=True)
 class ServerPolicy:
-    """What ``holdfast serve`` has to be told of the place it runs in."""
+    """What ``holdfast serve`` has to know about where it runs."""
 
     #: the origins that browsers know it by, if a proxy before it has another name or does TLS; empty: its own
     public_origins: frozenset[str] = frozenset()
@@ -306,7 +306,7 @@ class Policy:
     server: ServerPolicy = field(default_factory=ServerPolicy)
 
 
-# What only those need who want notices or a server is imported there.
+# Imports that only notices or a server need are inside these functions.
 
 
 def _has_words(command: str) -> bool:
@@ -330,7 +330,7 @@ def _is_address(text: str) -> bool:
 
 
 def _wrong_with_origin(text: str) -> str | None:
-    """In words that do not repeat it: an address may hold a password. Browsers send one form only (RFC 6454, 6.2)."""
+    """What is wrong, without repeating the text: an address may hold a password. Browsers send one form only (RFC 6454, 6.2)."""
     from urllib.parse import urlsplit
 
     try:

@@ -1,6 +1,6 @@
-"""Owns redacting one text in a process that lives for a moment: what is costly is loaded only if there is cause.
+"""Owns redaction for hook processes: the patterns are loaded only for a text that may hold a secret.
 
-Compiling the patterns that find secrets takes longer than all else that a hook does.
+Compiling the patterns takes longer than everything else that a hook does.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ _SHORTEST_TOKEN = 12
 
 
 def redact_seldom(text: str) -> str:
-    """The same as ``redact_text``."""
+    """The same as ``redact_text``, and cheap for a text without secrets."""
     if not may_hold_secret(text):
         return text
     from holdfast.domain.redaction import redact_text
@@ -20,12 +20,14 @@ def redact_seldom(text: str) -> str:
 
 
 def may_hold_secret(text: str) -> bool:
-    """Wrong in one direction only: what it clears, holds none."""
+    """False only if the text holds no secret; True may be wrong."""
     lower = text.lower()
     if any(name in lower for name in _NAMES) or ("@" in text and "://" in text):
         return True
     if not any(len(word) >= _SHORTEST_TOKEN and not word.isalpha() for word in text.split()):
         return False
-    from holdfast.domain.secret_tokens import has_marker  # a table of tokens, still without patterns
+    from holdfast.domain.secret_tokens import (
+        has_marker,
+    )  # this imports the table of tokens, and compiles no pattern
 
     return has_marker(text)

@@ -16,7 +16,7 @@ from holdfast.domain.secret_tokens import ascii_re, mark, may_hold_token, redact
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 
-_SHORTEST = 8  #: text that can hold a secret
+_SHORTEST = 8  #: shorter texts cannot hold a secret
 _PASSES = 3
 _WHOLE_MARK = r"\[redacted:\w+\]"
 #: fields whose value is an opaque blob that a provider wants back unchanged
@@ -37,9 +37,9 @@ def redact_text(text: str) -> str:
 
 
 def redact_value(value: Json) -> Json:
-    """The same for JSON of any depth; a text under a secret's name is replaced whole.
+    """Redacts JSON of any depth; a text under a secret's name is replaced whole. Keys are redacted too.
 
-    What holds no secret stays the same object, up to the value itself. Keys are redacted too.
+    A part without secrets stays the same object, and so does the whole value.
     """
     stack = [_Node([value])]
     above: set[int] = set()
@@ -68,7 +68,7 @@ def encode_redacted(value: Json, encode: Callable[[Json], str]) -> str:
 
 
 class _Node:
-    """A dict or list on the way through a value: what is still to be looked at, and what has changed."""
+    """A dict or list that is being redacted: the items that are left, and what has changed."""
 
     __slots__ = ("changes", "items", "name", "slot", "source")
 
@@ -120,7 +120,7 @@ class _Node:
                 slot = self.source.get("name", slot)
             return slot if isinstance(slot, str) else ""
         if self.name and secret_kind(self.name) is not None:
-            return self.name  # whatever stands in a secret's list is secret
+            return self.name  # every text in a secret's list is secret
         before, item = self.source[slot - 1] if slot else "", self.source[slot]
         is_option = isinstance(before, str) and before.startswith("--") and not str(item).startswith("-")
         return before if is_option else self.name  # ["--password", ...]
@@ -233,7 +233,7 @@ _SHORTEST_TOKEN = 8
 
 @lru_cache(maxsize=1024)
 def secret_kind(name: str) -> str | None:
-    """What a value of this name would be (``password``, ``api_key``, ...); None when it is no secret."""
+    """The kind of secret that has this name (``password``, ``api_key``, ...); None if it is not a secret's name."""
     words = [] if _MARK in name else _words(name[-96:])
     while words and words[-1].isdigit():
         words.pop()
@@ -253,13 +253,13 @@ def secret_kind(name: str) -> str | None:
 
 
 def may_name_secret(text: str) -> bool:
-    """Whether any name in the text could be a secret's; rarely wrong, and only in the one direction."""
+    """Whether any name in the text could be a secret's; rarely wrong, and then only with True."""
     lower = text.lower()
     return "cookie" in lower or any(literal in lower for literal in _NAME_ENDS)
 
 
 def redact_named(text: str) -> str:
-    """Takes out the values that stand behind a secret's name."""
+    """Redacts the values that follow a secret's name."""
     lower = text.lower()
     endings = [ending for literal, ending in _NAME_ENDS.items() if literal in lower]
     if not endings:
@@ -372,7 +372,7 @@ def _is_secret(text: str, name: _Name, value: _Value) -> bool:
 
 
 def _is_literal(name: _Name, after: str) -> bool:
-    """Whether a bare word is meant literally: `password=sesame`, not `login(password=given)`."""
+    """Whether an unquoted word is a literal value: `password=sesame`, not `login(password=given)`."""
     if name.kind == "authorization" or (name.is_variable and name.sign == ":"):
         return True
     if name.sign == "=" and name.tight:

@@ -1,4 +1,4 @@
-"""Owns what a runtime is, and the fingerprint that tells one from another."""
+"""Owns runtimes: where agents can run, and the fingerprint that identifies a runtime."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.domain.records import record
 
 @record
 class Capabilities:
-    """What the probed binary can do, as far as it matters for resuming."""
+    """What the installed program can do, as far as it matters for resuming."""
 
     can_resume: bool = True
     can_fork: bool = False
@@ -46,7 +46,7 @@ class KnownRuntime:
     """A runtime as the store remembers it."""
 
     runtime: Runtime
-    last_seen_at: Instant  #: when a worker said last that it is there
+    last_seen_at: Instant  #: when a worker last reported from this runtime
 
     @property
     def id(self) -> RuntimeId:

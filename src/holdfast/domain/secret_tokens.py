@@ -1,6 +1,6 @@
 """Owns the secrets that are known by their own shape, and how to find them fast.
 
-Every text passes here and almost none holds a token, so a gate of literal searches decides first; a pattern
+Every text is searched and almost none holds a token, so a filter of literal searches decides first; a pattern
 is compiled when it is needed. No pattern can run away: what repeats is bounded, cannot match in two ways, or
 stops at a character that a later start cannot step over. None is possessive (`*+`) or atomic (`(?>`), here and
 in the modules beside: before Python 3.11.5 `re` gets those wrong, and would leave half a private key.
@@ -13,9 +13,9 @@ from collections import namedtuple
 from collections.abc import Iterator
 from functools import cache
 
-# A token known by its shape: its kind, its markers, its pattern. Markers are literals, ``|`` between them, of
+# A token known by its shape: its kind, its markers, its pattern. Markers are literals, separated by ``|``, of
 # which the text must hold one: ``[ab]`` is either character, a final ``…`` is ten more characters of a token.
-# What group 1 of the pattern matched stays.
+# What group 1 of the pattern matched stays. A new kind of token is a line here and a sample in the test corpus.
 Token = namedtuple("Token", "kind markers pattern")  # noqa: PYI024 - typing would cost a hook too much
 
 
@@ -25,7 +25,7 @@ _END = r"(?![0-9A-Za-z])"
 # Between the lines of a key, also when they are escaped; all that repeats has a limit, for re keeps each turn.
 _BREAK = r"\s*(?:\\{1,4}[nr]\s*){0,16}"
 _FOLLOWED = r"(?=[\w%+/=.~-]{10})"
-# What lets in to our own server: nothing else looks like it, so it may stand anywhere.
+# A token of a Holdfast server: nothing else looks like it, so it is found anywhere in a text.
 _OWN = r"hft_[0-9a-f]{12}_[0-9a-f]{64}"
 
 # In this order: patterns that look at what follows the token come last, when that is already redacted.
@@ -120,7 +120,7 @@ TOKENS = (
 # fmt: on
 
 # Two without a literal of their own.
-_DISCORD_GATE = r"[\w-]{6}\.[\w-]{27}"  #: after a first dot
+_DISCORD_FILTER = r"[\w-]{6}\.[\w-]{27}"  #: after a first dot
 _DISCORD = _START + r"[MNO](?=[A-Za-z_.-]{0,62}\d)[\w-]{23,27}\.[\w-]{6}\.[\w-]{27,}"
 _SHORTEST_DISCORD = 50
 _URL_LOGIN = r"(://[^\s/?#@:\"'<>]*:)(?!\[redacted:)([^\s/?#\"'<>]+)(?=@)"
@@ -133,20 +133,20 @@ def mark(kind: str) -> str:
     return f"[redacted:{kind}]"
 
 
-def redact_tokens(text: str, *, gated: bool = True) -> str:
-    """Without the gate every pattern runs: the same result, later."""
-    if gated and not may_hold_token(text):
+def redact_tokens(text: str, *, filtered: bool = True) -> str:
+    """Replaces every token by its mark. Not ``filtered``, every pattern runs: the same result, only slower."""
+    if filtered and not may_hold_token(text):
         return text
     text = ascii_re(_DISCORD).sub(mark("discord_token"), text)
     for kind, literals, pattern in _tokens():
-        if not gated or any(literal in text for literal in literals):
+        if not filtered or any(literal in text for literal in literals):
             token = ascii_re(pattern)
             text = token.sub((r"\g<1>" if token.groups else "") + mark(kind), text)
     return text
 
 
 def redact_own_tokens(text: str) -> str:
-    """Holdfast's own alone: for texts that are kept word for word, and are read by people who have another token."""
+    """Replaces only tokens of Holdfast: for texts that are stored unchanged, and read by people who have another token."""
     return ascii_re(_OWN).sub(mark("holdfast_token"), text) if "hft_" in text else text
 
 
@@ -168,15 +168,15 @@ def _redact_password(found: re.Match[str]) -> str:
 
 
 def has_marker(text: str) -> bool:
-    """Less exact than ``may_hold_token``, but there is nothing to compile first."""
+    """Less exact than ``may_hold_token``, but needs no compiled pattern."""
     if any(literal in text for _, literals, _ in _tokens() for literal in literals):
         return True
     return "." in text and max(map(len, text.split())) > _SHORTEST_DISCORD
 
 
 def may_hold_token(text: str) -> bool:
-    for character, gate in _gates():  # noqa: SIM110  a generator would take half as long again
-        if character in text and ascii_re(gate).search(text):
+    for character, pattern in _filters():  # noqa: SIM110  a generator would take half as long again
+        if character in text and ascii_re(pattern).search(text):
             return True
     return False
 
@@ -194,7 +194,7 @@ def _literals(markers: str) -> Iterator[str]:
 
 
 @cache
-def _gates() -> tuple[tuple[str, str], ...]:
+def _filters() -> tuple[tuple[str, str], ...]:
     """For each character that is some marker's rarest, the search for all of those markers from there.
 
     A scan for one character is the fastest there is, and it rarely has to stop.
@@ -205,11 +205,11 @@ def _gates() -> tuple[tuple[str, str], ...]:
         rarest = min(characters, key=lambda c: _RARE_FIRST.find(c) if c in _RARE_FIRST else len(_RARE_FIRST))
         at = len(characters) - characters[::-1].index(rarest)
         ways.setdefault(rarest, []).append((characters[:at], characters[at:], marker.endswith("…")))
-    return tuple((rarest, _gate(rarest, ways[rarest])) for rarest in ways)
+    return tuple((rarest, _filter(rarest, ways[rarest])) for rarest in ways)
 
 
-def _gate(rarest: str, ways: list[tuple[list[str], list[str], bool]]) -> str:
-    prefixes, others = [], [_DISCORD_GATE] if rarest == "." else []
+def _filter(rarest: str, ways: list[tuple[list[str], list[str], bool]]) -> str:
+    prefixes, others = [], [_DISCORD_FILTER] if rarest == "." else []
     for before, after, more in ways:
         if more and not after and len(before) > 2:
             prefixes.append(before)

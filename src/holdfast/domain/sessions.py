@@ -20,9 +20,9 @@ class SessionKind(StrEnum):
 
 
 class SessionStatus(StrEnum):
-    """What is true of a session now; its phase is what its agent says about the work."""
+    """What is true of a session now, derived by the store. The phase is what the agent says about its work."""
 
-    RUNNING = "running"  #: somebody works on it: a turn with a live lease, or a subagent
+    RUNNING = "running"  #: a turn has a live lease, or a subagent works in it
     QUEUED = "queued"  #: its next turn waits for a worker, or for its time
     WAITING = "waiting"  #: for a person: an approval, or phase ``approval`` without an answer
     IDLE = "idle"  #: open, and nothing is under way
@@ -57,7 +57,7 @@ class SessionChange:
 
     number: int
     at: Instant
-    by: str | None  #: the user, or the name and the id of the token; None: not recorded then
+    by: str | None  #: the user, or the name and the id of the token; None: an older version did not record it
     from_phase: str
     to_phase: str  #: the same if the phase stayed
     metadata: tuple[str, ...] = ()  #: the keys that were set
@@ -86,7 +86,7 @@ class Session:
     summary: str | None
     parent_session_id: SessionId | None
     usage: Usage = NO_USAGE
-    project: str | None = None  #: of a delegated one: the directory of the work
+    project: str | None = None  #: of a delegated session: the directory of the work
 
     @property
     def is_delegated(self) -> bool:
@@ -94,7 +94,7 @@ class Session:
 
     @property
     def phase_after_turn(self) -> Phase | None:
-        """A conversation goes on turn by turn, as an investigation does; delegated work says its phase itself."""
+        """After its first turn a conversation is ``investigating``. A delegated session sets its phase itself: None."""
         begins = self.phase is Phase.INITIALIZING and not self.is_delegated
         return Phase.INVESTIGATING if begins else None
 
@@ -127,8 +127,8 @@ class SessionUpdate:
     phase: Phase | None = None
     metadata: Metadata | None = None  #: merged
     error: str | None = None
-    clear_errors: bool = False  #: the cause is mended: count from zero
-    summary: str | None = None  #: what has come of it so far
+    clear_errors: bool = False  #: the cause was fixed: count from zero
+    summary: str | None = None  #: the result so far
     expected_phase: Phase | None = None
 
     @property

@@ -53,15 +53,15 @@ class Statistics:
     turns: tuple[TurnCount, ...]
     attempts: tuple[AttemptCount, ...]
     delegations: tuple[DelegationCount, ...]
-    oldest_queued_seconds: float  #: how long the turn could have run that could for longest
+    oldest_queued_seconds: float  #: for how long the oldest claimable turn has been waiting
     leases: int
     orphans: int  #: leases that have expired
-    open_approvals: int  #: that can still be answered, whoever asked
+    open_approvals: int  #: that can still be answered, from agents and from tool calls
     late_reports: int  #: of workers that had lost their lease
 
 
 class DelegationStart(StrEnum):
-    """Which session a delegation begins in. Of a question that a script asked: what it was answered."""
+    """Which session a delegation began in; ``ASKED_…``: what a script that only asked was answered."""
 
     NEW = "new"
     RESUMED = "resumed"
@@ -70,13 +70,15 @@ class DelegationStart(StrEnum):
 
 
 class TotalKind(StrEnum):
-    """What is added up; the ``detail`` of a total says of which sort, in words with spaces between."""
+    """What is added up; ``detail`` of a total says which sort, as words separated by spaces."""
 
-    SESSION = "session"  #: begun; its kind
-    SESSION_WITH_ERROR = "session_with_error"  #: that ever had one, or failed; its kind
-    CLOSED = "closed"  #: its phase and kind; the amount is seconds
-    DURATION = "duration"  #: of a delegated session that was completed or failed; the number of its bucket
-    TURN_DURATION = "turn_duration"  #: of an attempt that answered; the number of its bucket
+    SESSION = "session"  #: begun; detail: its kind
+    SESSION_WITH_ERROR = "session_with_error"  #: sessions that ever had an error, or failed; detail: the kind
+    CLOSED = "closed"  #: sessions that were closed; detail: phase and kind; the amount is seconds
+    DURATION = (
+        "duration"  #: of a delegated session that was completed or failed; detail: the number of its bucket
+    )
+    TURN_DURATION = "turn_duration"  #: of an attempt that answered; detail: the number of its bucket
     ATTEMPT = "attempt"  #: ended: decision, reason, status, and ``first``, ``next`` or ``same`` for its place
     TURN = "turn"  #: ended: status and class of failure
     LOCK_WAIT = (
@@ -85,7 +87,7 @@ class TotalKind(StrEnum):
     LATE_REPORT = "late_report"
     DELEGATION = "delegation"  #: see ``DelegationStart``
     DELEGATION_END = "delegation_end"  #: its outcome
-    CLEANUP = "cleanup"  #: sessions that were ``abandoned`` or ``deleted`` by it, or ``removed`` by hand
+    CLEANUP = "cleanup"  #: sessions that cleanup ``abandoned`` or ``deleted``, or a person ``removed``
     INPUT_TOKENS = "input_tokens"
     CACHED_INPUT_TOKENS = "cached_input_tokens"
     OUTPUT_TOKENS = "output_tokens"
@@ -95,8 +97,8 @@ class TotalKind(StrEnum):
 @record
 class Total:
     what: TotalKind
-    agent: str  #: empty: nobody's
-    provider: str  #: empty: none
+    agent: str  #: empty: it belongs to no agent
+    provider: str  #: empty: it belongs to no provider
     detail: str
     number: int
     amount: float  #: a sum, where there is something to add up
@@ -104,7 +106,7 @@ class Total:
 
 @record
 class Totals:
-    """Of whole days of UTC, also of what was deleted since."""
+    """Totals of whole days of UTC; they include rows that were deleted since."""
 
     first_day: Instant | None  #: the beginning of the first day with anything in it
     rows: tuple[Total, ...]
@@ -130,17 +132,17 @@ class Measure:
     name: str
     unit: Unit
     value: float | None  #: None: there is nothing to measure
-    target: str | None  #: as a person writes it
+    target: str | None  #: in words
     met: bool | None  #: None: no target, or nothing to measure
     of: Mapping[str, float]  #: what it was computed from
 
 
 @record
 class Figures:
-    """Everything that ``stats`` tells."""
+    """Everything that ``stats`` shows."""
 
     measures: tuple[Measure, ...]
-    agents: Mapping[str, int]  #: sessions that were begun, by agent
+    agents: Mapping[str, int]  #: number of sessions begun, by agent
     fresh_starts: Mapping[str, int]  #: by reason, of turns that had something to continue
     fallbacks: int
     lock_waits: int  #: turns that stayed in the queue, or failed, because of another writer
@@ -153,7 +155,7 @@ class Figures:
 class Stats:
     """Figures, and what they are about."""
 
-    since: Instant | None  #: the beginning of the first day that counts; None: whatever there is
+    since: Instant | None  #: the beginning of the first day that counts; None: all days
     until: Instant
     agent: str | None
     figures: Figures
@@ -273,7 +275,7 @@ def _duration(name: str, rows: list[Total], share: float, of: str, limit: int | 
 
 
 def quantile(buckets: Mapping[int, int], share: float) -> float | None:
-    """Of durations by bucket, to within 10 %; None if there are none."""
+    """The quantile of durations by bucket, to within 10 %; None if there are none."""
     whole = sum(buckets.values())
     passed = 0
     for bucket in sorted(buckets):

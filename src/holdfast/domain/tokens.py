@@ -1,4 +1,4 @@
-"""Owns tokens: what lets a caller in to the server, in which role, and how one is written and proved."""
+"""Owns tokens: which caller may use the server, in which role, and how a token is written and verified."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ ENTROPY = _ID_BYTES + _SECRET_BYTES
 _TEXT = re.compile(r"hft_([0-9a-f]{12})_([0-9a-f]{64})\Z")
 _ID = re.compile(r"[0-9a-f]{12}\Z")
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
-#: compared with where there is no such token, so that it takes as long
+#: compared with if the token is unknown, so that the comparison takes as long
 NO_DIGEST = "0" * 64
 
 
 class Role(StrEnum):
-    READER = "reader"  #: looks
-    OPERATOR = "operator"  #: looks, begins and changes sessions, cancels and answers
-    WORKER = "worker"  #: looks, and runs turns
-    ADMIN = "admin"  #: everything, tokens too
-    AGENT = "agent"  #: of an agent that is running: its own session, and what it delegates
+    READER = "reader"  #: may read
+    OPERATOR = "operator"  #: may read, begin and change sessions, cancel and answer
+    WORKER = "worker"  #: may read, and run turns
+    ADMIN = "admin"  #: may do everything, also make tokens
+    AGENT = "agent"  #: a running agent: may use its own session, and what it delegates
 
 
 @record
 class NewToken:
-    """The secret stays with whoever made it; the store gets its digest."""
+    """A token for the store: it gets the digest, never the secret."""
 
     id: TokenId
     role: Role
@@ -63,7 +63,7 @@ class Token:
 
 
 def make_token(role: Role, name: str, expires_at: Instant | None, entropy: bytes) -> tuple[NewToken, str]:
-    """What the store is given, and the text that its holder is given, once."""
+    """Returns the token for the store, and the text for its holder, which is shown once."""
     secret = entropy[_ID_BYTES:ENTROPY].hex()
     token_id = TokenId(entropy[:_ID_BYTES].hex())
     new = NewToken(token_id, role, name, digest_of(secret), expires_at)
@@ -71,7 +71,7 @@ def make_token(role: Role, name: str, expires_at: Instant | None, entropy: bytes
 
 
 def split_token(text: str) -> tuple[TokenId, str] | None:
-    """Its id and its secret; None for what is no token."""
+    """The id and the secret of a token; None if the text is not a token."""
     found = _TEXT.match(text)
     return None if found is None else (TokenId(found[1]), found[2])
 
@@ -81,7 +81,7 @@ def digest_of(secret: str) -> str:
 
 
 def proves(secret: str, digest: str) -> bool:
-    """In a time that says nothing about how much of it was right."""
+    """Whether the secret fits the digest. The time that it takes does not depend on how much of the secret is right."""
     return hmac.compare_digest(digest_of(secret), digest)
 
 

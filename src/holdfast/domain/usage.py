@@ -18,7 +18,7 @@ class Usage:
     cost_usd: float = 0.0
 
     def __post_init__(self) -> None:
-        """Whoever writes 0 means 0.0; a database may tell them apart."""
+        """Makes 0 the float 0.0: a database may treat the two as different."""
         if type(self.cost_usd) is int:
             object.__setattr__(self, "cost_usd", float(self.cost_usd))
 
@@ -56,13 +56,13 @@ class ContextUse:
     window: int
 
 
-#: a provider session of which no call has ended yet, so that nothing could be counted
+#: the context of a provider session of which no call has ended yet
 NO_CALL_YET = ContextUse(0, 0)
 
 
 @record
 class UsageReport:
-    """What a provider said at the end of an attempt.
+    """What a provider reported at the end of an attempt.
 
     ``cumulative`` counts since the provider session began (Claude's cost, Codex' tokens);
     otherwise the figures are this attempt's alone.
@@ -100,7 +100,7 @@ BYTES_PER_TOKEN = 3
 
 
 def check_usage(usage: Usage) -> None:
-    """InvalidInput for figures that nobody can have used: they would stay in every sum."""
+    """Raises InvalidInput for impossible figures: they would stay in every sum."""
     for field in ("input_tokens", "cached_input_tokens", "output_tokens"):
         check_whole(field, getattr(usage, field))
     if type(usage.cost_usd) not in (int, float):
@@ -117,7 +117,7 @@ def check_report(report: UsageReport) -> None:
 
 
 class ContextShares(Protocol):
-    """How full a context may be: ``ResumePolicy``, or what a hook knows of it."""
+    """How full a context window may be: a ``ResumePolicy``, or as much of one as a hook knows."""
 
     @property
     def context_warn(self) -> float: ...
@@ -135,7 +135,7 @@ class ContextState(StrEnum):
 
 
 def context_state(use: ContextUse, policy: ContextShares, extra_tokens: int = 0) -> ContextState:
-    """``extra_tokens`` is the prompt that is about to be added. A window that is not known is never full."""
+    """``extra_tokens`` is the size of the prompt that is about to be sent. An unknown window is never full."""
     if use.window <= 0:
         return ContextState.OK
     filled = min(max(use.tokens + extra_tokens, 0), use.window)

@@ -1,1 +1,1 @@
-"""Owns what an agent is told: the request, and whatever of the past its session does not hold."""
+"""Owns what an agent is told: the request, and the part of the past that its session does not hold."""

@@ -1,4 +1,4 @@
-"""Owns what an agent is told of the answers to what it had asked people: once, and quoted."""
+"""Owns how an agent is told the answers to its approvals: once, and quoted."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ class ToldAnswer:
     approval_id: str
     what: str
     verdict: str
-    by: str | None  #: None: nobody, it has expired
+    by: str | None  #: None: the approval has expired
     note: str | None
     why_void: str | None = None  #: it was about a tool call, which was never made
 
 
 def settled_at(approval: Approval, now: Instant) -> Instant | None:
-    """When its answer came, or could no longer come; None for one that is open or was given up.
+    """When the approval was answered or expired; None while it is open, or if it was withdrawn.
 
-    The answer to a tool call is told by the call itself, unless it is void: then at the earliest it came.
+    The agent learns the answer to a tool call by the call itself. Only a void one is told, as of its answer, or else
+    of its request.
     """
     if approval.seq is not None:
         voided = approval.status is ApprovalStatus.VOIDED and approval.used_at is None
@@ -41,7 +42,7 @@ def settled_at(approval: Approval, now: Instant) -> Instant | None:
 
 
 def told_answer(approval: Approval, now: Instant) -> ToldAnswer:
-    """Of one that is settled; without secrets."""
+    """What the agent is told of a settled approval, without secrets."""
     note = approval.note
     if note is None and approval.status is ApprovalStatus.DENIED:
         note = _NO_REASON
@@ -56,7 +57,7 @@ def told_answer(approval: Approval, now: Instant) -> ToldAnswer:
 
 
 def answers_text(answers: Sequence[ToldAnswer], size: int) -> str:
-    """In at most ``size`` bytes, if need be the newest alone; "" if not even that fits."""
+    """The answers in at most ``size`` bytes, the oldest left out first; "" if not even the newest fits."""
     for first in range(max(0, len(answers) - _MOST_ANSWERS), len(answers)):
         text = fitted(partial(_rendered, answers, first), _MOST_CHARACTERS, size)
         if text:

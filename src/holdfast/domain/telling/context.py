@@ -1,8 +1,8 @@
-"""Owns what a turn is sent: its request, and whatever of the past the provider's session does not hold.
+"""Owns what a turn is sent: its request, and the part of the past that the provider's session does not hold.
 
-What is composed begins with a line of ours, ``[holdfast] …``, and the request stands behind the first
-line that is a marker. Everything between is either ours or quoted, so no text of the past can pose as
-the request; the request itself is sent as it is, whatever it says.
+A composed text begins with a line ``[holdfast] …``, and the request follows the first line that is a marker.
+Everything before it is written by Holdfast or quoted, so no text of the past can look like the request. The request
+itself is sent unchanged.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ _FILLERS = frozenset({
 class NewRequest:
     prompt: str
     seq: int
-    answers: tuple[ToldAnswer, ...] = ()  #: to what its agent had asked people, and was not told yet
+    answers: tuple[ToldAnswer, ...] = ()  #: to approvals of its agent that the agent was not told yet
     session_id: str = ""  #: for the commands that have what is cut
     window: int | None = None  #: the context window of the model that is asked; None: it is not known
-    attempt_id: AttemptId | None = None  #: by which what is sent is known again
+    attempt_id: AttemptId | None = None  #: in the marker line: identifies the request in the agent's session
 
 
 @record
@@ -100,16 +100,16 @@ class Composed:
 
 @record
 class Marker:
-    """What the line before a request says of it."""
+    """What the marker line says about a request."""
 
     seq: int
     attempt_id: AttemptId | None  #: older versions wrote none
-    interrupted: bool  #: it goes on with an earlier request, and holds none of its own
+    interrupted: bool  #: it continues an earlier request, and has no request of its own
 
 
 @record
 class Interruption:
-    """What a session that goes on must know of turns of its own that were stopped."""
+    """What a resumed session must know about its own turns that were stopped."""
 
     turns: tuple[int, ...] = ()  #: before the one that is sent now, oldest first
     calls: tuple[ToolCall, ...] = ()  #: that we know of and its session does not hold, oldest first
@@ -131,11 +131,11 @@ def compose_resumed(
     interrupted: bool = False,
     interruption: Interruption | None = None,
 ) -> Composed:
-    """For a provider session that goes on: the request, after the turns it has not seen.
+    """For a resumed provider session: the request, after the turns that it has not seen.
 
-    ``stopped`` are turns of its own that were never answered, and that it does not hold: to continue means them.
-    ``interrupted`` is for a turn whose request its session already holds: it is then not sent again. A
-    provider's own command, ``/…``, works only when nothing stands before it.
+    ``stopped`` are its own turns that were never answered and that it does not hold: "continue" means those.
+    ``interrupted``: the session already holds the request of this turn, so the request is not sent again. A provider's
+    own command, ``/…``, works only if no text comes before it.
     """
     prompt, answered = request.prompt, _answered(request.answers, policy)
     stopped_words = "" if interruption is None else interruption.text(_half_a_packet(policy))
@@ -167,7 +167,7 @@ def compose_fresh(
 ) -> Composed:
     """For a new provider session: the request, after the past; where that does not fit whole, with the packet.
 
-    A first request is sent as it is. ``unsent`` is one that no agent was sent, and that is to be continued.
+    A first request is sent unchanged. ``unsent`` is a request that is to be continued and was never sent to an agent.
     """
     prompt, answered = request.prompt, _answered(request.answers, policy)
     asked = [each.turn for each in past if not each.begun_before]
@@ -188,13 +188,13 @@ def compose_fresh(
 
 
 def current_request(text: str) -> str:
-    """The request in what was sent: the exact inverse of composing, for any request and any history."""
+    """The request in a text that was sent: the exact inverse of composing, for any request and any history."""
     found = _found_marker(text)
     return text if found is None else text[found.end() :]
 
 
 def read_marker(text: str) -> Marker | None:
-    """None for a text that no Holdfast has composed, or that was sent as it is."""
+    """The marker line of a text that was sent; None if it was not composed by Holdfast, or is the request alone."""
     found = _found_marker(text)
     if found is None:
         return None
@@ -205,7 +205,7 @@ def read_marker(text: str) -> Marker | None:
 
 
 def read_past(text: str) -> SeenTurns:
-    """The earlier turns that went along with a request, by what was sent."""
+    """The earlier turns that a text that was sent tells of."""
     found = _found_marker(text)
     if found is None:
         return SeenTurns()
@@ -234,12 +234,12 @@ def _found_marker(text: str) -> re.Match[str] | None:
 
 
 def past_size(policy: ContextPolicy, window: int | None = None) -> int:
-    """How many bytes of the past a model with this context window may be told; None: it is not known."""
+    """How many bytes of the past a model with this context window is sent; ``window`` None: not known."""
     return policy.past_tokens(window) * BYTES_PER_TOKEN
 
 
 def most_turns(policy: ContextPolicy, window: int | None = None) -> int:
-    """With more turns than this no history fits; nobody needs to read further back."""
+    """More turns than this never fit, so no more need to be read."""
     return past_size(policy, window) // LEAST_TURN_BYTES + 1
 
 
@@ -248,7 +248,7 @@ def _past(
 ) -> tuple[list[str], Told]:
     """The parts that tell it, in ``size`` bytes together."""
     told = transcript(past, size, policy.message_characters, where)
-    # no turn tells of what is left of one that never ended, and none what is not told in full
+    # the turns say neither what an unfinished turn left behind nor what was cut: the packet does
     if packet is None or not (packet.is_unfinished or told.past.cuts):
         return [told.text] if told.text else [], told
     frame = frame_markdown(packet, policy, size // 2)
@@ -257,7 +257,7 @@ def _past(
 
 
 def _where(request: NewRequest) -> str:
-    """Where everything is that was cut; "" where nobody can look."""
+    """The commands that print what was cut; "" if there is no session to name."""
     if not request.session_id:
         return ""
     session = request.session_id
@@ -265,13 +265,13 @@ def _where(request: NewRequest) -> str:
 
 
 def _answered(answers: Sequence[ToldAnswer], policy: ContextPolicy) -> list[str]:
-    """What people have said: at most a quarter of a packet."""
+    """The answers of people: at most a quarter of a packet."""
     text = answers_text(answers, policy.packet_tokens * BYTES_PER_TOKEN // 4)
     return [f"{_ANSWERS}\n{text}"] if text else []
 
 
 def _to_be_continued(turn: HistoryTurn, policy: ContextPolicy) -> str:
-    """What a bare "continue" means to a session that does not know: at most half of a packet."""
+    """The request that a bare "continue" means: at most half of a packet."""
     size = _half_a_packet(policy)
     request = fitted(lambda limit: quoted(turn.prompt, limit), policy.message_characters, size)
     return f"{_OURS}{_CONTINUED}{turn.seq}, whose request was\n{request}"

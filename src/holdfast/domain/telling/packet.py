@@ -22,7 +22,7 @@ _ON_A_LINE = 300  #: characters of one thing in a list
 
 @record
 class GroundTruth:
-    """What the work directory itself says; ``problem`` if it cannot be asked."""
+    """What git says about the work directory; ``problem`` if it cannot be asked."""
 
     work_dir: str | None
     branch: str = ""
@@ -71,7 +71,7 @@ class Packet:
 
     @property
     def is_unfinished(self) -> bool:
-        """Something was begun whose end nobody knows."""
+        """Whether something was begun and its end is not known."""
         return self.interrupted or bool(self.in_flight)
 
     @property
@@ -148,9 +148,9 @@ def _call_document(call: ToolCall) -> dict[str, object]:
 @record
 class _Section:
     title: str
-    rank: int  #: who has a lower one gets room first
-    share: int  #: it takes at most one part in so many of the room that is left then
-    body: Callable[[int], str]  #: its text in so many bytes; "" for nothing to tell
+    rank: int  #: the section with the lowest rank gets room first
+    share: int  #: the section takes at most this fraction (1/share) of the room that is left
+    body: Callable[[int], str]  #: its text within so many bytes; "" if there is none
 
 
 def packet_markdown(packet: Packet, policy: ContextPolicy) -> str:
@@ -162,7 +162,7 @@ def packet_markdown(packet: Packet, policy: ContextPolicy) -> str:
 
 
 def frame_markdown(packet: Packet, policy: ContextPolicy, size: int) -> str:
-    """The packet without what stands beside it already: why it is fresh, the turns, and what they called."""
+    """The packet without the parts that are sent beside it: why it is fresh, the turns, and their tool calls."""
     beside = ("Why this is a fresh session", "Answers", "Last turns", "Tool calls")
     sections = tuple(section for section in _sections(packet, policy) if section.title not in beside)
     return _markdown(packet, sections, min(size, policy.packet_tokens * BYTES_PER_TOKEN))
@@ -248,7 +248,7 @@ def _quote(text: str, room: int) -> str:
 
 
 def newest_lines(lines: Iterable[str], room: int) -> str:
-    """A list of those that fit, the newest kept and the others counted; "" if not even that fits."""
+    """A list of the newest lines that fit, with a count of the others; "" if not even that fits."""
     items = [f"- {line}" for line in lines]
     if utf8_size("\n".join(items)) <= room:
         return "\n".join(items)

@@ -1,6 +1,6 @@
-"""Owns how text of others stands in what an agent is sent: quoted, shortened visibly, and never in command.
+"""Owns how foreign text appears in what an agent is sent: quoted, and shortened visibly. Light: hook processes read it.
 
-A quoted line begins with ``> ``. No text, whatever it says, can become a line of ours that way.
+A quoted line begins with ``> ``, so that no foreign text can look like a line of Holdfast.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from holdfast.domain.inputs import clean_text, utf8_size
 
 
 def quoted(text: str, limit: int) -> str:
-    """Every line behind ``> ``; of more than ``limit`` characters the beginning and the end."""
+    """Every line after ``> ``; of a text with more than ``limit`` characters the beginning and the end."""
     lines = clean_text(shortened(text, limit)).splitlines() or [""]
     return "\n".join(f"> {line}" if line else ">" for line in lines)
 
@@ -30,13 +30,13 @@ def _note(characters: int) -> str:
 
 
 def on_one_line(text: str, limit: int) -> str:
-    """All whitespace becomes a space; of more than ``limit`` characters the beginning."""
+    """The text on one line; of more than ``limit`` characters the beginning."""
     line = " ".join(clean_text(text[: 2 * limit]).split())
     return line if len(line) <= limit and len(text) <= 2 * limit else f"{line[:limit]} [...]"
 
 
 def fitted(render: Callable[[int], str], limit: int, size: int) -> str:
-    """What ``render`` makes of the highest limit found that keeps it within ``size`` bytes; "" if none does."""
+    """Calls ``render`` with lower and lower limits until the text fits into ``size`` bytes; "" if it never does."""
     text = render(limit)
     while utf8_size(text) > size and limit > 0:
         limit = max(0, limit * size // utf8_size(text) - 1)

@@ -21,9 +21,9 @@ _PATHS = ("file_path", "path", "filePath", "notebook_path", "absolute_path")
 class CallOutcome(StrEnum):
     OK = "ok"
     ERROR = "error"
-    NOT_REPORTED = "not_reported"  #: the turn ended well without a word about it
+    NOT_REPORTED = "not_reported"  #: the turn ended well and did not report its end
     NOT_RUN = "not_run"  #: it waited for a person, and was never made
-    IN_FLIGHT = "in_flight"  #: it began, and nobody knows how it ended
+    IN_FLIGHT = "in_flight"  #: it began, and its end is not known
 
     @property
     def words(self) -> str:
@@ -42,7 +42,7 @@ class ToolCall:
     unrecorded: int = 0  #: of its arguments and its result, how many were too long to be recorded whole
 
     def within(self, limit: int) -> ToolCall:
-        """With no text longer than this."""
+        """The same call with every text shortened to ``limit`` characters."""
         return replace(
             self,
             tool=shortened(self.tool, limit),

@@ -13,9 +13,9 @@ from holdfast.domain.telling.quoting import fitted, on_one_line, quoted
 from holdfast.domain.telling.tool_calls import ToolCall
 from holdfast.domain.turns import TurnStatus
 
-#: no turn is shorter than this in a transcript: more turns than fit in that way need not be read
+#: no turn takes fewer bytes in a transcript, so more turns than fit at this size need not be read
 LEAST_TURN_BYTES = 40
-#: of a request and of an answer that is told by its first line
+#: characters of a request or an answer that is shortened to its first line
 FIRST_LINE_CHARACTERS = 200
 _FIRST_LINES = (FIRST_LINE_CHARACTERS, 80)
 #: of a tool's result that is shortened
@@ -25,8 +25,8 @@ _GAP = "\n\n"
 _AGENT = 60
 _ON_A_LINE = 300
 _MOST_RANGES = 6  #: that are listed one by one
-_NOTE_BYTES = 700  #: is kept free for the words about what was cut
-#: lines of ours in a transcript; whatever it quotes stands behind ``> ``
+_NOTE_BYTES = 700  #: kept free for the line that says what was cut
+#: lines of Holdfast in a transcript; quoted lines begin with ``> ``
 _TOLD = re.compile(r"^Turn ([0-9]{1,18}), agent ", re.MULTILINE)
 _LEFT_OUT_TURNS = re.compile(r"^\[\.\.\. turns? ([0-9, -]+) (?:is|are) left out", re.MULTILINE)
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
@@ -34,7 +34,7 @@ _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 @record
 class PastTurn:
-    """One turn as an agent is told of it: what was asked, which tools were called, what was answered."""
+    """One turn as an agent is told of it: its request, its tool calls, its answer."""
 
     turn: HistoryTurn
     calls: tuple[ToolCall, ...] = ()
@@ -47,15 +47,17 @@ class PastTurn:
 
 @record
 class Cuts:
-    """What of the past is told in less than its own words."""
+    """Which parts of the past are shortened or left out."""
 
     left_out: tuple[int, ...] = ()  #: turns
     first_lines: tuple[int, ...] = ()  #: turns
-    without_calls: tuple[int, ...] = ()  #: turns that are told, but not what tools they called
+    without_calls: tuple[int, ...] = ()  #: turns that are told without their tool calls
     calls: int = 0  #: of turns that are told: calls that are left out, the oldest of their turn
     messages: int = 0  #: requests and answers whose middle is left out
     results: int = 0  #: results of tools, and their arguments, that are cut
-    unrecorded: int = 0  #: of those, how many were cut when they were recorded: nobody here has the rest
+    unrecorded: int = (
+        0  #: how many of those were cut when they were recorded, so that the rest does not exist
+    )
 
     def __bool__(self) -> bool:
         turns = self.left_out or self.first_lines or self.without_calls
@@ -63,7 +65,7 @@ class Cuts:
 
     @property
     def words(self) -> str:
-        """All of it in one line; "" for nothing."""
+        """All cuts in one line; "" if there are none."""
         parts = []
         if self.left_out:
             parts.append(f"{_turns(self.left_out)} left out")
@@ -85,14 +87,14 @@ class Cuts:
 
 @record
 class PastTold:
-    """How much of the past a text tells."""
+    """How much of the past a text contains."""
 
     turns: tuple[int, ...] = ()  #: told of, in full or in part
     cuts: Cuts = Cuts()
 
     @property
     def covers(self) -> SeenTurns:
-        """All that a text tells of, or says that it leaves out."""
+        """All turns that the text contains, or says that it leaves out."""
         return SeenTurns(ranges(sorted({*self.turns, *self.cuts.left_out})))
 
 
@@ -135,8 +137,8 @@ _LEFT_OUT = _Rendered("")
 def transcript(past: Sequence[PastTurn], size: int, message_characters: int, where: str = "") -> Told:
     """At most ``size`` bytes. The newest turns are whole; what does not fit is shortened before it is left out.
 
-    A cut is said in the first line, with ``where`` the whole text is found. The newest turn is there if
-    anything is: its messages are shortened until it fits.
+    The first line names every cut, and ``where`` the whole text is found. The newest turn is left out last: its
+    messages are shortened until it fits.
     """
     whole = _whole(past, size)
     if whole is not None:
@@ -246,7 +248,7 @@ def _assembled(past: Sequence[PastTurn], rendered: Sequence[_Rendered], where: s
     note = f"[... {cuts.words}{f'; {where}' if where else ''} ...]" if cuts else ""
     texts = [text for text in (note, *(how.text for how in rendered)) if text]
     while texts and utf8_size(_GAP.join(texts)) > size:
-        del texts[0]  # a budget of next to nothing: the newest turn is worth more than our words
+        del texts[0]  # with a tiny budget, the newest turn matters more than the line about cuts
     return Told(_GAP.join(texts), PastTold(tuple(seq for seq, _, how in told if how.text), cuts))
 
 
@@ -301,7 +303,7 @@ def _heading(each: PastTurn) -> str:
 
 def _no_answer(turn: HistoryTurn) -> str:
     if turn.failure is None:
-        # one that was made outside and broken off counts as done, too: it was never begun here
+        # a turn that was made outside Holdfast and broken off is done, too, but was never begun here
         is_answered = turn.status is TurnStatus.DONE and turn.attempts > 0
         return "An empty answer, or one that was too long to be read." if is_answered else "No answer."
     why = f"{turn.failure.failure_class}: {turn.failure.message}"
@@ -322,7 +324,7 @@ def _is_longer(text: str, characters: int | None) -> bool:
 
 
 def _is_read(past: PastTurn) -> bool:
-    """Everything of it, as far as it happened."""
+    """Whether the whole turn was read and recorded."""
     unread = past.is_outline or past.is_unread or past.calls_unread or past.older_calls
     return not unread and not any(call.unrecorded for call in past.calls)
 

@@ -34,7 +34,7 @@ class Welcome(PlainRecord):
 
     @property
     def warning(self) -> str | None:
-        """For whoever is about to write to a session that somebody else writes to."""
+        """Warns a person who is about to write to a session that Holdfast is writing to; None: nobody is."""
         if self.holder is None:
             return None
         return (
@@ -43,7 +43,7 @@ class Welcome(PlainRecord):
         )
 
     def render(self) -> str:
-        """ "" if there is nothing to tell; else a few lines, of which no text of others is more than a quote."""
+        """A few lines, with foreign text only in quotes; "" if there is nothing to tell."""
         lines = [_HEAD]
         if self.warning is not None:
             lines.append(f"Warning: {self.warning}")
