@@ -38,7 +38,11 @@ def campaigns(engine: str, plan: Plan, root: Path, side_by_side: int) -> Figures
         folder.mkdir()
     # leaving it ends what is still running
     with multiprocessing.get_context("fork").Pool(side_by_side, _end_in_order) as pool:
-        return added_up(pool.starmap(campaign, zip([engine] * side_by_side, plans, roots, strict=True)))
+        found = pool.starmap(campaign, zip([engine] * side_by_side, plans, roots, strict=True))
+        # SIGTERM can be lost between two waits of a process that has a handler for it, and leaving waits for that one
+        pool.close()
+        pool.join()
+    return added_up(found)
 
 
 def _end_in_order() -> None:
