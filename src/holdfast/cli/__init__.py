@@ -1,1 +1,1 @@
-"""Owns the command ``holdfast``: what a shell says, put to the engine, and the answer put into words."""
+"""Owns the command ``holdfast``: it parses the arguments, calls the engine and prints the answer."""

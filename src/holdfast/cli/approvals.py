@@ -9,6 +9,7 @@ import click
 from holdfast.cli import output
 from holdfast.cli.arguments import arguments_option, session_argument, text_argument, text_option
 from holdfast.cli.command import Invocation, command, pass_invocation
+from holdfast.cli.exit_codes import FAILED, TIMED_OUT, WAITING_FOR_APPROVAL
 from holdfast.cli.output import Cell, Column, Line, Table, Tone, age, cell
 from holdfast.clock import Instant
 from holdfast.domain.approvals import Approval, ApprovalStatus
@@ -18,7 +19,12 @@ from holdfast.domain.turns import TurnStatus
 from holdfast.engine.documents import approval_document, turn_document
 from holdfast.engine.following import Reached, Waited
 
-_EXIT_CODES = {Reached.DONE: 0, Reached.FAILED: 1, Reached.NEEDS_PERSON: 5, Reached.STILL_OPEN: 124}
+_EXIT_CODES = {
+    Reached.DONE: 0,
+    Reached.FAILED: FAILED,
+    Reached.NEEDS_PERSON: WAITING_FOR_APPROVAL,
+    Reached.STILL_OPEN: TIMED_OUT,
+}
 _REASON = 300  #: characters of why a turn has failed
 _COLUMNS = (
     Column("APPROVAL", whole=True),

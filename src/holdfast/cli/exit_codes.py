@@ -22,6 +22,8 @@ FAILED: Final = 1
 USAGE: Final = 2
 NOT_FOUND: Final = 3
 REFUSED: Final = 4
+WAITING_FOR_APPROVAL: Final = 5
+TIMED_OUT: Final = 124
 INTERRUPTED: Final = 130
 
 _COMPLETE = f"_{PROGRAM.upper()}_COMPLETE"

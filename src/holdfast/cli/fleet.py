@@ -83,6 +83,9 @@ def _work(working: Worker) -> None:
     working.run()
 
 
+# --- serve ---
+
+
 @command("serve", "holdfast serve --port 8787")
 @click.option(
     "--host",
@@ -134,7 +137,9 @@ def _announce(url: str, *, as_json: bool) -> None:
         output.flush()
 
 
-_SHORT = 12  #: of a machine's id
+# --- runtimes and recover ---
+
+_SHORT = 12  #: characters of a machine's id
 
 _HERE_COLUMNS = (
     Column("PROVIDER", whole=True),

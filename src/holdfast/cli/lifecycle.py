@@ -17,6 +17,7 @@ from holdfast.cli.arguments import (
 )
 from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.cli.escape import one_line
+from holdfast.cli.exit_codes import FAILED
 from holdfast.domain.metadata import Metadata
 from holdfast.domain.sessions import Session
 from holdfast.engine.documents import session_document
@@ -204,7 +205,7 @@ def remove(ctx: click.Context, run: Invocation, session: str, yes: bool) -> None
     session_id = run.find(session)
     if not yes and not _agreed(run, session_id):
         output.say("nothing was removed")
-        ctx.exit(1)
+        ctx.exit(FAILED)
     run.holdfast.remove(session_id)
     if run.json:
         output.document({"session_id": session_id, "removed": True})

@@ -15,7 +15,7 @@ import click
 from holdfast.cli import output
 from holdfast.cli.arguments import TURN_OR_NONE, named_rights, rights_options, session_argument, text_argument
 from holdfast.cli.command import Command, Invocation, command, pass_invocation
-from holdfast.cli.exit_codes import INTERRUPTED
+from holdfast.cli.exit_codes import FAILED, INTERRUPTED
 from holdfast.cli.progress import Show, Shown, shown, stoppable, tell
 from holdfast.engine.documents import conversation_document, session_document
 from holdfast.engine.keywords import RunKeywords
@@ -42,7 +42,7 @@ class RunCommand(Command):
         except RunInterrupted:
             ctx.exit(INTERRUPTED)
         except SystemExit as exc:
-            ctx.exit(exc.code if isinstance(exc.code, int) else 1)
+            ctx.exit(exc.code if isinstance(exc.code, int) else FAILED)
 
     def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
         return [*super().collect_usage_pieces(ctx), "[-- PROVIDER ARGUMENTS]"]
@@ -201,6 +201,8 @@ def finish(result: RunResult) -> None:
     if not result.ok:
         click.get_current_context().exit(result.exit_code)
 
+
+# --- chat and open: a person's own conversation with an agent ---
 
 #: words that end a chat, in upper or lower case
 _LEAVE = ("quit", "exit")
