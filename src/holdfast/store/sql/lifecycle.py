@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from holdfast.domain.metadata import Metadata, encode_metadata, merge_metadata
 from holdfast.domain.phases import Phase
 from holdfast.domain.redaction import Json, redact_text
@@ -85,7 +83,7 @@ def _changed(s: Scope, current: Session, change: SessionUpdate, metadata: Metada
     errors = 0 if change.clear_errors else current.error_count
     if change.error is not None:
         error, errors = SessionError(redact_text(change.error), s.now), errors + 1
-    return replace(
+    return ROWS.changed(
         current,
         phase=phase,
         resume_ready=ready,
