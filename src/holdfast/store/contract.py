@@ -1,11 +1,15 @@
-"""Owns the Store contract: every verb, none optional; these docstrings are its specification, whole and in one place.
+"""Owns the Store contract: every verb, none optional. These docstrings are the specification of a store.
 
-One call is one transaction, and a call that raises has changed nothing; ``clean_up`` alone is several, and
-``watch_queue`` none. Everything happens in the workspace that the store was opened for; what is in another one
-does not exist.
-``NotFound`` is raised for an id that does not exist; a verb that only lists what belongs to it lists nothing. Instants are the store's own.
-``InvalidInput`` refuses a limit or a place to begin that is negative or beyond 2**53.
-``StoreCorrupt`` names a row that cannot be understood, to whoever asks for what it belongs to: nobody else is affected.
+One call is one transaction, and a call that raises an error has changed nothing. Two verbs are different:
+``clean_up`` is several transactions, and ``watch_queue`` is none.
+
+Everything happens in the workspace that the store was opened for. Rows of other workspaces do not exist for
+it.
+
+``NotFound`` is raised for an id that does not exist. A verb that lists what belongs to an id lists nothing then.
+``InvalidInput`` is raised for a limit or a starting point that is negative or larger than 2**53.
+``StoreCorrupt`` names a row that cannot be understood. Only calls that need this row raise it.
+Instants are the store's own time.
 """
 
 from __future__ import annotations
@@ -79,7 +83,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @record
 class Facts:
-    """What is true of a verb besides what it does; it stands on the verb, and nowhere else."""
+    """What is true of a verb besides what it does. The facts of a verb are declared on the verb and nowhere else."""
 
     roles: frozenset[Role]  #: that a token must have to call it on a server; admins may call every verb
     repeatable: bool  #: a second call with the same arguments changes nothing more
@@ -123,21 +127,22 @@ class KeyedCall:
 
 
 class QueueWatch(AbstractContextManager["QueueWatch"], Protocol):
-    """For one waiting thread; its end closes it.
+    """Waits for turns that can be claimed, for one thread. Leaving the context closes the watch.
 
-    News is a hint and no promise: it may be about nothing, and may get lost in an outage. Whoever waits looks
-    for turns now and then all the same, as for those whose time comes.
+    News is a hint and no promise: it may be about nothing, and it may get lost in an outage. A worker must
+    look for turns now and then without news, too: time alone makes some turns claimable.
     """
 
     def wait(self, seconds: float) -> bool:
-        """Whether a turn may have become claimable, since the last wait or since it was opened.
+        """Returns True if a turn may have become claimable since the last wait, or since the watch was opened.
 
-        False once the time is over, or it is closed. StoreUnavailable: it is of no use any more.
+        Returns False when the time is over or the watch is closed. Raises StoreUnavailable when the watch is
+        broken.
         """
         ...
 
     def close(self) -> None:
-        """Idempotent, and from any thread: who waits stops waiting."""
+        """Idempotent. May be called from any thread: a waiting thread stops waiting."""
         ...
 
     def __exit__(self, *_: object) -> None:
@@ -145,7 +150,7 @@ class QueueWatch(AbstractContextManager["QueueWatch"], Protocol):
 
 
 class Store(Protocol):
-    """Safe to use from several threads and, for what lies behind it, from several processes.
+    """Safe to use from several threads. What lies behind it is safe to use from several processes.
 
     Each verb declares its facts: see ``verb``.
     """
@@ -154,100 +159,121 @@ class Store(Protocol):
 
     @verb(Role.OPERATOR)
     def create_session(self, new: NewSession) -> Session:
-        """Begin a session, and its conversation unless one is named.
+        """Begin a session, and its conversation unless ``new`` names one.
 
-        Idempotent by ``new.id``. Conflict: the id is another session's, the name is taken, or the
-        agent already has an open session in that conversation.
+        Idempotent by ``new.id``. Raises Conflict if another session has the id or the name, or if the agent
+        already has an open session in that conversation.
         """
         ...
 
     @verb(Role.READER, Role.AGENT)
     def get_session(self, session_id: str) -> Session:
-        """UnreadableSession for a row that cannot be understood; such a row affects no other verb."""
+        """Raises UnreadableSession for a row that cannot be understood. Such a row affects no other verb."""
         ...
 
     @verb(Role.READER, Role.AGENT)
     def find_session(self, given: str) -> SessionId:
-        """By id, by name, or by the unique beginning of an id, in that order. AmbiguousId for several."""
+        """Find a session by its id, by its name, or by the unique beginning of its id, in that order.
+
+        Raises AmbiguousId if several ids begin like this.
+        """
         ...
 
     @verb(Role.READER, Role.AGENT)
     def session_state(self, session_id: str) -> SessionState:
-        """Its status, by what is true at this moment, and where its provider would pick up."""
+        """Returns the session's status at this moment, and the provider session that its provider would resume."""
         ...
 
     @verb(Role.READER, Role.AGENT)
     def phase_history(self, session_id: str) -> tuple[PhaseChange, ...]:
-        """Oldest first; empty for an unknown session."""
+        """Returns the changes of phase, oldest first; none for an unknown session."""
         ...
 
     @verb(Role.READER)
     def trail(self, session_id: str, *, after: int = 0, limit: int = 1000) -> tuple[SessionChange, ...]:
-        """Who changed what about a session, oldest first, those with a number behind ``after``.
+        """Returns who changed what about a session: the changes with a number above ``after``, oldest first.
 
-        Of metadata only the keys. What a change before version 11 was made by is not known.
+        Of metadata only the keys are recorded. Who made a change before schema version 11 is not known.
         """
         ...
 
     @verb(Role.OPERATOR, Role.WORKER, Role.AGENT, repeatable=False)
     def update_session(self, session_id: str, change: SessionUpdate) -> Session:
-        """Change what is given, and nothing else; the session counts as active now.
+        """Change what ``change`` gives, and nothing else. The session counts as active now.
 
-        Any phase may follow any open one; the change is recorded in the history. Only ``approval`` is left
-        for another open one when nothing is asked any more: Conflict while an approval can be answered or
-        a turn waits for it; one that has merely expired is void then. SessionClosed once
-        the phase is final. PhaseConflict if the phase is not ``expected_phase``. Metadata is merged
-        key by key; InvalidInput if the result is too large. An error raises the error count by one; ``clear_errors`` sets it back before. A summary replaces the one before.
+        Any phase may follow any open phase; the change is recorded. Phase ``approval`` may be left for
+        another open phase only when no approval is waiting: raises Conflict while one can be answered or a
+        turn waits for one. Approvals that have merely expired become void then.
+
+        Metadata is merged key by key. An error raises the error count by one; ``clear_errors`` sets the count
+        to zero first. A summary replaces the summary before it.
+
+        Raises SessionClosed if the phase is final, PhaseConflict if the phase is not ``expected_phase``,
+        InvalidInput if the merged metadata is too large.
         """
         ...
 
     @verb(Role.OPERATOR, repeatable=False)
     def finalize_session(self, session_id: str, outcome: Phase, summary: str | None) -> Session:
-        """Close for good: turns that wait are cancelled, one that runs is asked to stop, and what was
-        asked without an answer is void, and so is an answer that a turn has not acted on.
+        """Close the session for good.
 
-        Without a summary, the one that an update gave it stays.
-        SessionClosed if it is closed already: a session is never finalized twice.
+        Waiting turns are cancelled, and a running turn is asked to stop. Approvals without an answer become
+        void, and so do answers that a turn has not acted on. Without a summary, the summary of an earlier
+        update stays.
+
+        Raises SessionClosed if the session is closed already: a session is never finalized twice.
         """
         ...
 
     @verb(Role.READER)
     def list_sessions(self, wanted: SessionFilter, limit: int, cursor: str | None = None) -> SessionPage:
-        """Newest first, at most ``limit`` rows a page, and each one's state. A row that cannot be understood
-        is named, not raised. A page may hold fewer rows, of much metadata for example, and still not be the last one.
+        """Returns a page of at most ``limit`` sessions, newest first, with the state of each.
+
+        A page may hold fewer sessions although more follow, for example when their metadata is long: only a
+        page without a cursor is the last one. A row that cannot be understood is named in the page; it raises
+        no error.
         """
         ...
 
     @verb(Role.READER)
     def children(self, session_id: str) -> tuple[Session, ...]:
-        """The sessions that were forked from this one, oldest first."""
+        """Returns the sessions that were forked from this one, oldest first."""
         ...
 
     @verb(Role.OPERATOR, repeatable=False)
     def rename_session(self, session_id: str, name: str | None) -> Session:
-        """Names are unique: Conflict if another session has it."""
+        """Names are unique: raises Conflict if another session has this name. None removes the name."""
         ...
 
     @verb(Role.OPERATOR, repeatable=False)
     def remove_session(self, session_id: str) -> None:
-        """Delete it and its conversation. Busy while it is leased; Conflict while forks or others need it.
+        """Delete a session and its conversation.
 
-        A provider session that another session points to, or was the last to write to, becomes that one's.
+        Raises Busy while the session is leased, and Conflict while forks or other agents need the
+        conversation. A provider session that another session points to, or was the last to write to, belongs
+        to that session from then on.
         """
         ...
 
     @verb(Role.OPERATOR)
     def clean_up(self, old: Old, *, dry_run: bool = False) -> CleanupReport:
-        """Abandon what has been idle since before a cutoff, delete what has been final since before it.
+        """Abandon sessions that have been idle since before a cutoff, and delete sessions that have been final
+        since before it.
 
-        Delegated sessions have one cutoff, conversations one of their own, or none: then they stay. With a
-        ``project`` nothing outside that directory, or outside ``old.places`` in it, is touched; without, what was only watched and last seen before ``old.cutoff`` is deleted.
-        A session belongs to the project it was begun in; if none is recorded, to the directories of its pointers, all of which must be inside.
-        A conversation that a session of another project shares stays.
-        Leased sessions, those with waiting turns, and those with an approval that can still be answered are not idle. What a remaining fork reads through
-        to stays. A retired provider session id is remembered for good. Works in batches, each as a whole:
-        others may come in between, and are respected; if it raises, the batches before have happened, and
-        another call goes on. ``dry_run`` is one look, and changes nothing.
+        Delegated sessions have one cutoff. Conversations have a cutoff of their own; without one they are
+        kept. Sessions that are leased, have waiting turns, or have an approval that can still be answered are
+        not idle. A conversation stays while a fork that stays reads through to it. Retired provider session
+        ids are kept for good.
+
+        With ``old.project``, only sessions of that directory are touched, and with ``old.places`` only those
+        of these directories in it. A session belongs to the project it was begun in; if none is recorded, to
+        the directories of its pointers, all of which must be inside. A conversation stays while a session of
+        another project shares it. Without ``old.project``, observed sessions that were last seen before
+        ``old.cutoff`` are deleted, too.
+
+        Works in batches, each in one transaction that looks again at what it takes. If a batch raises an
+        error, the batches before it have happened, and another call continues. ``dry_run`` reads once and
+        changes nothing.
         """
         ...
 
@@ -266,11 +292,11 @@ class Store(Protocol):
         limit: int | None = None,
         unsent: bool = True,
     ) -> tuple[HistoryTurn, ...]:
-        """The current history, oldest first; with ``limit``, its newest turns. Reads through forks.
+        """Returns the current history, oldest first; with ``limit``, only its newest turns. Reads through forks.
 
-        Without ``unsent``, what agents are told of: not the turns that wait to be begun, nor those that were
-        refused, cancelled, interrupted or found impossible (locked, config, missing_binary) before any agent was
-        started for them.
+        Without ``unsent``, returns only the turns that agents are told of. Left out are turns that have not
+        begun, and turns that were refused, cancelled, interrupted or could not run (locked, config,
+        missing_binary) before any agent was started for them.
         """
         ...
 
@@ -278,39 +304,42 @@ class Store(Protocol):
     def edit_turn(
         self, session_id: str, seq: int, *, prompt: str | None = None, response: str | None = None
     ) -> HistoryTurn:
-        """Add a revision; later turns stay. SessionClosed. Every pointer that has seen the turn stops being resumable.
+        """Add a revision of a turn's texts; later turns stay. Every pointer that has seen the turn stops being
+        resumable.
 
-        An open turn's prompt can be edited; what already runs keeps the old one, and is noticed later.
+        The prompt of an open turn can be edited. A turn that already runs keeps the old prompt; its pointer
+        stops being resumable, too. Raises SessionClosed.
         """
         ...
 
     @verb(Role.OPERATOR, repeatable=False)
     def truncate(self, session_id: str, keep: int) -> Conversation:
-        """Take every turn after ``keep`` out of the history; waiting ones are cancelled, their approvals void.
+        """Take every turn after ``keep`` out of the history. Waiting turns among them are cancelled, their
+        approvals void.
 
-        Conflict while one of them runs. Rows and sequence numbers stay taken.
+        Raises Conflict while one of these turns runs. The rows stay, and sequence numbers are not used again.
         """
         ...
 
     @verb(Role.OPERATOR, repeatable=False)
     def retry_turn(self, session_id: str, seq: int, *, prompt: str | None = None) -> Turn:
-        """Truncate before ``seq`` and enqueue its prompt again, as a new turn with ``retry_of``."""
+        """Truncate before ``seq`` and enqueue the prompt of that turn again, as a new turn with ``retry_of``."""
         ...
 
     @verb(Role.OPERATOR, repeatable=False)
     def new_generation(self, session_id: str) -> Conversation:
-        """Begin again with an empty history; no pointer from before is resumable."""
+        """Begin again with an empty history. No earlier pointer is resumable."""
         ...
 
     @verb(Role.OPERATOR)
     def fork(
         self, session_id: str, child_id: SessionId, *, at: int | None = None, name: str | None = None
     ) -> Session:
-        """A new session on a new conversation that begins with this history up to ``at``.
+        """Begin a new session on a new conversation that starts with this history up to turn ``at``.
 
-        In constant time, whatever lies behind it. The parent is not changed, and its later changes
-        are invisible to the child. By default everything before the first open turn. Idempotent by
-        ``child_id``. Conflict if ``at`` is not settled yet.
+        By default ``at`` is the last turn before the first open one. Takes constant time, however long the
+        history is. The parent is not changed, and its later changes are invisible to the child. Idempotent by
+        ``child_id``. Raises Conflict if ``at`` is an open turn or comes after one.
         """
         ...
 
@@ -318,14 +347,14 @@ class Store(Protocol):
 
     @verb(Role.OPERATOR, repeatable=False)
     def enqueue_turn(self, session_id: str, new: NewTurn) -> Turn:
-        """Idempotent by ``new.key``. SessionClosed if the session is final."""
+        """Put a turn into the queue. Idempotent by ``new.key``. Raises SessionClosed if the session is final."""
         ...
 
     @verb(Role.OPERATOR, Role.WORKER, repeatable=False)
     def record_turn(self, session_id: str, new: NewTurn, response: str | None, usage: Usage) -> Turn:
-        """A turn that has already happened. Idempotent by ``new.key``; counts as a success.
+        """Record a turn that has already happened; it counts as a success. Idempotent by ``new.key``.
 
-        InvalidInput for usage that nobody can have had: negative, not finite, or beyond 2**53.
+        Raises InvalidInput for impossible usage: negative, not finite, or larger than 2**53.
         """
         ...
 
@@ -334,70 +363,76 @@ class Store(Protocol):
 
     @verb(Role.READER, Role.AGENT, in_parts=True)
     def turns(self, session_id: str, *, after: int = 0, limit: int = 1000) -> tuple[Turn, ...]:
-        """This session's own turns in order, dropped ones included."""
+        """Returns this session's own turns in order, including those that were dropped from the history."""
         ...
 
     @verb(Role.READER, Role.AGENT, in_parts=True)
     def newest_turns(
         self, session_id: str, limit: int, *, before: int | None = None, dropped: bool = True
     ) -> tuple[Turn, ...]:
-        """The last ``limit`` of this session's own turns, in order, however many of others came since.
+        """Returns the last ``limit`` turns of this session, in order, however many turns other agents made since.
 
-        With ``before``, those of a smaller number; without ``dropped``, those that are still in the history.
+        With ``before``, only turns with a smaller number; without ``dropped``, only turns that are still in
+        the history.
         """
         ...
 
     @verb(Role.READER, Role.AGENT)
     def head_turn(self, session_id: str) -> Turn | None:
-        """The session's oldest open turn: the one that runs, waits, or comes next."""
+        """Returns the session's oldest open turn: the one that runs, waits, or comes next."""
         ...
 
     @verb(Role.WORKER)
     def claim_turn(self, request: ClaimRequest) -> Claim | None:
-        """Take the best head turn that this runtime can run, decide how, and open the attempt.
+        """Take the best head turn that this runtime can run, decide how to run it, and open the attempt.
 
-        Two claims never get the same turn. Turns of one session run one at a time and in order;
-        priority orders sessions. A turn that is pinned to no runtime is at first for the one that its
-        session's pointer names. Any other gets it once it could have run for ``request.affinity_seconds``
-        (by default the store's own ``queue.affinity_seconds``), or at once by a claim of that very session. A head that must wait, for a time or for another writer of its
-        provider session, is passed over and takes no lease; so is one that cannot be understood. A head
-        that a guard refuses ends as failed. The decision is made in the same transaction, from the claiming runtime. Idempotent by
-        ``request.key`` while the attempt is open: the answer to a lost reply is the same claim.
+        Two claims never get the same turn. Turns of one session run one at a time and in order; the priority
+        orders sessions. A head that must wait, for a time or for another writer of its provider session, is
+        passed over and takes no lease. A head that cannot be understood is passed over, too. A head that a
+        guard refuses ends as failed.
 
-        The claim carries the session's situation, read in the same transaction.
+        A turn that is pinned to no runtime is first offered to the runtime that its session's pointer names.
+        Other runtimes get it after ``request.affinity_seconds`` (by default the store's
+        ``queue.affinity_seconds``), or at once if they claim this session by its id.
 
-        A turn whose approval was answered resumes the very provider session that deferred, or is refused,
-        and then the approval is void. If the one session that was asked for waits for an approval:
-        NeedsApproval, or Refused once that has expired.
+        The decision is made in the same transaction, for the claiming runtime, and the claim carries the
+        session's situation, read in the same transaction. Idempotent by ``request.key`` while the attempt is
+        open: a repeated call gets the same claim.
+
+        A turn whose approval was answered resumes the provider session that deferred it; if that is
+        impossible, the turn is refused and the approval becomes void. If ``request.session_id`` waits for an
+        approval: raises NeedsApproval, or Refused once the approval has expired.
         """
         ...
 
     @verb(Role.WORKER, local=True)
     def watch_queue(self) -> QueueWatch:
-        """Be told when a turn can be claimed. No transaction: it reads nothing, and a claim decides.
+        """Watch for turns that can be claimed. Not a transaction: reads nothing, and only a claim decides.
 
-        What becomes claimable after this call is news, whoever did it; but not to a worker what its own
-        ``finish_turn`` leaves to it, nor what only the passing of time makes claimable.
+        Every turn that becomes claimable after this call is news, whoever caused it. Two kinds are not: a
+        turn that the worker's own ``finish_turn`` leaves to that worker, and a turn that becomes claimable by
+        the passing of time.
         """
         ...
 
     @verb()
     def start_turn(self, session_id: str, new: NewTurn, request: ClaimRequest) -> Claim | Refusal:
-        """Enqueue a turn and claim it at once. Busy if the session has open turns: nothing is changed.
+        """Enqueue a turn and claim it at once. Raises Busy, and changes nothing, if the session has open turns.
 
-        NeedsApproval if the first of them waits for one, or Refused once that has expired. A person's turn
-        does not wait for one that itself waits for a limit to pass: that one ends as failed.
+        If the first open turn waits for an approval: raises NeedsApproval, or Refused once the approval has
+        expired. A turn of a person does not wait for a turn that waits for a limit to pass: that turn ends as
+        failed.
 
-        Idempotent by ``request.key`` like a claim. Conflict if ``new.key`` is another turn's already.
+        Idempotent by ``request.key``, like a claim. Raises Conflict if another turn has ``new.key``.
         """
         ...
 
     @verb(Role.READER, Role.AGENT)
     def situation(self, session_id: str, provider: str | None = None) -> Situation:
-        """What the next turn of a session depends on, all of one moment, without texts. Changes nothing.
+        """Returns what the next turn of a session depends on, all read at one moment, without texts. Changes nothing.
 
-        Without a provider, the session's own is meant, else that of its pointer. Every claim carries the same
-        record, read in its own transaction.
+        Without ``provider``, the session's own provider is used, else that of its pointer. Every claim
+        carries the same record, read in its own transaction.
         """
         ...
 
@@ -405,53 +440,59 @@ class Store(Protocol):
     def adopt_turns(self, adoption: Adoption, lease: Lease | None = None) -> Situation | None:
         """Take turns that were made in the provider's own program into the history, and move the pointer past them.
 
-        The situation afterwards. None, and nothing has changed, if somebody else has the session's lease, or if
-        the pointer is not ``adoption.before`` any more. Idempotent: each turn is recorded once under its key.
-        LeaseLost if ``lease``, of the turn that is about to be sent, is not held any more. SessionClosed.
+        Returns the situation afterwards. Returns None and changes nothing if somebody else has the session's
+        lease, or if the pointer is not ``adoption.before`` any more. Idempotent: each turn is recorded once
+        under its key. Raises LeaseLost if ``lease``, of the turn that is about to be sent, is not held any
+        more, and SessionClosed.
         """
         ...
 
     @verb(Role.WORKER)
     def heartbeat(self, lease: Lease, seconds: float, renewal: str | None = None) -> Heartbeat:
-        """Renew from now on; an expired lease too, if nobody took it or its provider session. Else LeaseLost.
+        """Renew a lease from now on. An expired lease is renewed, too, if nobody took the lease or its provider
+        session.
 
-        ``renewal`` is a word that the holder draws for each renewal, and says again if the reply was lost. The
-        renewed lease carries it. LeaseLost, if the last renewal was neither the lease's own nor this one: a
-        copy of the holder, as on a machine made from a snapshot of this one, has the same lease and goes on.
+        ``renewal`` is a random word that the holder draws for each renewal, and repeats if the reply was
+        lost. The renewed lease carries the word. Raises LeaseLost if the lease is not held, or if the last
+        renewal was neither the lease's own nor this one: then a copy of the holder, as on a machine made from
+        a snapshot of this one, has renewed it.
         """
         ...
 
     @verb(Role.WORKER)
     def launch(self, lease: Lease, launched: Launch) -> None:
-        """Record what is about to start: the turn runs, and the answer that it acts on is used up.
+        """Record what is about to start: the turn runs, and the answer that it acts on is used.
 
-        Refused if its new id is retired.
+        Raises LeaseLost if the lease is not held, or if it had expired and its provider session has another
+        writer since. Raises Refused if the new provider session id is retired. Raises Conflict:
 
-        LeaseLost, also if the lease had expired and its provider session has another writer since.
-        Conflict for a decision stronger than the claim's, for an id other than the one that was asked
-        for, for a fork with the id of its source, for an id that another session or another workspace has
-        used, for anything but a resume to act on an answer, for another directory than the turn asked for, or
-        else than was recorded (a directory of another runtime does not count, one of no known runtime does), and
-        for rights that are wider than those that the turn asked for, or else those that were recorded.
+        - for a decision that is stronger than the claim's
+        - for a provider session id other than the one that the turn asked for, for a fork that reuses its
+          source's id, and for an id that another session or another workspace has used
+        - for anything but a resume, if the turn acts on an answer
+        - for another directory than the turn asked for; if the turn asked for none, for another directory
+          than was recorded on this runtime, or on no known runtime
+        - for rights that are wider than the turn asked for; if the turn asked for none, wider than were
+          recorded
         """
         ...
 
     @verb(Role.WORKER)
     def record_events(self, lease: Lease, events: Sequence[Event]) -> None:
-        """Atomic. Idempotent by ``event.number``. LeaseLost: nothing is written then."""
+        """Atomic. Idempotent by ``event.number``. Raises LeaseLost; nothing is written then."""
         ...
 
     @verb(Role.WORKER)
     def pin(
         self, lease: Lease, provider_session_id: ProviderSessionId, transcript: TranscriptMark | None = None
     ) -> None:
-        """The provider's store holds this session: point to it. Idempotent.
+        """Record that the provider's store holds this provider session, and point to it. Idempotent.
 
-        A resumed one has seen the turn only if its transcript has another turn.
+        A resumed provider session counts as having seen the turn only if its transcript has another turn.
 
-        Conflict if the attempt runs another one, is a fork of this one, or if another session or another workspace
-        has used this one. After the lease is lost only an empty slot of the
-        session's newest attempt is filled, and no pointer moves; LeaseLost otherwise.
+        Raises Conflict if the attempt runs another provider session or forks this one, or if another session
+        or another workspace has used this one. If the lease is lost, no pointer moves, and the id is recorded
+        only where the session's newest attempt has none; otherwise raises LeaseLost.
         """
         ...
 
@@ -459,14 +500,16 @@ class Store(Protocol):
     def fall_back(
         self, lease: Lease, failure: Failure, key: str, usage: UsageReport = NOTHING_REPORTED
     ) -> Claim:
-        """The session that was to be resumed, or forked, did not work before anything was done: go on fresh.
+        """Continue with a fresh provider session, because the one to resume or fork failed before anything was done.
 
-        One that is ``gone`` is retired. Any other failure leaves it in doubt, and its pointer as it is, until the
-        fresh attempt ends: answered, it retires that session as ``poisoned``; else the session is kept, since the
-        fault may lie elsewhere. What was used all the same, in a session that nobody asked for, counts as it is.
+        A provider session that is ``gone`` is retired. After any other failure it is in doubt, and its
+        pointer stays until the fresh attempt ends. If the fresh attempt is answered, the doubted session is
+        retired as ``poisoned``. Otherwise it is kept, since the cause may lie elsewhere. Usage that was
+        reported all the same is counted.
 
-        A new attempt of the same try, under a new fencing token. Idempotent by ``key``. Conflict if
-        nothing was resumed, if the turn asked for that very session by name, or if it acts on an answer.
+        Opens a new attempt of the same try, under a new fencing token. Idempotent by ``key``. Raises Conflict
+        if nothing was resumed, if the turn asked for this provider session by name, or if the turn acts on an
+        answer.
         """
         ...
 
@@ -474,31 +517,37 @@ class Store(Protocol):
     def put_back(
         self, lease: Lease, not_before: Instant | None = None, because: Failure | None = None
     ) -> Turn:
-        """Return a turn to the queue; this does not count as a try. The attempt says ``because`` of what. LeaseLost.
+        """Return a turn to the queue. This does not count as a try. The attempt records ``because``.
 
-        What was launched already is gone on with, as after a recovery. One that was asked to stop is cancelled
-        instead, and one that a person started ends as failed, unless it has an answer to act on.
+        A turn that was launched already continues later, as after a recovery. A turn that was asked to stop
+        is cancelled instead. A turn that a person started ends as failed, unless it has an answer to act on.
+        Raises LeaseLost.
         """
         ...
 
     @verb(Role.WORKER)
     def finish_turn(self, lease: Lease, end: TurnEnd) -> Turn:
-        """Turn end, response, usage, pointer, retirement, counters, retry and queue, as one.
+        """End a turn: its response, usage, pointer, retirement, counters, retry and queue change together.
 
-        InvalidInput for usage that nobody can have had, as in ``record_turn``. Idempotent. LeaseLost if the token is stale: the report is kept apart as evidence, and
-        nothing else changes. An empty id never replaces a pointer; a retired one never becomes one.
-        A provider session that its provider did not save is retired. Another id after a failed resume
-        is a rejection: the session that was asked for answers for it, and no pointer moves. A resumed
-        session has seen the turn if it answered, or if its transcript has another turn; else what it had seen.
-        The id of its source is none of a fork's own; a source in which a fork was answered is retired. An id that
-        another session or another workspace has used is not recorded; what was answered there counts, and the next
-        turn starts fresh.
+        Idempotent. Raises LeaseLost if the fencing token is stale: the report is kept apart as evidence, and
+        nothing else changes. Raises InvalidInput for impossible usage, as ``record_turn`` does.
 
-        ``waiting`` takes an approval: the attempt is deferred, which does not count as a try, nobody holds
-        the turn, the pointer moves as if it had answered, and the session is in phase ``approval``; one that
-        was asked to stop is cancelled instead. Without ``phase``, a conversation that is ``initializing`` becomes
-        ``investigating``. ``phase`` does not take a session out of ``approval`` for another
-        open one while something is asked. A turn that ends for good voids what it has not acted on; ``refused_by`` says why.
+        The provider session: an empty id never replaces a pointer, and a retired id never becomes one. A
+        provider session that its provider did not save is retired. Another id after a failed resume is a
+        rejection: the failure counts against the session that was asked for, and no pointer moves. A resumed
+        session has seen the turn if it answered, or if its transcript has another turn. A fork never reuses
+        its source's provider session id; a source in which a fork was answered is retired. An id that another
+        session or another workspace has used is not recorded: the answer is kept, and the next turn starts
+        fresh.
+
+        Approvals: status ``waiting`` needs an approval. The attempt is deferred, which does not count as a
+        try, nobody holds the turn, the pointer moves as after an answer, and the session is in phase
+        ``approval``. A turn that was asked to stop is cancelled instead. A turn that ends for good makes the
+        answers void that it has not acted on; ``refused_by`` says why.
+
+        The phase: without ``phase``, a conversation that is ``initializing`` becomes ``investigating``.
+        ``phase`` does not take a session from ``approval`` to another open phase while an approval is
+        waiting.
 
         ``retry_at`` puts a failed turn back into the queue while tries are left; after a limit, once.
         """
@@ -506,20 +555,20 @@ class Store(Protocol):
 
     @verb(Role.OPERATOR, repeatable=False)
     def cancel_turn(self, session_id: str, seq: int) -> Turn:
-        """At once for a waiting turn, whose approval is void then; a running one is asked to stop.
+        """Cancel a waiting turn at once, which makes its approval void. A running turn is asked to stop.
 
-        Conflict if it has ended otherwise.
+        Raises Conflict if the turn has ended in another way.
         """
         ...
 
     @verb(Role.READER)
     def orphans(self, limit: int = 100, *, even_live: bool = False) -> tuple[Orphan, ...]:
-        """Open attempts whose lease has expired, the oldest first; ``even_live``: those that have not, too."""
+        """Returns open attempts whose lease has expired, the oldest first; with ``even_live``, all open attempts."""
         ...
 
     @verb(Role.READER)
     def holder(self, session_id: str) -> Orphan | None:
-        """The open attempt of a session that is leased now, whether or not the lease has expired."""
+        """Returns the open attempt of a leased session, whether or not the lease has expired."""
         ...
 
     @verb(Role.WORKER, repeatable=False)
@@ -533,21 +582,22 @@ class Store(Protocol):
         answered: bool = False,
         events: Sequence[Event] = (),
     ) -> Turn:
-        """End an orphan's attempt as interrupted; the turn runs again unless a person started it.
+        """End an orphan's attempt as interrupted. The turn runs again unless a person started it.
 
-        One that had not been launched yet keeps the answer that it was to act on, and runs again.
+        A turn that was not launched yet keeps the answer that it was to act on, and runs again. A turn that
+        does not run again keeps ``response``: what its agent had said so far.
 
-        A turn that does not run again keeps ``response``: what its agent had said by then. With ``transcript``
-        the attempt's own provider session holds its request, and is pointed at, as after ``pin``; if that is
-        ``answered`` there to its end, the turn is done, with that response, and what it used is not known.
-        Nothing is ``answered`` that was asked to stop.
+        ``transcript`` says that the attempt's provider session holds the request: the session points to it,
+        as after ``pin``. If the request is ``answered`` there to its end, the turn is done with that
+        response, and its usage is unknown. A turn that was asked to stop is never treated as ``answered``.
 
-        ``events`` are kept as by ``record_events``: what happened in the attempt, and nobody has recorded yet.
-        Conflict if the attempt has recorded an event of such a number meanwhile: its worker is late, not gone.
+        ``events`` are recorded as by ``record_events``. Raises Conflict if the attempt has recorded an event
+        with one of these numbers meanwhile: its worker is late, not gone.
 
-        Whoever calls has made sure that its process is gone; with ``owner_is_gone`` also that the
-        lease's owner is, and then it need not have expired. Conflict if it is no orphan any more,
-        or while another transaction writes to its session: recovery waits for nobody.
+        The caller has made sure that the attempt's process is gone. With ``owner_is_gone`` the caller has
+        made sure that the lease's owner is gone, too; then the lease need not have expired. Raises Conflict
+        if the attempt is no orphan any more, or while another transaction writes to its session: recovery
+        waits for nobody.
         """
         ...
 
@@ -555,9 +605,9 @@ class Store(Protocol):
 
     @verb(Role.OPERATOR, Role.WORKER, Role.AGENT)
     def request_approval(self, session_id: str, new: NewApproval) -> Approval:
-        """An agent asks, and its session is in phase ``approval``. Idempotent by ``new.id``.
+        """Record a question of an agent to people. Its session is in phase ``approval`` then.
 
-        SessionClosed. Conflict if the id is another request's.
+        Idempotent by ``new.id``. Raises SessionClosed, and Conflict if another request has the id.
         """
         ...
 
@@ -566,8 +616,10 @@ class Store(Protocol):
 
     @verb(Role.READER, Role.AGENT)
     def find_approval(self, given: str) -> ApprovalId:
-        """By id, by the unique beginning of one, or by a session: the only one of it that can be answered now,
-        else its newest. AmbiguousId.
+        """Find an approval by its id, by the unique beginning of its id, or by its session.
+
+        By a session: the only approval that can be answered now, else the session's newest one. Raises
+        AmbiguousId.
         """
         ...
 
@@ -580,28 +632,31 @@ class Store(Protocol):
         after: str | None = None,
         limit: int = 1000,
     ) -> tuple[Approval, ...]:
-        """Oldest first, those behind the approval ``after``; NotFound if there is none of that id.
+        """Returns approvals, oldest first; with ``after``, those behind that approval. NotFound if ``after`` is
+        unknown.
 
-        Open ones are those without an answer, expired ones included. There may be fewer than ``limit``, of long
-        arguments for example, though more follow: only an empty answer is the end.
+        Open ones are those without an answer, including expired ones. There may be fewer than ``limit``
+        although more follow, for example when their arguments are long: only an empty answer is the end.
         """
         ...
 
     @verb(Role.OPERATOR)
     def answer_approval(self, approval_id: str, answer: Answer) -> Approval:
-        """Once: the same verdict again gives the same row, whoever repeats it.
+        """Answer an approval, once. The same verdict again, by anyone, returns the same approval.
 
-        Refused, with the reason and nothing changed, for other arguments, another nonce, the other
-        verdict, a closed session, a voided approval, someone who is not among those who may answer,
-        and from ``expires_at`` on. A turn that waits for it is the head of its session's queue again,
-        and the phase is the one before the approval unless another one is open; without a turn the
+        A turn that waits for the answer becomes the head of its session's queue again, and the session
+        returns to the phase before the approval unless another approval is open. Without a waiting turn the
         phase stays. Either way the session counts as active now.
+
+        Raises Refused with the reason, and changes nothing, for other arguments, another nonce, the opposite
+        verdict, a closed session, a void approval, a person who may not answer it, and from ``expires_at``
+        on.
         """
         ...
 
     @verb(Role.READER, Role.AGENT)
     def approval_window(self, session_id: str) -> ApprovalWindow | None:
-        """How the newest approval of a session bears on ``may_continue``; None: not at all."""
+        """Returns how the newest approval of a session affects ``may_continue``; None if it does not."""
         ...
 
     # --- the record ---
@@ -613,35 +668,36 @@ class Store(Protocol):
     def attempts_in(
         self, provider: str, provider_session_id: ProviderSessionId, limit: int = 1000
     ) -> tuple[Attempt, ...]:
-        """Those of any session that were launched in this provider session, the newest first."""
+        """Returns the attempts of any session that were launched in this provider session, newest first."""
         ...
 
     @verb(Role.READER)
     def owner_of(
         self, provider: str, provider_session_id: ProviderSessionId, besides: str | None = None
     ) -> SessionId | None:
-        """The session that a provider session belongs to, the newest if there are several.
+        """Returns the session that a provider session belongs to; the newest if there are several.
 
-        It belongs to each session whose agent has saved something there, or whose pointer names it; not to a fork
-        that has not run yet. None if it belongs to ``besides``, or to nobody.
+        A provider session belongs to each session whose agent has saved something in it, or whose pointer
+        names it. A fork that has not run yet does not own its source's provider session. Returns None if it
+        belongs to ``besides`` or nobody.
         """
         ...
 
     @verb(Role.READER, Role.AGENT)
     def newest_attempt(self, session_id: str) -> Attempt | None:
-        """The attempt that decides how a session is judged: the last one, not the last good one."""
+        """Returns the last attempt of a session, successful or not: it decides how the session is judged."""
         ...
 
     @verb(Role.READER, Role.AGENT, in_parts=True)
     def events(
         self, conversation_id: str, seq: int, *, after: tuple[int, int] = (0, 0), limit: int = 1000
     ) -> tuple[tuple[int, Event], ...]:
-        """Pairs of attempt number and event, in order, after a given pair."""
+        """Returns pairs of attempt number and event, in order, after the pair ``after``."""
         ...
 
     @verb(Role.READER, Role.AGENT, in_parts=True)
     def newest_events(self, conversation_id: str, seq: int, limit: int) -> tuple[tuple[int, Event], ...]:
-        """The last ``limit`` of them, in order."""
+        """Returns the last ``limit`` pairs of attempt number and event, in order."""
         ...
 
     @verb(Role.READER)
@@ -658,16 +714,16 @@ class Store(Protocol):
         runtime: Runtime | None = None,
         pointer: Pointer | None = None,
     ) -> Decision:
-        """What a claim of this session's next turn would decide now. Changes nothing.
+        """Returns what a claim of this session's next turn would decide now. Changes nothing.
 
-        Without a request, the turn of this provider that waits at the head, or else a plain one. With a
-        ``pointer``, what it would decide if that one were set.
+        Without ``request``, the turn is the waiting head of this provider, else a plain one. ``pointer``
+        takes the place of the stored pointer.
         """
         ...
 
     @verb(Role.READER, Role.AGENT)
     def pointer(self, session_id: str, provider: str) -> Pointer | None:
-        """A missing runtime is filled in from the attempt that produced this very provider session."""
+        """A pointer without a runtime gets the runtime of the attempt that made this provider session."""
         ...
 
     @verb(Role.READER, Role.AGENT)
@@ -675,18 +731,22 @@ class Store(Protocol):
 
     @verb(Role.OPERATOR, Role.WORKER)
     def set_pointer(self, pointer: Pointer, counted: Usage | None = None, *, unowned: bool = False) -> None:
-        """Written whole. Refused if the id is retired, InvalidInput if it is empty, Conflict if another workspace
-        has used it.
+        """Write a pointer as a whole. Its runtime, if any, must be registered.
 
-        With ``unowned``, Refused also if the provider session belongs to another session: see ``owner_of``.
-        The runtime, if any, must be registered. ``counted`` are the cumulative figures at which the provider
-        session stands: what of them was not ours is then not booked to the attempt that reports them next.
+        ``counted`` are the provider session's cumulative figures now: the next attempt is charged only for
+        what is added.
+
+        Raises Refused if the id is retired, InvalidInput if the id is empty, Conflict if another workspace
+        has used the id. With ``unowned``, raises Refused also if the provider session belongs to another
+        session: see ``owner_of``.
         """
         ...
 
     @verb(Role.OPERATOR, repeatable=False)
     def clear_pointer(self, session_id: str, provider: str, expected: ProviderSessionId) -> bool:
-        """Only if it still names ``expected``. The newest attempt may go on speaking for it; ``retire`` is for good."""
+        """Delete a pointer if it still names ``expected``. The newest attempt may still be resumed: ``retire``
+        prevents that.
+        """
         ...
 
     @verb(Role.OPERATOR)
@@ -698,7 +758,7 @@ class Store(Protocol):
 
     @verb(Role.READER)
     def provider_sessions(self, session_id: str) -> tuple[ProviderSessionTotals, ...]:
-        """Every provider session that this session used or points to, with what it cost, oldest first."""
+        """Returns every provider session that this session used or points to, with its usage, oldest first."""
         ...
 
     @verb(Role.READER)
@@ -710,12 +770,14 @@ class Store(Protocol):
         until: Instant | None = None,
         session_id: str | None = None,
     ) -> tuple[UsageTotal, ...]:
-        """What all attempts that began in that time have used together, by ``group``, in its order."""
+        """Returns the usage of all attempts that began in this time, added up by ``group``, in the order of the
+        groups.
+        """
         ...
 
     @verb(Role.WORKER)
     def register_runtime(self, runtime: Runtime) -> RuntimeId:
-        """It was seen now; when that is recorded, it is exact to five seconds."""
+        """Record that a runtime was seen now. The recorded time is exact to five seconds."""
         ...
 
     @verb(Role.READER)
@@ -725,26 +787,33 @@ class Store(Protocol):
 
     @verb(Role.OPERATOR, Role.WORKER, Role.AGENT, hooks=True)
     def delegate(self, new: NewDelegation) -> Delegated:
-        """A session for a subagent: the newest of this agent in this project that may go on and that nobody
-        else works in, else a new one. Idempotent by ``new.id``; of two at once, no two get the same session.
-        Taking one counts as activity. With ``new.told`` it is that one, made if need be; if someone else works
-        in it, the delegation is recorded as lost.
+        """Give a subagent a session: the newest session of this agent in this project that may continue and that
+        nobody else works in, else a new one.
+
+        Idempotent by ``new.id``. Two calls at the same time never get the same session. Taking a session
+        counts as activity. With ``new.told``, it is that session, which is made if it does not exist; if
+        somebody else works in it, the delegation is recorded as lost.
         """
         ...
 
     @verb(Role.OPERATOR, Role.WORKER, Role.AGENT, hooks=True)
     def ask_delegation(self, question: Question) -> Delegated:
-        """What would go on? Takes and changes nothing, but is itself on record. Idempotent by ``question.id``."""
+        """Returns which session a delegation would continue. Takes nothing; the question is recorded. Idempotent
+        by ``question.id``.
+        """
         ...
 
     @verb(Role.OPERATOR, Role.WORKER, Role.AGENT, hooks=True)
     def end_delegation(self, end: DelegationEnd) -> EndedDelegation | None:
-        """The subagent stopped: its session is closed with the outcome, or left to wait if it is in phase approval
-        or has an approval that can be answered.
+        """End a delegation because its subagent stopped, and close the session with the outcome.
 
-        What has ended, and a session that is closed, stays as it is, and the answer says how it ended. ``lost`` ends the delegation alone, so that
-        the session can be taken again. A session that was never delegated is found by its own id. Without any id,
-        a subagent that has stopped before stays what it was, and AmbiguousId if several others fit. None: unknown.
+        The session stays open if it is in phase ``approval`` or has an approval that can be answered.
+        ``lost`` ends only the delegation, so that the session can be taken again. A delegation that has
+        ended, and a session that is closed, stay as they are; the answer says how they ended.
+
+        A session that was never delegated is found by its own id. Without any id, a subagent that has stopped
+        before keeps its outcome; raises AmbiguousId if several other delegations fit. Returns None if none
+        fits.
         """
         ...
 
@@ -752,23 +821,26 @@ class Store(Protocol):
     def open_delegations(
         self, agent: str | None = None, project: str | None = None
     ) -> tuple[Delegation, ...]:
-        """Those that hold an open session of this agent in this project, oldest first. Without an agent: all."""
+        """Returns the delegations that hold an open session of this agent in this project, oldest first; without
+        an agent, all.
+        """
         ...
 
     @verb(Role.OPERATOR, Role.WORKER, Role.AGENT, hooks=True)
     def lose_delegations(self, provider_session_id: str) -> int:
-        """All open ones of an orchestrator that is gone are lost; how many."""
+        """End all open delegations of an orchestrator that is gone, as lost. Returns how many."""
         ...
 
     @verb(Role.READER, Role.AGENT)
     def delegations(self, session_id: str) -> tuple[Delegation, ...]:
-        """Of one session, newest first; also those that only asked."""
+        """Returns the delegations of one session, newest first, including those that only asked."""
         ...
 
     @verb(Role.READER, Role.AGENT)
     def free_sessions(self, limit: int = 200) -> tuple[FreeSession, ...]:
-        """Delegated sessions with a project that may continue and that nobody works in, newest first: at most
-        ``limit``, and fewer of those with much metadata.
+        """Returns delegated sessions with a project that may continue and that nobody works in, newest first.
+
+        At most ``limit``, and fewer if their metadata is long.
         """
         ...
 
@@ -779,10 +851,10 @@ class Store(Protocol):
 
     @verb(Role.OPERATOR, Role.WORKER, Role.AGENT, hooks=True)
     def observe_session(self, seen: Sighting) -> ObservedSession:
-        """Write down what was seen of a provider's session, begun by whomever.
+        """Record what was seen of a provider's session, whoever began that session.
 
-        Idempotent, in any order: the newest event says where it runs and whether it has ended, an event counts
-        once, and a reading of its transcript only if it begins where the one before it ended.
+        Idempotent, in any order: the newest event says where the session runs and whether it has ended, an
+        event counts once, and a reading of the transcript counts only if it begins where the last one ended.
         """
         ...
 
@@ -791,16 +863,16 @@ class Store(Protocol):
 
     @verb(Role.READER)
     def observed_sessions(self, limit: int = 100) -> tuple[ObservedSession, ...]:
-        """The one that was seen last comes first."""
+        """Returns the observed sessions; the one that was seen last comes first."""
         ...
 
     @verb(Role.READER, Role.AGENT, hooks=True)
     def welcome(
         self, provider: str, provider_session_id: str, project: str, besides: str | None = None
     ) -> Welcome:
-        """What an agent is to know when it begins to work in a project, in this session of its provider.
+        """Returns what an agent should know when it begins to work in a project, in this provider session.
 
-        ``besides``: the session of Holdfast that runs it, which need not be warned of itself.
+        ``besides`` is the session of Holdfast that runs the agent: the agent is not warned of that session.
         """
         ...
 
@@ -808,33 +880,33 @@ class Store(Protocol):
 
     @verb()
     def create_token(self, new: NewToken) -> Token:
-        """Idempotent by ``new.id``. Conflict if that is another token's."""
+        """Idempotent by ``new.id``. Raises Conflict if another token has the id."""
         ...
 
     @verb(Role.WORKER)
     def agent_token(self, lease: Lease) -> str | None:
-        """A new token for the agent of this attempt, which replaces one that was made for its session before.
+        """Make a token for the agent of this attempt. It replaces the token that was made for its session before.
 
-        It opens that session and the delegations below it, until the lease ends. None on a store that no
-        token was made for: nobody needs one. LeaseLost.
+        The token opens that session and the delegations below it, until the lease ends. Returns None if no
+        token was ever made on this store: nobody needs one then. Raises LeaseLost.
         """
         ...
 
     @verb()
     def tokens(self) -> tuple[Token, ...]:
-        """Oldest first, revoked ones too."""
+        """Returns all tokens, oldest first, including revoked ones."""
         ...
 
     @verb()
     def revoke_token(self, token_id: str) -> Token:
-        """For good. Idempotent; the first time stays."""
+        """Revoke a token for good. Idempotent; the first time stays."""
         ...
 
     # --- the store itself ---
 
     @verb(Role.READER, Role.AGENT)
     def now(self) -> Instant:
-        """The store's own time."""
+        """Returns the store's own time."""
         ...
 
     @verb(Role.READER)
@@ -842,16 +914,17 @@ class Store(Protocol):
 
     @verb(Role.READER)
     def statistics(self) -> Statistics:
-        """Everything there is in this workspace, counted; what cannot be understood is left out."""
+        """Returns counts of everything in this workspace. Rows that cannot be understood are left out."""
         ...
 
     @verb(Role.READER)
     def totals(
         self, *, since: Instant | None = None, until: Instant | None = None, agent: str | None = None
     ) -> Totals:
-        """What ever happened in this workspace, added up over the days from ``since`` to ``until``, both whole.
+        """Returns what ever happened in this workspace, added up over whole days from ``since`` to ``until``,
+        both included.
 
-        What was deleted since is counted as if it were there; the cheap part of ``statistics`` it is not.
+        Deleted rows are counted as if they were there. Reads more than ``statistics``.
         """
         ...
 
@@ -888,16 +961,16 @@ class Store(Protocol):
 
     @property
     def workspace(self) -> Workspace:
-        """The one that it was opened for."""
+        """The workspace that the store was opened for."""
         ...
 
     @property
     def where(self) -> str:
-        """The file or the address, without any password."""
+        """The file or the address of the store, without any password."""
         ...
 
     def within(self, workspace: Workspace) -> Store:
-        """The same store for another workspace; it is closed with this one."""
+        """Returns the same store for another workspace; it is closed with this one."""
         ...
 
     def close(self) -> None:
