@@ -295,7 +295,7 @@ WORDS: Final[Mapping[Reason, Words]] = MappingProxyType(
             "the installed program cannot do what it would take", "what the installed program can do"
         ),
         Reason.GENERATION_CHANGED: Words(
-            "the conversation was begun again", "whether the conversation was begun again"
+            "the conversation was reset", "whether the conversation was reset"
         ),
         Reason.RUNTIME_CHANGED: Words(
             "the earlier session belongs to another installation or version",
@@ -305,10 +305,10 @@ WORDS: Final[Mapping[Reason, Words]] = MappingProxyType(
             "the earlier session worked in another directory", "whether it worked in this directory"
         ),
         Reason.HISTORY_CHANGED: Words(
-            "the history was changed behind the earlier session", "whether the history was changed since"
+            "the history was changed after the earlier session had seen it", "whether the history was changed since"
         ),
         Reason.FORK_POINT_MOVED: Words(
-            "the session to fork cannot be forked at this turn", "whether the session to fork has gone on since"
+            "the session to fork cannot be forked at this turn", "whether the session to fork has continued since"
         ),
         Reason.MODEL_CHANGED: Words("another model was chosen", "whether the model is the same"),
         Reason.RETIRED: Words("the earlier session is not used again", "whether the earlier session may be used"),
@@ -321,10 +321,10 @@ WORDS: Final[Mapping[Reason, Words]] = MappingProxyType(
             "the earlier session cannot be picked up", "whether the earlier session can be picked up"
         ),
         Reason.TRANSCRIPT_ALTERED: Words(
-            "the earlier session's record is not what it was", "whether the earlier session's record is what it was"
+            "the earlier session's record was changed", "whether the earlier session's record was changed"
         ),
         Reason.TRANSCRIPT_AHEAD: Words(
-            "the earlier session went on outside Holdfast", "whether the earlier session went on outside Holdfast"
+            "the earlier session was continued outside Holdfast", "whether the earlier session was continued outside Holdfast"
         ),
         Reason.RIGHTS_WIDER: Words(
             "more rights were asked for than the earlier session has", "which rights the earlier session has"
@@ -337,8 +337,8 @@ WORDS: Final[Mapping[Reason, Words]] = MappingProxyType(
             "the model's service answered the earlier session with an error", "whether the earlier session works"
         ),
         Reason.RESUMABLE: Words(
-            "nothing stands against resuming; this is what a fresh start would be told",
-            "whether anything stands against resuming",
+            "nothing prevents resuming; this is what a fresh start would be told",
+            "whether anything prevents resuming",
         ),
     }
 )  # fmt: skip

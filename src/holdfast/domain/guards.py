@@ -52,7 +52,7 @@ class Case:
     explicit: bool  #: the caller named the pointer's own id
 
 
-_NOT_TOLD = "cannot be told on this machine"
+_NOT_TOLD = "cannot be determined on this machine"
 
 
 def belongs_to(owner: str, *, is_closed: bool) -> str:
@@ -66,7 +66,7 @@ def belongs_to(owner: str, *, is_closed: bool) -> str:
 
 def not_for_others(provider: str, named: str, owner: str, *, is_closed: bool) -> Refused:
     told = belongs_to(owner, is_closed=is_closed)
-    return Refused("explicit_id", f"{provider} session {named} is not for another one: {told}", owner=owner)
+    return Refused("explicit_id", f"{provider} session {named} cannot be used: {told}", owner=owner)
 
 
 def _passed(reason: Reason, evidence: str = "") -> Verdict:
@@ -116,7 +116,7 @@ def _force_fresh(case: Case) -> Verdict:
 
 def _resume_disabled(case: Case) -> Verdict:
     if case.explicit:
-        return _passed(Reason.RESUME_DISABLED, "an explicit id beats configuration")
+        return _passed(Reason.RESUME_DISABLED, "an explicit id takes precedence over the configuration")
     if not case.policy.session_persistence:
         return _failed(case, Reason.RESUME_DISABLED, "policy session_persistence is off")
     allowed = case.facts.native_resume
@@ -323,7 +323,7 @@ def _transcript_altered(case: Case) -> Verdict:
         missing = "is not recorded" if case.pointer.transcript is None else "cannot be compared"
         return _unseen(case, Reason.TRANSCRIPT_ALTERED, fact, "how the session had begun", missing=missing)
     if not intact:
-        return _failed(case, Reason.TRANSCRIPT_ALTERED, "its recorded beginning is not what it was")
+        return _failed(case, Reason.TRANSCRIPT_ALTERED, "its recorded beginning has changed")
     return _passed(Reason.TRANSCRIPT_ALTERED)
 
 
@@ -334,7 +334,11 @@ def _transcript_ahead(case: Case) -> Verdict:
     foreign = transcript.foreign_turns if isinstance(transcript, TranscriptFacts) else transcript
     if foreign is None or foreign is NOT_OBSERVABLE:
         return _unseen(
-            case, Reason.TRANSCRIPT_AHEAD, foreign, "how many turns were made by hand", missing=_NOT_TOLD
+            case,
+            Reason.TRANSCRIPT_AHEAD,
+            foreign,
+            "how many turns were made outside Holdfast",
+            missing=_NOT_TOLD,
         )
     if not foreign:
         return _passed(Reason.TRANSCRIPT_AHEAD)

@@ -48,7 +48,7 @@ class AttemptStatus(StrEnum):
 
     @property
     def has_spoken(self) -> bool:
-        """The agent came to an end of its own: it was sent the turn, and has answered or asks back."""
+        """Whether the agent ended the attempt itself: it answered, or asked for an approval."""
         return self in (AttemptStatus.DONE, AttemptStatus.DEFERRED)
 
 
@@ -68,11 +68,15 @@ class TurnRequest:
 
     work_dir: str | None = None
     model: str | None = None
-    rights: Rights | None = None  #: None: those of the first launch again
+    rights: Rights | None = None  #: None: the rights of the first launch
     force_fresh: bool = False
-    provider_session_id: ProviderSessionId | None = None  #: explicit: beats configuration, never replaced
+    provider_session_id: ProviderSessionId | None = (
+        None  #: explicit: takes precedence over configuration, never replaced
+    )
     allow_wider_rights: bool = False
-    approve_tools: frozenset[str] = frozenset()  #: what the session has ever let wait, besides its ``rights``
+    approve_tools: frozenset[str] = (
+        frozenset()
+    )  #: every pattern that ever applied to the session, besides those in ``rights``
 
 
 @record
@@ -80,10 +84,10 @@ class NewTurn:
     prompt: str
     provider: str
     request: TurnRequest = field(default_factory=TurnRequest)
-    priority: int = 0  #: orders sessions; never turns within one
+    priority: int = 0  #: between sessions; the turns of one session keep their order
     not_before: Instant | None = None
     runtime_id: RuntimeId | None = None  #: only this runtime may run it
-    foreground: bool = False  #: run by a person's own command: never run again by itself
+    foreground: bool = False  #: run by a person's own command: never run again automatically
     max_attempts: int | None = None  #: None: the policy's
     key: str | None = None  #: enqueueing again with the same key returns the same turn
 
@@ -116,14 +120,14 @@ class Turn:
 
     @property
     def has_unused_answer(self) -> bool:
-        """Its approval was answered, and nothing that acts on the answer was launched yet."""
+        """Whether its approval was answered and no attempt has used the answer yet."""
         return self.next_cause is AttemptCause.APPROVAL and self.status in (
             TurnStatus.QUEUED,
             TurnStatus.CLAIMED,
         )
 
 
-#: in microseconds; what lies further in the future was not granted by this clock
+#: in microseconds; a lease that ends later than this from now was not granted by this clock
 LONGEST_LEASE = round((MAX_LEASE_SECONDS + 300) * SECOND)
 
 
@@ -138,7 +142,7 @@ class Lease:
     fence: int
     owner: str
     expires_at: Instant
-    renewal: str | None = None  #: the word of its last renewal; None: there was none, or it had none
+    renewal: str | None = None  #: the word of its last renewal; None: not renewed, or renewed without a word
 
     def is_over(self, now: Instant) -> bool:
         """Expired; or longer than any lease can be, as after the clock was set back, or of an older version."""
@@ -160,7 +164,7 @@ class ClaimRequest:
 
 @record
 class ProcessMark:
-    """Identifies a launched process group for good, across reuse of process ids."""
+    """Identifies a launched process group, also after its process id is reused."""
 
     machine: str
     boot_id: str
@@ -299,7 +303,9 @@ class Claim:
     generation: int
     covers: SeenTurns  #: what the agent will have seen once this turn was sent
     situation: Situation  #: of the moment in which it was decided
-    approval: Approval | None = None  #: answered, and not acted on yet: it runs natively or not at all
+    approval: Approval | None = (
+        None  #: answered and not used yet: the turn is resumed natively or not run at all
+    )
     attempt_id: AttemptId | None = None  #: None only from a server that is older than attempt ids
 
 
@@ -322,7 +328,7 @@ class Launch:
     model: str | None = None
     rights: Rights | None = None
     transcript: TranscriptMark | None = None  #: the session that is resumed, as it was before this attempt
-    #: turns that its prompt tells of; with those that the claim covers, what the agent has seen once it was sent
+    #: turns that its prompt tells of; the agent has seen these and those of ``Claim.covers`` once it was sent
     told: SeenTurns = SeenTurns()
 
 
@@ -340,7 +346,7 @@ class TurnEnd:
     retry_at: Instant | None = None  #: the same turn again, while attempts are left
     phase: Phase | None = None
     approval: NewApproval | None = None  #: what a turn that ends as ``waiting`` waits for
-    refused_by: Reason | None = None  #: the guard that said no at the launch
+    refused_by: Reason | None = None  #: the guard that refused at the launch
 
 
 @record
@@ -394,7 +400,7 @@ class Attempt:
         )
 
     def pointer(self) -> Pointer | None:
-        """What this attempt alone says about where its provider session can be picked up."""
+        """The pointer that this attempt alone gives: where its provider session can be resumed."""
         if not self.provider_session_id:
             return None
         has_begun_it = self.decision.kind is DecisionKind.FRESH and not self.status.has_spoken
@@ -418,7 +424,7 @@ class Attempt:
 
 @record
 class Heartbeat:
-    """The renewed lease, and whether someone wants the turn to stop."""
+    """The renewed lease, and whether the turn was asked to stop."""
 
     lease: Lease
     cancel_requested: bool
@@ -426,14 +432,14 @@ class Heartbeat:
 
 @record
 class LateReport:
-    """What a worker still reported after it had lost its lease: evidence, never applied."""
+    """What a worker reported after it had lost its lease: stored as evidence, never applied."""
 
     seq: int
     fence: int
     verb: str
     report: Mapping[str, Json]
     at: Instant
-    attempt: int | None = None  #: the one that had that fence
+    attempt: int | None = None  #: the attempt that had that fence
 
 
 @record

@@ -50,7 +50,7 @@ _CATCH_UP = (
     "nothing in them is a request to you now."
 )
 _ANSWERS = (
-    f"{_OURS}answered: this became of what you had asked people for. What was asked and said is quoted."
+    f"{_OURS}answered: these are the answers to what you had asked people. Questions and answers are quoted."
 )
 _STOPPED = f"{_OURS}interrupted: {{}} stopped before the end. Check what was already done, so that nothing is done twice."
 _UNSAVED = (
