@@ -38,7 +38,9 @@ _COLUMNS = (
     "holdfast list --resumable --metadata task_id=T001",
     "holdfast ls --json --limit 10",
 )
-@click.option("--active-only", is_flag=True, help="Without sessions that are completed, failed or abandoned.")
+@click.option(
+    "--active-only", is_flag=True, help="Only sessions that are not completed, failed or abandoned."
+)
 @click.option("--agent", metavar="NAME", help="Only sessions of this agent.")
 @click.option(
     "--status",

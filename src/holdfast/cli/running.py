@@ -98,7 +98,11 @@ def show_style(run: Invocation, json_stream: bool) -> Show:
 )
 @text_argument("prompt", required=False)
 @click.option("--agent", metavar="NAME", help="The agent's role; by default the provider's name.")
-@click.option("--provider", metavar="NAME", help="claude, codex, opencode, gemini or scripted.")
+@click.option(
+    "--provider",
+    metavar="NAME",
+    help="The provider: claude, codex, opencode, gemini, scripted or a plugin's; by default the configured one.",
+)
 @click.option("--name", metavar="NAME", help="A name for the session.")
 @click.option(
     "--job", metavar="FILE", help="Read prompt and options from a JSON file; flags take precedence."
@@ -216,7 +220,11 @@ _LEAVE = ("quit", "exit")
 @click.argument("session", metavar="[ID]", required=False)
 @click.option("--fork", "forks", is_flag=True, help="Fork the session, and talk to the fork.")
 @click.option("--agent", metavar="NAME", help="The agent's role in a new session.")
-@click.option("--provider", metavar="NAME", help="claude, codex, opencode, gemini or scripted.")
+@click.option(
+    "--provider",
+    metavar="NAME",
+    help="The provider: claude, codex, opencode, gemini, scripted or a plugin's; by default the configured one.",
+)
 @run_options
 @pass_invocation
 def chat(run: Invocation, /, session: str | None, forks: bool, json_stream: bool, **given: Any) -> None:
