@@ -15,7 +15,7 @@ from holdfast.domain.redaction import Json
 from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
 from holdfast.processes.process import Command
-from holdfast.providers.arguments import FLAG, ArgumentRules
+from holdfast.providers.arguments import FLAG, ArgumentRules, Instead
 from holdfast.providers.contract import ArchivedTurn, BaseProvider, LaunchSpec, Probe
 from holdfast.providers.runtimes import home_folder, offers, read_version
 from holdfast.providers.session_files import AppendOnlyArchive, parse_line, read_lines
@@ -27,11 +27,11 @@ class Echo(BaseProvider):
     name = "echo"
     arguments = ArgumentRules(
         owned={
-            "--session-id": "use holdfast run --provider-session-id ID",
-            "--resume": "use holdfast resume ID",
-            "--model": "use holdfast run --model MODEL",
-            "--interactive": "use holdfast open ID",
-            **dict.fromkeys(("--help", "-h", "--version"), "that is not a turn; run echo-agent itself"),
+            "--session-id": Instead.SESSION_ID,
+            "--resume": Instead.RESUME,
+            "--model": Instead.MODEL,
+            "--interactive": Instead.OPEN,
+            **dict.fromkeys(("--help", "-h", "--version"), Instead.NOT_A_TURN),
         },
         known={"--loud": FLAG},
     )

@@ -38,6 +38,26 @@ WIDER_VALUE: Final = Option(Takes.ONE, is_harmless=False)
 WIDER_VALUES: Final = Option(Takes.SEVERAL, is_harmless=False)
 
 
+class Instead:
+    """What to use instead of an option that Holdfast decides, in words that all providers share."""
+
+    RESUME: Final = "use holdfast resume ID"
+    FORK: Final = "use holdfast fork ID"
+    FORK_AT: Final = "use holdfast fork ID --at TURN"
+    SESSION_ID: Final = "use holdfast run --provider-session-id ID"
+    OPEN: Final = "use holdfast open ID"
+    OUTPUT: Final = "Holdfast reads the output itself; use --json or --json-stream of holdfast run"
+    PROMPT: Final = "the prompt is the argument of holdfast run"
+    MODEL: Final = "use holdfast run --model MODEL"
+    MODE: Final = "use holdfast run --permission-mode MODE"
+    TOOLS: Final = "use holdfast run --allow-tool TOOL"
+    FOLDERS: Final = "use holdfast run --add-dir DIR"
+    WORK_DIR: Final = "use holdfast run --cwd DIR"
+    SAVED: Final = "a session that is not saved cannot be resumed"
+    FOREGROUND: Final = "Holdfast runs the agent in this process group and waits for it"
+    NOT_A_TURN: Final = "that is not a turn; run the agent's own program"
+
+
 @record
 class ArgumentRules:
     """An option in neither table counts as one that widens rights, and its value must be tied to it (``--option=VALUE``)."""

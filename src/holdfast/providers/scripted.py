@@ -18,7 +18,7 @@ from holdfast.domain.runtimes import Capabilities
 from holdfast.domain.usage import ContextUse, Usage, UsageReport
 from holdfast.errors import InvalidInput
 from holdfast.processes.process import Command
-from holdfast.providers.arguments import FLAG, ArgumentRules
+from holdfast.providers.arguments import FLAG, ArgumentRules, Instead
 from holdfast.providers.contract import ArchivedTurn, BaseProvider, LaunchSpec, Probe
 from holdfast.providers.failure_rules import RULES
 from holdfast.providers.loose_json import as_amount, as_count, as_object, as_text
@@ -41,18 +41,16 @@ class Scripted(BaseProvider):
     rules_file = RULES / "scripted.toml"
     arguments = ArgumentRules(
         {
-            "--session-id": "use holdfast run --provider-session-id ID",
-            "--resume": "use holdfast resume ID",
-            "--fork": "use holdfast fork ID",
-            "--model": "use holdfast run --model MODEL",
-            "--permission-mode": "use holdfast run --permission-mode MODE",
-            "--allow-tool": "use holdfast run --allow-tool TOOL",
-            "--add-dir": "use holdfast run --add-dir DIR",
-            "--interactive": "use holdfast open ID",
+            "--session-id": Instead.SESSION_ID,
+            "--resume": Instead.RESUME,
+            "--fork": Instead.FORK,
+            "--model": Instead.MODEL,
+            "--permission-mode": Instead.MODE,
+            "--allow-tool": Instead.TOOLS,
+            "--add-dir": Instead.FOLDERS,
+            "--interactive": Instead.OPEN,
             "--gate": "use holdfast run --approve-tools PATTERN",
-            **dict.fromkeys(
-                ("--help", "-h", "--version"), "that is not a turn; run the scripted agent itself"
-            ),
+            **dict.fromkeys(("--help", "-h", "--version"), Instead.NOT_A_TURN),
         },
         {"--no-lock": FLAG},
     )

@@ -18,6 +18,7 @@ from holdfast.providers.arguments import (
     WIDER_FLAG,
     WIDER_VALUE,
     ArgumentRules,
+    Instead,
     Option,
     Takes,
 )
@@ -28,41 +29,36 @@ from holdfast.providers.failure_rules import RULES
 from holdfast.providers.runtimes import home_folder, offers, read_version
 
 _SANDBOXES: Final = ("read-only", "workspace-write", "danger-full-access")
-_RESUME: Final = "use holdfast resume ID"
-_PLACE: Final = "use holdfast run --cwd DIR"
-_MODE: Final = "use holdfast run --permission-mode MODE"
-_MODEL: Final = "use holdfast run --model MODEL"
-_NO_TURN: Final = "that is not a turn; run codex itself"
 _KEYS: Final = {
-    "cwd": _PLACE,
-    "ephemeral": "a session that is not saved cannot be resumed",
-    "experimental_resume": _RESUME,
-    "model": _MODEL,
-    "sandbox_mode": _MODE,
+    "cwd": Instead.WORK_DIR,
+    "ephemeral": Instead.SAVED,
+    "experimental_resume": Instead.RESUME,
+    "model": Instead.MODEL,
+    "sandbox_mode": Instead.MODE,
     "sqlite_home": "the home of an agent is set where it runs, with CODEX_HOME",
 }
 _OWNED: Final = {
-    "resume": _RESUME,
-    "--last": _RESUME,
-    "--all": _RESUME,
-    "fork": "use holdfast fork ID",
+    "resume": Instead.RESUME,
+    "--last": Instead.RESUME,
+    "--all": Instead.RESUME,
+    "fork": Instead.FORK,
     "review": "ask for the review in the prompt",
-    "--ephemeral": "a session that is not saved cannot be resumed",
-    "--json": "Holdfast reads the output itself; use --json or --json-stream of holdfast run",
+    "--ephemeral": Instead.SAVED,
+    "--json": Instead.OUTPUT,
     "--skip-git-repo-check": "Holdfast gives it already",
-    "--cd": _PLACE,
-    "-C": _PLACE,
-    "--worktree": _PLACE,
-    "--sandbox": _MODE,
-    "-s": _MODE,
-    "--model": _MODEL,
-    "-m": _MODEL,
-    "--add-dir": "use holdfast run --add-dir DIR",
-    "help": _NO_TURN,
-    "--help": _NO_TURN,
-    "-h": _NO_TURN,
-    "--version": _NO_TURN,
-    "-V": _NO_TURN,
+    "--cd": Instead.WORK_DIR,
+    "-C": Instead.WORK_DIR,
+    "--worktree": Instead.WORK_DIR,
+    "--sandbox": Instead.MODE,
+    "-s": Instead.MODE,
+    "--model": Instead.MODEL,
+    "-m": Instead.MODEL,
+    "--add-dir": Instead.FOLDERS,
+    "help": Instead.NOT_A_TURN,
+    "--help": Instead.NOT_A_TURN,
+    "-h": Instead.NOT_A_TURN,
+    "--version": Instead.NOT_A_TURN,
+    "-V": Instead.NOT_A_TURN,
     **{f"{option} {key}": instead for option in ("-c", "--config") for key, instead in _KEYS.items()},
 }
 _CONFIG: Final = Option(

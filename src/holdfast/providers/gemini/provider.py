@@ -13,7 +13,15 @@ from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
 from holdfast.processes.process import Command
-from holdfast.providers.arguments import FLAG, VALUES, WIDER_FLAG, WIDER_VALUES, ArgumentRules, Option
+from holdfast.providers.arguments import (
+    FLAG,
+    VALUES,
+    WIDER_FLAG,
+    WIDER_VALUES,
+    ArgumentRules,
+    Instead,
+    Option,
+)
 from holdfast.providers.contract import Archive, BaseProvider, LaunchSpec, Probe, Stream
 from holdfast.providers.failure_rules import RULES
 from holdfast.providers.gemini.archive import GeminiArchive, gemini_home
@@ -21,46 +29,38 @@ from holdfast.providers.gemini.stream import GeminiStream
 from holdfast.providers.runtimes import offers, read_version
 
 _MODES: Final = ("default", "auto_edit", "yolo", "plan")
-_RESUME: Final = "use holdfast resume ID"
-_FORMAT: Final = "Holdfast reads the output itself; use --json or --json-stream"
-_PROMPT: Final = "the prompt is the argument of holdfast run"
-_MODEL: Final = "use holdfast run --model MODEL"
-_MODE: Final = "use holdfast run --permission-mode MODE"
-_PERSON: Final = "use holdfast open ID"
-_PLACE: Final = "use holdfast run --cwd DIR"
-_NO_TURN: Final = "that is not a turn; run gemini itself"
 _OWNED: Final = {
-    "--resume": _RESUME,
-    "-r": _RESUME,
-    "--session-id": "use holdfast run --provider-session-id ID",
-    "--session-file": "use holdfast fork ID",
-    "--output-format": _FORMAT,
-    "-o": _FORMAT,
-    "--prompt": _PROMPT,
-    "-p": _PROMPT,
-    "--prompt-interactive": _PERSON,
-    "-i": _PERSON,
-    "--model": _MODEL,
-    "-m": _MODEL,
-    "--approval-mode": _MODE,
-    "--yolo": _MODE,
-    "-y": _MODE,
-    "--allowed-tools": "use holdfast run --allow-tool TOOL",
-    "--include-directories": "use holdfast run --add-dir DIR",
-    "--worktree": _PLACE,
-    "-w": _PLACE,
-    "--acp": _NO_TURN,
-    "--experimental-acp": _NO_TURN,
-    "--list-sessions": _NO_TURN,
-    "--delete-session": _NO_TURN,
-    "--list-extensions": _NO_TURN,
-    "-l": _NO_TURN,
-    "--help": _NO_TURN,
-    "-h": _NO_TURN,
-    "--version": _NO_TURN,
-    "-v": _NO_TURN,
+    "--resume": Instead.RESUME,
+    "-r": Instead.RESUME,
+    "--session-id": Instead.SESSION_ID,
+    "--session-file": Instead.FORK,
+    "--output-format": Instead.OUTPUT,
+    "-o": Instead.OUTPUT,
+    "--prompt": Instead.PROMPT,
+    "-p": Instead.PROMPT,
+    "--prompt-interactive": Instead.OPEN,
+    "-i": Instead.OPEN,
+    "--model": Instead.MODEL,
+    "-m": Instead.MODEL,
+    "--approval-mode": Instead.MODE,
+    "--yolo": Instead.MODE,
+    "-y": Instead.MODE,
+    "--allowed-tools": Instead.TOOLS,
+    "--include-directories": Instead.FOLDERS,
+    "--worktree": Instead.WORK_DIR,
+    "-w": Instead.WORK_DIR,
+    "--acp": Instead.NOT_A_TURN,
+    "--experimental-acp": Instead.NOT_A_TURN,
+    "--list-sessions": Instead.NOT_A_TURN,
+    "--delete-session": Instead.NOT_A_TURN,
+    "--list-extensions": Instead.NOT_A_TURN,
+    "-l": Instead.NOT_A_TURN,
+    "--help": Instead.NOT_A_TURN,
+    "-h": Instead.NOT_A_TURN,
+    "--version": Instead.NOT_A_TURN,
+    "-v": Instead.NOT_A_TURN,
     **dict.fromkeys(
-        ("mcp", "extensions", "extension", "skills", "skill", "hooks", "hook", "gemma"), _NO_TURN
+        ("mcp", "extensions", "extension", "skills", "skill", "hooks", "hook", "gemma"), Instead.NOT_A_TURN
     ),
 }
 #: as ``gemini --help`` has them; a trusted directory brings its own settings and servers of tools

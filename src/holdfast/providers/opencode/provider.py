@@ -18,6 +18,7 @@ from holdfast.providers.arguments import (
     WIDER_VALUE,
     WIDER_VALUES,
     ArgumentRules,
+    Instead,
     Option,
     Takes,
 )
@@ -29,41 +30,35 @@ from holdfast.providers.runtimes import offers, read_version
 
 #: the only permission mode: everything is allowed that the settings do not forbid
 _AUTO: Final = "auto"
-_RESUME: Final = "use holdfast resume ID"
-_FORMAT: Final = "Holdfast reads the output itself; use --json or --json-stream"
 _MODEL: Final = "use holdfast run --model PROVIDER/MODEL"
 _MODE: Final = f"use holdfast run --permission-mode {_AUTO}"
-_PERSON: Final = "use holdfast open ID"
-_ELSEWHERE: Final = "Holdfast runs the agent in this process group and waits for it"
-_PROMPT: Final = "the prompt is the argument of holdfast run"
-_NO_TURN: Final = "that is not a turn; run opencode itself"
 _OWNED: Final = {
-    "--session": _RESUME,
-    "-s": _RESUME,
-    "--continue": _RESUME,
-    "-c": _RESUME,
-    "--fork": "use holdfast fork ID",
-    "--format": _FORMAT,
-    "--dir": "use holdfast run --cwd DIR",
+    "--session": Instead.RESUME,
+    "-s": Instead.RESUME,
+    "--continue": Instead.RESUME,
+    "-c": Instead.RESUME,
+    "--fork": Instead.FORK,
+    "--format": Instead.OUTPUT,
+    "--dir": Instead.WORK_DIR,
     "--model": _MODEL,
     "-m": _MODEL,
     "--auto": _MODE,
     "--yolo": _MODE,
     "--dangerously-skip-permissions": _MODE,
-    "--interactive": _PERSON,
-    "-i": _PERSON,
-    "--mini": _PERSON,
-    "--prompt": _PROMPT,
-    "--command": _PROMPT,
-    "--attach": _ELSEWHERE,
-    "--password": _ELSEWHERE,
-    "-p": _ELSEWHERE,
-    "--username": _ELSEWHERE,
-    "-u": _ELSEWHERE,
-    "--help": _NO_TURN,
-    "-h": _NO_TURN,
-    "--version": _NO_TURN,
-    "-v": _NO_TURN,
+    "--interactive": Instead.OPEN,
+    "-i": Instead.OPEN,
+    "--mini": Instead.OPEN,
+    "--prompt": Instead.PROMPT,
+    "--command": Instead.PROMPT,
+    "--attach": Instead.FOREGROUND,
+    "--password": Instead.FOREGROUND,
+    "-p": Instead.FOREGROUND,
+    "--username": Instead.FOREGROUND,
+    "-u": Instead.FOREGROUND,
+    "--help": Instead.NOT_A_TURN,
+    "-h": Instead.NOT_A_TURN,
+    "--version": Instead.NOT_A_TURN,
+    "-v": Instead.NOT_A_TURN,
 }
 #: as ``opencode run --help`` has them
 _KNOWN: Final[Mapping[str, Option]] = {
