@@ -190,24 +190,22 @@ def trust_project(environ: Mapping[str, str], project: ProjectFile) -> ProjectFi
 
 
 def data_dir(environ: Mapping[str, str]) -> Path:
-    base = xdg(environ, "XDG_DATA_HOME", ".local/share")
-    if base is None:
-        raise ConfigError("HOME", "is not set; set it, XDG_DATA_HOME or HOLDFAST_URL")
-    return base / "holdfast"
+    return _own_dir(environ, "XDG_DATA_HOME", ".local/share", "set it, XDG_DATA_HOME or HOLDFAST_URL")
 
 
 def cache_dir(environ: Mapping[str, str]) -> Path:
-    base = xdg(environ, "XDG_CACHE_HOME", ".cache")
-    if base is None:
-        raise ConfigError("HOME", "is not set; set it or XDG_CACHE_HOME")
-    return base / "holdfast"
+    return _own_dir(environ, "XDG_CACHE_HOME", ".cache", "set it or XDG_CACHE_HOME")
 
 
 def state_dir(environ: Mapping[str, str]) -> Path:
     """The directory for logs and spools."""
-    base = xdg(environ, "XDG_STATE_HOME", ".local/state")
+    return _own_dir(environ, "XDG_STATE_HOME", ".local/state", "set it or XDG_STATE_HOME")
+
+
+def _own_dir(environ: Mapping[str, str], variable: str, under_home: str, remedy: str) -> Path:
+    base = xdg(environ, variable, under_home)
     if base is None:
-        raise ConfigError("HOME", "is not set; set it or XDG_STATE_HOME")
+        raise ConfigError("HOME", f"is not set; {remedy}")
     return base / "holdfast"
 
 

@@ -65,17 +65,6 @@ def answers_text(answers: Sequence[ToldAnswer], size: int) -> str:
     return ""
 
 
-def answer_document(answer: ToldAnswer) -> dict[str, object]:
-    return {
-        "approval_id": answer.approval_id,
-        "what": answer.what,
-        "verdict": answer.verdict,
-        "by": answer.by,
-        "note": answer.note,
-        "why_void": answer.why_void,
-    }
-
-
 def _has_expired(approval: Approval, now: Instant) -> bool:
     return approval.is_expired(now) or approval.void_reason == "expired"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import asdict
 
 from holdfast.clock import to_iso
 from holdfast.domain.conversations import HistoryTurn
@@ -10,7 +11,7 @@ from holdfast.domain.decisions import Because
 from holdfast.domain.inputs import utf8_size
 from holdfast.domain.policy import ContextPolicy
 from holdfast.domain.records import record
-from holdfast.domain.telling.answers import ToldAnswer, answer_document, answers_text
+from holdfast.domain.telling.answers import ToldAnswer, answers_text
 from holdfast.domain.telling.quoting import fitted, on_one_line, quoted
 from holdfast.domain.telling.tool_calls import ToolCall
 from holdfast.domain.telling.transcript import PastTurn, transcript
@@ -86,8 +87,7 @@ class Packet:
 
 
 def packet_document(packet: Packet) -> dict[str, object]:
-    """The packet as plain JSON."""
-    truth = packet.ground_truth
+    """The packet as plain JSON; the fields of its parts are those of their records."""
     return {
         "schema_version": PACKET_SCHEMA_VERSION,
         "session_id": packet.session_id,
@@ -96,24 +96,14 @@ def packet_document(packet: Packet) -> dict[str, object]:
         "goal": packet.goal,
         "phase": packet.phase,
         "step": {"turn": packet.next_turn, "interrupted": packet.interrupted},
-        "ground_truth": {
-            "work_dir": truth.work_dir,
-            "branch": truth.branch,
-            "head": truth.head,
-            "status": truth.status,
-            "diff_stat": truth.diff_stat,
-            "problem": truth.problem,
-        },
+        "ground_truth": asdict(packet.ground_truth),
         "turns": [_turn_document(turn) for turn in packet.turns],
         "tool_calls": [_call_document(call) for call in packet.tool_calls],
         "in_flight": [_call_document(call) for call in packet.in_flight],
         "artifacts": list(packet.artifacts),
         "open_approval": packet.open_approval,
-        "answers": [answer_document(answer) for answer in packet.answers],
-        "decisions": [
-            {"turn": s.turn, "attempt": s.attempt, "decision": s.decision, "reason": s.reason, "status": s.status}
-            for s in packet.starts
-        ],
+        "answers": [asdict(answer) for answer in packet.answers],
+        "decisions": [asdict(start) for start in packet.starts],
         "failures": [
             {"turn": f.turn, "class": f.failure_class, "message": f.message} for f in packet.failures
         ],
