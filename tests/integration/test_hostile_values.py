@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from typing import Any, cast
 
+import httpx
 import pytest
 
 from holdfast.errors import HoldfastError
@@ -83,13 +84,13 @@ def body_of(served: Served, room: str, verb: str, theirs: Theirs) -> dict[str, A
     bodies: list[bytes] = []
     with closing(open_http(served.url, room, None)) as store:
         sending = cast(Any, store)
-        answered = sending._answered
+        exchange = sending._exchange
 
-        def overheard(name: str, body: bytes, own: dict[str, str]) -> Any:
-            bodies.append(body)
-            return answered(name, body, own)
+        def overheard(request: httpx.Request) -> httpx.Response:
+            bodies.append(request.content)
+            return cast(httpx.Response, exchange(request))
 
-        sending._answered = overheard
+        sending._exchange = overheard
         calls: dict[str, Callable[[Store, Theirs], object]] = {
             **VERBS,
             "register_runtime": lambda s, _: s.register_runtime(a_runtime()),
