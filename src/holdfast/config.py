@@ -93,7 +93,8 @@ def _in_words(kind: Any) -> str:
     if get_origin(kind) is Literal:
         return " or ".join(f'"{choice}"' for choice in get_args(kind))
     if get_origin(kind) is Mapping:
-        return f"table of {_in_words(_entry_kind(kind))}"
+        entries = _in_words(_entry_kind(kind))
+        return f"table of {entries}" if " " in entries else f"table of {entries}s"
     words = {
         bool: "true or false",
         int: "integer",
