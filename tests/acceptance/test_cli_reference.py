@@ -156,7 +156,14 @@ def test_what_hooks_call_often_loads_nothing_that_runs_processes(
 
     assert code == "0"
     assert "holdfast.engine.holdfast" in loaded
-    heavy = {"holdfast.engine.work", "importlib.resources", "selectors", "subprocess", "tempfile", "tomllib"}
+    heavy = {
+        "holdfast.engine.running.runs",
+        "importlib.resources",
+        "selectors",
+        "subprocess",
+        "tempfile",
+        "tomllib",
+    }
     assert not heavy & set(loaded)
     assert not [module for module in loaded if module.startswith("holdfast.providers")]
 

@@ -15,7 +15,6 @@ from holdfast.config import Settings, data_dir, default_url, load_settings
 from holdfast.config_files import current_directory, project_file
 from holdfast.domain.redaction import Json
 from holdfast.engine.holdfast import Holdfast
-from holdfast.engine.sessions import Sessions
 from holdfast.errors import InvalidInput
 from holdfast.hooks.process import find_project
 from holdfast.hooks.spool import empty_spool
@@ -147,7 +146,7 @@ def pre_delegate_hook(context: Mapping[str, Json]) -> dict[str, Any]:
 _FILE = "holdfast.db"
 
 
-class AgentSession(Sessions):
+class AgentSession(Holdfast):
     """The plain lifecycle as it was there, ``active_only`` included. What differs on purpose is in decision 0003.
 
     ``base_path`` is a directory that has its own sessions, in one SQLite file; without it they are in the

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from holdfast.clock import Instant
 from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import Decision
+from holdfast.domain.ids import RuntimeId
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.records import record
 from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import Session
-from holdfast.domain.turns import Attempt, Turn
+from holdfast.domain.turns import Attempt, Turn, TurnStatus
 from holdfast.errors import NotFound, StoreCorrupt, UnreadableSession
 from holdfast.store.contract import Store
 
@@ -71,3 +74,37 @@ class Tree:
         for session in reversed(family):
             trees[session.id] = cls(session, tuple(trees[child.id] for child in children[session.id]))
         return trees[root.id]
+
+
+def explain(store: Store, session: Session, provider: str, may: MayContinue) -> Explanation:
+    """How a session continues where it ran before, and what was decided the last time."""
+    pointer = store.pointer(session.id, provider)
+    last = store.newest_attempt(session.id)
+    ran = pointer if pointer is not None or last is None or last.provider != provider else last
+    recorded = None if ran is None else ran.runtime_id
+    known = {one.id: one for one in store.runtimes()}
+    runtime = known[recorded].runtime if recorded in known else None
+    asked = store.approvals(session_id=session.id)
+    return Explanation(
+        session=session,
+        may_continue=may,
+        provider=provider,
+        decision=store.explain(session.id, provider, runtime=runtime),
+        runtime=runtime,
+        last_attempt=last,
+        last_turn=None if last is None else store.get_turn(last.conversation_id, last.seq),
+        waiting=waiting_turn(store, session.id, known),
+        waits_for=next((approval for approval in asked if approval.seq is not None), None),
+    )
+
+
+def waiting_turn(
+    store: Store, session_id: str, known: Mapping[RuntimeId, KnownRuntime]
+) -> WaitingTurn | None:
+    """The turn that comes next, if it waits in the queue."""
+    head = store.head_turn(session_id)
+    if head is None or head.status is not TurnStatus.QUEUED:
+        return None
+    is_early = head.not_before is not None and head.not_before > store.now()
+    runtime = None if head.runtime_id is None else known.get(head.runtime_id)
+    return WaitingTurn(head, head.not_before if is_early else None, runtime)

@@ -1,25 +1,70 @@
-"""Owns the library's face: every verb of Holdfast on one store."""
+"""Owns the library's face: every verb of Holdfast on one store, in one class.
+
+The plain verbs speak in ids, dicts and booleans. They answer False or None for a session that does
+not exist, is closed, or was given an unknown phase. A store that cannot be used is an error everywhere.
+"""
 
 from __future__ import annotations
 
+import logging
+import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Unpack, overload
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, Self, Unpack, overload
 
-from holdfast.clock import Clock, system_clock, to_iso
-from holdfast.domain.approvals import why_it_waits
-from holdfast.domain.conversations import Conversation
-from holdfast.domain.ids import check_id, check_provider, check_session_name, check_workspace
-from holdfast.domain.inputs import check_text, check_whole
+from holdfast.clock import Clock, Instant, start_of_day, system_clock, to_iso
+from holdfast.domain.approvals import (
+    MAX_WORDS,
+    Answer,
+    Approval,
+    NewApproval,
+    check_note,
+    expiry,
+    why_it_waits,
+)
+from holdfast.domain.conversations import Conversation, HistoryTurn
+from holdfast.domain.decisions import Decision
+from holdfast.domain.ids import (
+    ConversationId,
+    ProviderSessionId,
+    SessionId,
+    check_id,
+    check_provider,
+    check_session_name,
+    check_workspace,
+    make_approval_id,
+    make_session_id,
+)
+from holdfast.domain.inputs import check_name, check_text, check_whole
+from holdfast.domain.metadata import encode_metadata
+from holdfast.domain.phases import MayContinue, Phase, may_continue, parse_outcome, parse_phase
 from holdfast.domain.policy import Policy
 from holdfast.domain.redaction import Json
-from holdfast.domain.sessions import Session, SessionKind
-from holdfast.domain.turns import NewTurn, Turn, TurnRequest, TurnStatus
-from holdfast.engine.conversations import Conversations, check_turn
-from holdfast.engine.explain import Explanation
-from holdfast.engine.keywords import RunKeywords
+from holdfast.domain.runtimes import Runtime
+from holdfast.domain.sessions import (
+    CleanupReport,
+    NewSession,
+    Session,
+    SessionFilter,
+    SessionKind,
+    SessionPage,
+    SessionStatus,
+    SessionUpdate,
+    state_document,
+)
+from holdfast.domain.statistics import Stats, figures
+from holdfast.domain.telling.context import says_continue
+from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Turn, TurnRequest, TurnStatus
+from holdfast.domain.usage import NO_USAGE, Usage
+from holdfast.engine.asked import RunKeywords, accepted_arguments, check_turn, refuse_of_others
+from holdfast.engine.explain import Explanation, Tree, WaitingTurn, explain, waiting_turn
+from holdfast.engine.past import newest_turn, unsent_request, was_stopped
+from holdfast.engine.retention import clean_up
 from holdfast.errors import (
     Busy,
     Conflict,
@@ -29,7 +74,10 @@ from holdfast.errors import (
     NotFound,
     Refused,
     StoreError,
+    UnreadableSession,
 )
+from holdfast.notifying import approval_notice, done_notice, notify
+from holdfast.processes.owners import this_user
 from holdfast.store.contract import Store
 
 if TYPE_CHECKING:
@@ -37,9 +85,18 @@ if TYPE_CHECKING:
     from holdfast.engine.following import Waited
     from holdfast.engine.result import RunResult
     from holdfast.engine.running.agents import Agents
-    from holdfast.engine.work import Work
+    from holdfast.engine.running.runs import Work
     from holdfast.engine.worker import Worker, WorkerOptions
 
+log = logging.getLogger("holdfast")
+
+_PAGE = 500
+_LONGEST_PURPOSE = 10_000
+_MOST_SECONDS = 100 * 365 * 24 * 3600
+#: the ids that turns get inside ``Holdfast.provider_session``, by handle; explicit, so they beat configuration
+_task_ids: ContextVar[Mapping[int, ProviderSessionId]] = ContextVar(
+    "holdfast_provider_session", default=MappingProxyType({})
+)
 #: what a turn asks for that goes on with one that was stopped
 CONTINUE = "continue"
 #: a session's purpose is the beginning of its first prompt
@@ -48,8 +105,16 @@ _PURPOSE = 200
 _OF_THE_TURN = ("cwd", "model", "rights", "fresh", "provider_session_id", "allow_wider_rights")
 
 
-class Holdfast(Conversations):
-    """Sessions, conversations, turns, decisions and agents; the verbs raise the typed errors of ``holdfast.errors``."""
+class Holdfast:
+    """Sessions, conversations, turns, decisions and agents; the verbs raise the typed errors of ``holdfast.errors``.
+
+    An open store; also a context manager that closes it. Safe to share between threads.
+    """
+
+    #: the directory of the work, where hooks look for the sessions that are begun here; None: unknown
+    project: str | None = None
+    #: keys of ``[retention]`` that a project's file has set -> the directory of that project
+    project_retention: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self,
@@ -59,7 +124,9 @@ class Holdfast(Conversations):
         environ: Mapping[str, str] | None = None,
     ) -> None:
         """``environ`` is the one that agents are run with; None: this process's."""
-        super().__init__(store, policy, clock)
+        self.store = store
+        self.policy = policy or Policy()
+        self._clock = clock  #: for ids alone; what is recorded carries the store's own time
         self._environ = environ
 
     def within(self, workspace: str) -> Holdfast:
@@ -69,7 +136,7 @@ class Holdfast(Conversations):
 
     @cached_property
     def _work(self) -> Work:
-        from holdfast.engine.work import Work  # brings everything that runs processes
+        from holdfast.engine.running.runs import Work  # brings everything that runs processes
 
         return Work(self.store, self.policy, self._environ)
 
@@ -77,6 +144,517 @@ class Holdfast(Conversations):
     def agents(self) -> Agents:
         """The agents of this machine."""
         return self._work.agents
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.store.close()
+
+    # --- the plain lifecycle ---
+
+    def create_session(
+        self, agent_name: str, purpose: str = "", metadata: Mapping[str, Json] | None = None
+    ) -> str:
+        """Begin a delegated session; its id."""
+        return self.create(agent_name, purpose, metadata).id
+
+    def update_state(
+        self,
+        agent_id: str,
+        phase: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+        error: str | None = None,
+    ) -> bool:
+        """Move to a phase, merge metadata, count an error: whatever is given. False if it did not happen."""
+        return _happened(lambda: self.update(agent_id, phase=phase, metadata=metadata, error=error))
+
+    def should_resume(self, agent_id: str) -> bool:
+        """May this session's work go on?"""
+        return self.may_continue(agent_id) is MayContinue.YES
+
+    def get_session(self, agent_id: str) -> dict[str, object] | None:
+        """The whole state as plain JSON; None for a session that does not exist or cannot be read."""
+        try:
+            return self.state(agent_id)
+        except UnreadableSession as exc:
+            log.warning("session skipped: %s", exc)
+        except (NotFound, InvalidInput):
+            pass
+        return None
+
+    def finalize_session(self, agent_id: str, outcome: str, summary: str | None = None) -> bool:
+        """Close as completed, failed or abandoned. False if it did not happen."""
+        return _happened(lambda: self.finalize(agent_id, outcome, summary))
+
+    def cleanup_old_sessions(self, hours: float | None = None) -> int:
+        """Abandon the delegated sessions that were idle, delete those that were final for that long; how many.
+
+        Without ``hours`` it is the configured ``max_age_hours``, 24 by default. Conversations are kept, unless
+        ``conversations_max_age_hours`` is configured.
+        """
+        return self.cleanup(hours).count
+
+    def list_sessions(
+        self, active_only: bool = False, agent_name: str | None = None
+    ) -> list[dict[str, object]]:
+        """Every session as ``get_session`` gives it, newest first."""
+        found: list[dict[str, object]] = []
+        for page in self.pages(SessionFilter(active_only=active_only, agent=agent_name)):
+            for session in page.sessions:
+                try:
+                    history = self.store.phase_history(session.id)
+                except UnreadableSession as exc:
+                    log.warning("session skipped: %s", exc)
+                    continue
+                found.append(state_document(session, history, page.states[session.id]))
+        return found
+
+    # --- sessions ---
+
+    def create(  # noqa: PLR0913 - everything a caller may decide about a session, by keyword
+        self,
+        agent: str,
+        purpose: str = "",
+        metadata: Mapping[str, Json] | None = None,
+        *,
+        kind: SessionKind = SessionKind.DELEGATED,
+        name: str | None = None,
+        provider: str | None = None,
+        joins: str | None = None,
+    ) -> Session:
+        """Begin a session, in a conversation of its own unless it joins one."""
+        check_name("agent", agent)
+        check_text("purpose", purpose, limit=_LONGEST_PURPOSE)
+        if name is not None:
+            check_session_name(name)
+        if provider is not None:
+            check_provider(provider)
+        new = NewSession(
+            id=self.new_id(),
+            agent=agent,
+            purpose=purpose,
+            kind=kind,
+            metadata=_metadata(metadata),
+            name=name,
+            provider=provider,
+            conversation_id=None if joins is None else ConversationId(check_id("conversation", joins)),
+            project=self.project if kind is SessionKind.DELEGATED else None,
+        )
+        return self.store.create_session(new)
+
+    def find(self, given: str) -> SessionId:
+        """By id, name, or unique beginning of an id."""
+        return self.store.find_session(check_name("session", given))
+
+    def session(self, session_id: str) -> Session:
+        return self.store.get_session(check_id("session", session_id))
+
+    def state(self, session_id: str) -> dict[str, object]:
+        """The whole state as plain JSON."""
+        session = self.session(session_id)
+        return state_document(
+            session, self.store.phase_history(session.id), self.store.session_state(session.id)
+        )
+
+    def status(self, session_id: str) -> SessionStatus:
+        """What is true of it now: running, queued, waiting for a person, idle, failed or done."""
+        return self.store.session_state(check_id("session", session_id)).status
+
+    def update(  # noqa: PLR0913 - everything that can be changed, by keyword
+        self,
+        session_id: str,
+        *,
+        phase: str | None = None,
+        metadata: Mapping[str, Json] | None = None,
+        error: str | None = None,
+        clear_errors: bool = False,
+        summary: str | None = None,
+        expected_phase: str | None = None,
+    ) -> Session:
+        """``expected_phase`` makes it compare-and-set: PhaseConflict if someone was faster."""
+        change = SessionUpdate(
+            phase=None if phase is None else parse_phase(phase),
+            metadata=None if metadata is None else _metadata(metadata),
+            error=None if error is None else check_text("error", error),
+            clear_errors=clear_errors,
+            summary=None if summary is None else check_text("summary", summary),
+            expected_phase=None if expected_phase is None else parse_phase(expected_phase),
+        )
+        return self.store.update_session(check_id("session", session_id), change)
+
+    def finalize(self, session_id: str, outcome: str, summary: str | None = None) -> Session:
+        """Close the session; what a dead owner left running of it is ended first, and its answer kept."""
+        target = parse_outcome(outcome)
+        if summary is not None:
+            check_text("summary", summary)
+        self.take_over(session_id)
+        session = self.store.finalize_session(check_id("session", session_id), target, summary)
+        notify(self.policy.notify, done_notice(session))
+        return session
+
+    def remove(self, session_id: str) -> None:
+        self.take_over(session_id)
+        self.store.remove_session(check_id("session", session_id))
+
+    def may_continue(self, session_id: str) -> MayContinue:
+        """Never raises for what the session is: a missing or unreadable one may simply not go on."""
+        try:
+            return self._judge(self.session(session_id))
+        except (NotFound, InvalidInput):
+            return MayContinue.NOT_FOUND
+        except UnreadableSession as exc:
+            log.warning("session not resumable: %s", exc)
+            return MayContinue.UNREADABLE
+
+    def _judge(self, session: Session) -> MayContinue:
+        rules, now = self.policy.continue_, self.store.now()
+        answer = may_continue(session, rules, now)
+        # an approval bears on nothing else, so that nobody need look for one
+        if session.phase is Phase.APPROVAL or answer is MayContinue.TOO_OLD:
+            return may_continue(session, rules, now, self.store.approval_window(session.id))
+        return answer
+
+    def page(self, wanted: SessionFilter, limit: int = 50, cursor: str | None = None) -> SessionPage:
+        """One page, newest first; rows that cannot be read are named in it."""
+        if not 1 <= limit <= 10_000:
+            raise InvalidInput("limit", "must be between 1 and 10000")
+        page = self.store.list_sessions(wanted, limit, cursor)
+        for session_id, problem in page.unreadable.items():
+            log.warning("session %s skipped: %s", session_id, problem)
+        return page
+
+    def pages(self, wanted: SessionFilter, limit: int | None = None) -> Iterator[SessionPage]:
+        """As many as it takes, for all sessions that fit or ``limit`` of them; one that cannot be read counts."""
+        cursor, left = None, limit
+        while left is None or left > 0:
+            page = self.page(wanted, _PAGE if left is None else min(left, _PAGE), cursor)
+            yield page
+            cursor = page.next_cursor
+            if cursor is None:
+                return
+            if left is not None:
+                left -= len(page.sessions) + len(page.unreadable)
+
+    def sessions(self, wanted: SessionFilter) -> Iterator[Session]:
+        """All of them, one at a time."""
+        return (session for page in self.pages(wanted) for session in page.sessions)
+
+    def cleanup(
+        self, hours: float | None = None, *, conversation_hours: float | None = None, dry_run: bool = False
+    ) -> CleanupReport:
+        """Abandon what was idle, delete what was final for that long: delegated sessions, and conversations.
+
+        What is not given is the setting of that name; conversations are kept unless one of the two says how long.
+        A setting that a project's file makes is for the sessions of that project: then no others are touched.
+        """
+        given = {"max_age_hours": hours, "conversations_max_age_hours": conversation_hours}
+        return clean_up(self.store, self.policy.retention, self.project_retention, given, dry_run=dry_run)
+
+    def stats(self, since: Instant | None = None, agent: str | None = None) -> Stats:
+        """How well it goes, over whole days of UTC: each measure with its target, and whether that is met."""
+        if agent is not None:
+            check_name("agent", agent)
+        now = self.store.now()
+        begin = None if since is None else start_of_day(since)
+        found = self.store.totals(since=begin, agent=agent)
+        return Stats(begin, now, agent, figures(found, now, self.store.bytes_used(), begin))
+
+    def rename(self, session_id: str, name: str | None) -> Session:
+        if name is not None:
+            check_session_name(name)
+        return self.store.rename_session(check_id("session", session_id), name)
+
+    def new_id(self) -> SessionId:
+        return make_session_id(self._clock(), os.urandom(4))
+
+    # --- approvals ---
+
+    def request_approval(
+        self,
+        session_id: str,
+        what: str,
+        arguments: Mapping[str, Json] | None = None,
+        *,
+        expires: float | None = None,
+        answerers: Collection[str] = (),
+    ) -> Approval:
+        """Ask people, and put the session into phase ``approval``; nothing waits for the answer.
+
+        ``expires`` are seconds; None: as configured. ``answerers``: only they may answer, else anyone.
+        """
+        if not check_text("what", what, limit=MAX_WORDS).strip():
+            raise InvalidInput("what", "must not be empty")
+        given = {} if arguments is None else arguments
+        encode_metadata(given, "arguments")
+        seconds = self.policy.approvals.expires_seconds if expires is None else expires
+        if seconds is not None and not 0 < seconds <= _MOST_SECONDS:
+            raise InvalidInput("expires", f"must be above 0 and at most {_MOST_SECONDS} seconds")
+        session = self.session(session_id)
+        new = NewApproval(
+            make_approval_id(self._clock(), os.urandom(4)),
+            what,
+            dict(given),
+            expiry(self.store.now(), seconds),
+            frozenset(check_name("answerer", name) for name in answerers),
+            session.agent,
+        )
+        asked = self.store.request_approval(session.id, new)
+        notify(self.policy.notify, approval_notice(asked, session.agent))
+        return asked
+
+    def approvals(
+        self,
+        session_id: str | None = None,
+        *,
+        open_only: bool = True,
+        after: str | None = None,
+        limit: int = 1000,
+    ) -> tuple[Approval, ...]:
+        """Oldest first, those behind ``after``. Open ones are those without an answer, expired ones included."""
+        if session_id is not None:
+            check_id("session", session_id)
+        return self.store.approvals(session_id=session_id, open_only=open_only, after=after, limit=limit)
+
+    def approval(self, given: str) -> Approval:
+        """By id, by the unique beginning of one, or by a session that has exactly one open."""
+        return self.store.get_approval(self.store.find_approval(check_name("approval", given)))
+
+    def approve(
+        self,
+        given: str,
+        note: str | None = None,
+        *,
+        by: str | None = None,
+        arguments_hash: str | None = None,
+        nonce: str | None = None,
+    ) -> Approval:
+        """Once. ``arguments_hash`` and ``nonce``: refused unless it is this that was asked."""
+        return self._answer(given, True, note, by, (arguments_hash, nonce))
+
+    def deny(
+        self,
+        given: str,
+        note: str | None = None,
+        *,
+        by: str | None = None,
+        arguments_hash: str | None = None,
+        nonce: str | None = None,
+    ) -> Approval:
+        """As ``approve``; the note tells the agent why, which otherwise hears that no reason was given."""
+        return self._answer(given, False, note, by, (arguments_hash, nonce))
+
+    def _answer(
+        self,
+        given: str,
+        approved: bool,
+        note: str | None,
+        by: str | None,
+        binds: tuple[str | None, str | None],
+    ) -> Approval:
+        check_note(note)
+        asked = self.approval(given)
+        arguments_hash, nonce = binds
+        answer = Answer(
+            approved,
+            this_user() if by is None else check_name("by", by),
+            asked.arguments_hash if arguments_hash is None else arguments_hash,
+            asked.nonce if nonce is None else nonce,
+            note,
+        )
+        return self.store.answer_approval(asked.id, answer)
+
+    # --- the history ---
+
+    def history(
+        self, session_id: str, limit: int | None = None, *, before: int | None = None
+    ) -> tuple[HistoryTurn, ...]:
+        """The current history of the session's conversation, oldest first; with ``limit``, its newest turns."""
+        last = None if before is None else before - 1
+        return self.store.history(self.session(session_id).conversation_id, last=last, limit=limit)
+
+    def tree(self, session_id: str) -> Tree:
+        """The whole family of forks this session belongs to."""
+        return Tree.of(self.store, check_id("session", session_id))
+
+    def edit(
+        self, session_id: str, seq: int, *, prompt: str | None = None, response: str | None = None
+    ) -> HistoryTurn:
+        """Change what the history says of a turn. Turns made by hand join the history before that."""
+        for field, text in (("prompt", prompt), ("response", response)):
+            if text is not None:
+                check_text(field, text)
+        check_whole("turn", seq, lowest=1)
+        self._settle(session_id)
+        return self.store.edit_turn(check_id("session", session_id), seq, prompt=prompt, response=response)
+
+    def truncate(self, session_id: str, keep: int) -> Conversation:
+        """Drop every turn after ``keep``, those that were made by hand included."""
+        check_whole("turn", keep)
+        self._settle(session_id)
+        return self.store.truncate(check_id("session", session_id), keep)
+
+    def retry(self, session_id: str, seq: int, prompt: str | None = None) -> Turn:
+        """Run a turn again: it and every turn after it leave the history."""
+        if prompt is not None:
+            check_text("prompt", prompt)
+        check_whole("turn", seq, lowest=1)
+        self._settle(session_id)
+        return self.store.retry_turn(check_id("session", session_id), seq, prompt=prompt)
+
+    def new(self, session_id: str) -> Conversation:
+        """Begin again with an empty history."""
+        self.take_over(session_id)
+        return self.store.new_generation(check_id("session", session_id))
+
+    def _settle(self, session_id: str) -> None:
+        """Before the history changes: end what a dead owner left running, and adopt turns made by hand."""
+        self.take_over(session_id)
+        for notice in self.adopt(session_id):
+            log.warning("session %s: %s", session_id, notice)
+
+    def cancel(self, session_id: str, seq: int | None = None, *, by_force: bool = False) -> Turn:
+        """Cancel a turn; without ``seq``, the session's newest open one. Raises Conflict if none is open.
+
+        A running turn is cancelled when its worker next checks. ``by_force`` takes the turn from its worker at once:
+        only for a worker that does not come back.
+        """
+        if seq is not None:
+            check_whole("turn", seq, lowest=1)
+        chosen = self._open_turn(session_id) if seq is None and by_force else seq
+        taken = self.take_over(session_id, by_force=by_force)
+        if taken is not None and taken.seq == chosen and not taken.status.is_open:
+            return taken
+        number = self._open_turn(session_id) if chosen is None else chosen
+        return self.store.cancel_turn(check_id("session", session_id), number)
+
+    def _open_turn(self, session_id: str) -> int:
+        stopped = self.stopped_turn(session_id)
+        if stopped is None or not stopped.status.is_open:
+            raise Conflict(f"no turn of {session_id} is open")
+        return stopped.seq
+
+    def turn(self, session_id: str, seq: int) -> Turn:
+        """One turn of the session's conversation."""
+        return self.store.get_turn(
+            self.session(session_id).conversation_id, check_whole("turn", seq, lowest=1)
+        )
+
+    # --- turns ---
+
+    @contextmanager
+    def provider_session(self, provider_session_id: str) -> Iterator[None]:
+        """Every turn put in inside the block asks for this provider session, whatever the configuration.
+
+        Undone at the end of the block, also when there was none before.
+        """
+        task_id = ProviderSessionId(check_id("provider_session_id", provider_session_id))
+        token = _task_ids.set({**_task_ids.get(), id(self): task_id})
+        try:
+            yield
+        finally:
+            _task_ids.reset(token)
+
+    def enqueue(self, session_id: str, prompt: str, new: NewTurn | None = None) -> Turn:
+        """Put a turn into the queue; ``new`` carries everything besides the prompt.
+
+        To continue a request that never reached an agent is to send it. Refused for the provider session of another
+        session, asked for by name.
+        """
+        turn = self._turn(check_id("session", session_id), prompt, new)
+        if turn.request.provider_session_id is not None:
+            refuse_of_others(self.store, turn.provider, turn.request.provider_session_id, session_id)
+        return self.store.enqueue_turn(session_id, replace(turn, prompt=self.meant_by(session_id, prompt)))
+
+    def stopped_turn(self, session_id: str) -> Turn | None:
+        """The newest turn of a session, if it waits to be run, or was stopped before it ended."""
+        last = newest_turn(self.store, self.session(session_id).id)
+        return last if last is not None and was_stopped(last) else None
+
+    def meant_by(self, session_id: str, prompt: str, *, at: int | None = None) -> str:
+        """The prompt; or, if it only says to continue, the request of the stopped turn, if no agent was sent that.
+
+        ``at``: only a turn up to this one is meant.
+        """
+        stopped = self.stopped_turn(session_id) if says_continue(prompt) else None
+        if stopped is None or (at is not None and stopped.seq > at):
+            return prompt
+        request = unsent_request(self.store, stopped)
+        return prompt if request is None else request.prompt
+
+    def record(
+        self,
+        session_id: str,
+        prompt: str,
+        response: str | None,
+        new: NewTurn | None = None,
+        usage: Usage = NO_USAGE,
+    ) -> Turn:
+        """A turn that was run elsewhere and has already ended."""
+        if response is not None:
+            check_text("response", response)
+        turn = self._turn(session_id, prompt, new)
+        return self.store.record_turn(check_id("session", session_id), turn, response, usage)
+
+    def claim(self, runtime: Runtime, owner: str, *, key: str | None = None) -> Claim | None:
+        """The next turn for this runtime, decided and leased; give ``key`` to repeat a call whose reply was lost."""
+        queue = self.policy.queue
+        return self.store.claim_turn(
+            ClaimRequest(
+                runtime, owner, key or os.urandom(16).hex(), queue.lease_seconds,
+                affinity_seconds=queue.affinity_seconds,
+            )
+        )  # fmt: skip
+
+    # --- the decision ---
+
+    def decide(
+        self,
+        session_id: str,
+        provider: str | None = None,
+        *,
+        request: TurnRequest | None = None,
+        runtime: Runtime | None = None,
+    ) -> Decision:
+        """What would happen if the next turn were claimed now. Changes nothing.
+
+        Without a request, the turn that waits at the head of the session's queue is meant, if there is one.
+        """
+        session = self.session(session_id)
+        asked = (
+            None
+            if request is None and id(self) not in _task_ids.get()
+            else self.asked(request or TurnRequest())
+        )
+        return self.store.explain(session.id, self.provider_of(session, provider), asked, runtime)
+
+    def provider_of(self, session: Session, given: str | None) -> str:
+        """The one asked for, the session's own, that of its pointer, or the default."""
+        if given is not None:
+            return check_provider(given)
+        if session.provider is not None:
+            return session.provider
+        pointers = self.store.pointers(session.id)
+        return pointers[0].provider if pointers else self.policy.run.provider
+
+    def _turn(self, session_id: str, prompt: str, new: NewTurn | None) -> NewTurn:
+        if new is None:
+            new = NewTurn("", self.provider_of(self.session(session_id), None))
+        check_turn(prompt, new, accepted=accepted_arguments(self.store, session_id, new.request))
+        return replace(new, prompt=prompt, request=self.asked(new.request))
+
+    def asked(self, request: TurnRequest) -> TurnRequest:
+        if request.provider_session_id is not None:
+            check_id("provider_session_id", request.provider_session_id)
+        task_id = _task_ids.get().get(id(self))
+        if task_id is None or request.provider_session_id is not None:
+            return request
+        return replace(request, provider_session_id=task_id)
 
     # --- running agents ---
 
@@ -272,7 +850,7 @@ class Holdfast(Conversations):
         Returns notices for the person; none if nothing was found.
         """
         session = self.session(session_id)
-        if not self.store.pointers(session.id):
+        if session.finalized_at is not None or not self.store.pointers(session.id):
             return ()
         return self._work.adopt(session.id, self.provider_of(session, None))
 
@@ -303,48 +881,6 @@ class Holdfast(Conversations):
 
         return answer_pre_delegate(self.store, context)
 
-    # --- what others left running is ended before a session is changed ---
-
-    def truncate(self, session_id: str, keep: int) -> Conversation:
-        self.take_over(session_id)
-        return super().truncate(session_id, keep)
-
-    def retry(self, session_id: str, seq: int, prompt: str | None = None) -> Turn:
-        self.take_over(session_id)
-        return super().retry(session_id, seq, prompt)
-
-    def new(self, session_id: str) -> Conversation:
-        self.take_over(session_id)
-        return super().new(session_id)
-
-    def remove(self, session_id: str) -> None:
-        self.take_over(session_id)
-        super().remove(session_id)
-
-    def finalize(self, session_id: str, outcome: str, summary: str | None = None) -> Session:
-        self.take_over(session_id)
-        return super().finalize(session_id, outcome, summary)
-
-    def cancel(self, session_id: str, seq: int | None = None, *, by_force: bool = False) -> Turn:
-        """Cancel a turn; without ``seq``, the session's newest open one. Raises Conflict if none is open.
-
-        A running turn is cancelled when its worker next checks. ``by_force`` takes the turn from its worker at once:
-        only for a worker that does not come back.
-        """
-        if seq is not None:
-            check_whole("turn", seq, lowest=1)
-        chosen = self._open_turn(session_id) if seq is None and by_force else seq
-        taken = self.take_over(session_id, by_force=by_force)
-        if taken is not None and taken.seq == chosen and not taken.status.is_open:
-            return taken
-        return super().cancel(session_id, self._open_turn(session_id) if chosen is None else chosen)
-
-    def _open_turn(self, session_id: str) -> int:
-        stopped = self.stopped_turn(session_id)
-        if stopped is None or not stopped.status.is_open:
-            raise Conflict(f"no turn of {session_id} is open")
-        return stopped.seq
-
     def take_over(self, session_id: str, *, by_force: bool = False) -> Turn | None:
         """End what an owner that is gone left running of this session, and free its turn, which is returned.
 
@@ -363,13 +899,24 @@ class Holdfast(Conversations):
     # --- telling ---
 
     def why(self, session_id: str, provider: str | None = None) -> Explanation:
-        """As ``Conversations.why``; on the machine where it ran, with everything that can be seen there."""
-        told = super().why(session_id, provider)
-        pointer = self.store.pointer(told.session.id, told.provider)
+        """May it continue, how (if it continues where it ran before), and what was decided the last time.
+
+        On the machine where it ran, with everything that can be seen there.
+        """
+        session = self.session(session_id)
+        told = explain(
+            self.store, session, self.provider_of(session, provider), self.may_continue(session.id)
+        )
+        pointer = self.store.pointer(session.id, told.provider)
         if pointer is None:
             return told
-        seq = self.store.get_conversation(told.session.conversation_id).next_seq
+        seq = self.store.get_conversation(session.conversation_id).next_seq
         return replace(told, decision=self._work.judge_here(told.decision, pointer, seq))
+
+    def waiting(self, session_id: str) -> WaitingTurn | None:
+        """The turn that comes next, if it waits in the queue."""
+        known = {one.id: one for one in self.store.runtimes()}
+        return waiting_turn(self.store, session_id, known)
 
     def packet(self, session_id: str, provider: str | None = None, work_dir: str | None = None) -> Packet:
         """Where the work stands now, to hand it over. Changes nothing."""
@@ -390,3 +937,26 @@ class Holdfast(Conversations):
 def _check_prompt(prompt: str) -> None:
     if not check_text("prompt", prompt).strip():
         raise InvalidInput("prompt", "must not be empty")
+
+
+def _happened(verb: Callable[[], Session]) -> bool:
+    """False for what the session is or the phase is called; anything else the caller got wrong is raised."""
+    try:
+        verb()
+    except (NotFound, Conflict, UnreadableSession) as exc:
+        log.warning("nothing was changed: %s", exc)
+        return False
+    except InvalidInput as exc:
+        if exc.field not in ("phase", "outcome", "session"):
+            raise
+        log.warning("nothing was changed: %s", exc)
+        return False
+    return True
+
+
+def _metadata(value: Mapping[str, Json] | None) -> dict[str, Json]:
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidInput("metadata", f"must be a JSON object, not {type(value).__name__}")
+    return dict(value)

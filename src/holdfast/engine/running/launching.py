@@ -21,7 +21,7 @@ from holdfast.domain.pointers import NOTHING_YET, TranscriptMark
 from holdfast.domain.policy import Policy
 from holdfast.domain.records import record
 from holdfast.domain.turns import Launch, Lease
-from holdfast.engine.keywords import Observer
+from holdfast.engine.asked import Observer, ignore
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.recorder import Recorder
 from holdfast.engine.running.recovery import marker_of
@@ -249,10 +249,6 @@ log = logging.getLogger("holdfast")
 
 #: tells an agent, and all that it starts, which session it works for
 SESSION_VARIABLE = "HOLDFAST_SESSION"
-
-
-def ignore(_: Decision | AgentEvent) -> None:
-    """The observer of a run that nobody watches."""
 
 
 @record

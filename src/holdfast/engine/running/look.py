@@ -24,7 +24,7 @@ from holdfast.store.contract import Store
 
 
 @record
-class Asked:
+class PlannedLaunch:
     """The turn that is about to run, as far as this machine is concerned."""
 
     seq: int
@@ -38,7 +38,7 @@ def decide_here(
     store: Store,
     judged: Decision,
     pointer: Pointer | None,
-    asked: Asked,
+    planned: PlannedLaunch,
     agent: Agent,
     policy: ResumePolicy,
 ) -> Decision:
@@ -54,18 +54,18 @@ def decide_here(
         version=agent.runtime.version,
         changes=NOT_OBSERVABLE,
         provider_session=NOT_OBSERVABLE,
-        seq=asked.seq,
-        same_directory=_same_directory(pointer, asked.work_dir),
+        seq=planned.seq,
+        same_directory=_same_directory(pointer, planned.work_dir),
         transcript=_transcript(store, pointer, agent),
-        lock_free=asked.lock_free,
-        named_exists=_named_exists(pointer, agent, asked),
+        lock_free=planned.lock_free,
+        named_exists=_named_exists(pointer, agent, planned),
         other_writer=_other_writer(pointer, agent),
     )
     request = ResumeRequest(
         force_fresh=NOT_OBSERVABLE,
         rights=NOT_OBSERVABLE,
-        prompt_tokens=asked.prompt_tokens,
-        provider_session_id=asked.provider_session_id,
+        prompt_tokens=planned.prompt_tokens,
+        provider_session_id=planned.provider_session_id,
     )
     return decide_at_launch(judged, pointer, request, facts, policy)
 
@@ -78,8 +78,8 @@ def last_directory(store: Store, situation: Situation, before: int | None = None
     tried = situation.last_directory
     if tried is not None or situation.conversation.next_seq == 1:
         return tried
-    asked = (turn.request.work_dir for turn in newest_first(store, situation.session.id, before))
-    return next(filter(None, asked), None)
+    planned = (turn.request.work_dir for turn in newest_first(store, situation.session.id, before))
+    return next(filter(None, planned), None)
 
 
 def _same_directory(pointer: Pointer | None, work_dir: str) -> bool | None:
@@ -92,11 +92,11 @@ def _same_directory(pointer: Pointer | None, work_dir: str) -> bool | None:
         return False
 
 
-def _named_exists(pointer: Pointer | None, agent: Agent, asked: Asked) -> bool:
-    named = asked.provider_session_id
+def _named_exists(pointer: Pointer | None, agent: Agent, planned: PlannedLaunch) -> bool:
+    named = planned.provider_session_id
     if named is None or (pointer is not None and pointer.provider_session_id == named):
         return False
-    return agent.archive.find(named, asked.work_dir) is not None
+    return agent.archive.find(named, planned.work_dir) is not None
 
 
 def _other_writer(pointer: Pointer | None, agent: Agent) -> str | None:

@@ -12,10 +12,10 @@ from holdfast.domain.ids import SessionId
 from holdfast.domain.pointers import NO_RIGHTS
 from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.turns import Situation
-from holdfast.engine.rights import check_rights
+from holdfast.engine.asked import check_rights
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.launching import SESSION_VARIABLE
-from holdfast.engine.running.look import Asked, decide_here
+from holdfast.engine.running.look import PlannedLaunch, decide_here
 from holdfast.engine.running.outside import adopt_locked, adopt_outside_turns
 from holdfast.engine.running.recovery import recover_session
 from holdfast.engine.running.tool_gate import opened_gate
@@ -99,9 +99,9 @@ def _decide(store: Store, agent: Agent, policy: ResumePolicy, situation: Situati
     decision = store.explain(situation.session.id, agent.provider.name, runtime=agent.runtime)
     if pointer is None or pointer.work_dir is None:
         return decision
-    asked = Asked(situation.conversation.next_seq, 0, pointer.work_dir)
+    planned = PlannedLaunch(situation.conversation.next_seq, 0, pointer.work_dir)
     # whether the lock is free shows when it is taken
-    return decide_here(store, decision, pointer, asked, agent, policy)
+    return decide_here(store, decision, pointer, planned, agent, policy)
 
 
 def _attend(child: subprocess.Popen[bytes]) -> int:

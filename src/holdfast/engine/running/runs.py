@@ -1,20 +1,19 @@
-"""Owns running turns in the foreground: begin a session, go on with one, or branch off one."""
+"""Owns running turns in the foreground, and the other verbs that need an agent of this machine."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from time import sleep
 
 from holdfast.domain.conversations import SeenTurns
-from holdfast.domain.decisions import Resume, because
+from holdfast.domain.decisions import Decision, Resume, because
 from holdfast.domain.events import Noted
-from holdfast.domain.ids import ProviderSessionId, SessionId
-from holdfast.domain.inputs import check_name, check_text
+from holdfast.domain.ids import SessionId
 from holdfast.domain.pointers import NO_RIGHTS, NOTHING_YET, Pointer, Rights
 from holdfast.domain.policy import Policy, ResumePolicy
-from holdfast.domain.records import record
 from holdfast.domain.turns import (
     Claim,
     ClaimRequest,
@@ -26,60 +25,30 @@ from holdfast.domain.turns import (
     TurnStatus,
 )
 from holdfast.domain.usage import NO_CALL_YET, NO_USAGE
-from holdfast.engine.keywords import Observer
+from holdfast.engine.asked import (
+    Asked,
+    Observer,
+    RunKeywords,
+    existing_directory,
+    read_keywords,
+    refuse_of_others,
+)
 from holdfast.engine.past import newest_turn
 from holdfast.engine.result import RunResult
-from holdfast.engine.rights import check_rights
-from holdfast.engine.running.agents import Agent
-from holdfast.engine.running.launching import RunContext, ignore
-from holdfast.engine.running.look import Asked, decide_here, last_directory
+from holdfast.engine.running.agents import Agent, Agents
+from holdfast.engine.running.launching import RunContext
+from holdfast.engine.running.look import PlannedLaunch, decide_here, last_directory
+from holdfast.engine.running.native import open_native
 from holdfast.engine.running.outside import adopt_outside_turns
-from holdfast.engine.running.recovery import recover_session
+from holdfast.engine.running.recovery import recover_all, recover_session
 from holdfast.engine.running.turn_path import TurnPath, lock_delays
 from holdfast.errors import Busy, Conflict, HoldfastError, InvalidInput, Refused
 from holdfast.processes.machine import describe_owner
 from holdfast.store.contract import Store
 
 
-@record
-class RunOptions:
-    """How a turn is to be run; what is None is taken from the session or the settings."""
-
-    work_dir: str | None = None
-    model: str | None = None
-    rights: Rights | None = None  #: None: those of the first launch
-    fresh: bool = False
-    provider_session_id: ProviderSessionId | None = None
-    allow_wider_rights: bool = False
-    timeout_seconds: float | None = None
-    observer: Observer = ignore
-
-    def check(self, agent: Agent) -> None:
-        """InvalidInput for what this provider cannot be asked for; nothing has been recorded by then."""
-        if self.model is not None:
-            check_name("model", self.model)
-        if self.rights is not None:
-            check_rights(self.rights, agent.provider, allow_wider=self.allow_wider_rights)
-            for directory in self.rights.extra_dirs:
-                existing_directory(directory, "extra_dirs")
-            if self.rights.approve_tools and not agent.runtime.capabilities.can_defer:
-                raise InvalidInput("approve_tools", f"not supported by this provider ({agent.provider.name})")
-        if self.work_dir is not None:
-            existing_directory(self.work_dir)
-
-    def request(self) -> TurnRequest:
-        """Directories are meant from where the caller is, whatever directory the agent works in."""
-        work_dir = None if self.work_dir is None else existing_directory(self.work_dir)
-        rights = self.rights
-        if rights is not None:
-            rights = replace(rights, extra_dirs=frozenset(map(existing_directory, rights.extra_dirs)))
-        return TurnRequest(
-            work_dir, self.model, rights, self.fresh, self.provider_session_id, self.allow_wider_rights
-        )
-
-
 def run_turn(
-    store: Store, agent: Agent, policy: Policy, situation: Situation, prompt: str, options: RunOptions
+    store: Store, agent: Agent, policy: Policy, situation: Situation, prompt: str, asked: Asked
 ) -> RunResult:
     """One turn of a session, now, on this machine.
 
@@ -87,34 +56,32 @@ def run_turn(
     result, too: it is part of the record.
     """
     session_id = situation.session.id
-    request = _as_before(store, agent, situation, options.request())
+    request = _as_before(store, agent, situation, asked.request)
     _require_waiting(agent, situation, request)
     _require_directory(store, situation, request)
     taken = recover_session(store, agent.agents, situation.holder)
     if taken is not None:
         became = "its agent had answered" if taken.status is TurnStatus.DONE else "it is ended"
-        options.observer(Noted(f"turn {taken.seq} was left by a process that is gone: {became}"))
+        asked.observer(Noted(f"turn {taken.seq} was left by a process that is gone: {became}"))
         situation = store.situation(session_id, agent.provider.name)
     if _take_over_named(store, agent, policy.resume, situation, request):
         situation = store.situation(session_id, agent.provider.name)
     outside = adopt_outside_turns(store, agent, policy.resume, situation)
     new = NewTurn(prompt, agent.provider.name, request, foreground=True)
-    claimed = _start(store, agent, policy, session_id, new, options.observer)
+    claimed = _start(store, agent, policy, session_id, new, asked.observer)
     if isinstance(claimed, Refusal):
         return RunResult(
             session_id, claimed.turn.seq, claimed.turn.status, None, claimed.decision, agent.provider.name,
             None, request.work_dir or "", NO_USAGE, claimed.turn.failure, situation.session.name,
             outside.notices,
         )  # fmt: skip
-    timeout = options.timeout_seconds or policy.run.timeout_seconds
+    timeout = asked.timeout_seconds or policy.run.timeout_seconds
     return TurnPath(
-        RunContext(store, agent, policy, timeout, options.observer), claimed, outside.notices
+        RunContext(store, agent, policy, timeout, asked.observer), claimed, outside.notices
     ).walk()
 
 
-def run_waiting(
-    store: Store, agent: Agent, policy: Policy, session_id: SessionId, options: RunOptions
-) -> RunResult:
+def run_waiting(store: Store, agent: Agent, policy: Policy, session_id: SessionId, asked: Asked) -> RunResult:
     """The turn at the head of a session's queue, now, on this machine.
 
     Busy if it cannot run yet. NeedsApproval if it waits for one. Refused if a guard said no: it has ended then.
@@ -126,17 +93,9 @@ def run_waiting(
     claimed = store.claim_turn(_claim_request(agent, policy, session_id))
     if claimed is None:
         raise _not_claimed(store, queued) if queued else Busy(f"the next turn of {session_id}")
-    timeout = options.timeout_seconds or policy.run.timeout_seconds
-    context = RunContext(store, agent, policy, timeout, options.observer)
+    timeout = asked.timeout_seconds or policy.run.timeout_seconds
+    context = RunContext(store, agent, policy, timeout, asked.observer)
     return TurnPath(context, claimed, outside.notices).walk()
-
-
-def existing_directory(path: str, field: str = "cwd") -> str:
-    """Absolute, as it was given: a link stays a link, so that people recognise it."""
-    directory = Path(os.path.expanduser(check_text(field, path)))  # noqa: PTH111 - a ~user nobody knows stays as it is
-    if not directory.is_dir():
-        raise InvalidInput(field, f"{path} is not a directory")
-    return str(directory.absolute())
 
 
 def _as_before(store: Store, agent: Agent, situation: Situation, request: TurnRequest) -> TurnRequest:
@@ -215,8 +174,8 @@ def _require_resumable(
     named, session_id = pointer.provider_session_id, pointer.session_id
     seq = situation.conversation.next_seq
     judged = store.explain(session_id, pointer.provider, request, agent.runtime, pointer)
-    asked = Asked(seq, 0, pointer.work_dir or "", named, lock_free=agent.lock(named).is_free())
-    decision = decide_here(store, judged, pointer, asked, agent, policy)
+    planned = PlannedLaunch(seq, 0, pointer.work_dir or "", named, lock_free=agent.lock(named).is_free())
+    decision = decide_here(store, judged, pointer, planned, agent, policy)
     if not isinstance(decision, Resume):
         raise Refused(
             decision.reason.value,
@@ -296,3 +255,71 @@ def _not_claimed(store: Store, queued: Turn) -> HoldfastError:
         f"{told}; approval {void.id} is void, and the call was not made",
         approval_id=void.id,
     )
+
+
+class Work:
+    """The verbs of ``Holdfast`` that need a process, a provider's files or a lock."""
+
+    def __init__(self, store: Store, policy: Policy, environ: Mapping[str, str] | None) -> None:
+        self.agents = Agents(os.environ if environ is None else environ)
+        self._store = store
+        self._policy = policy
+
+    def prepare(self, provider: str, keywords: RunKeywords, session_id: SessionId | None = None) -> Asked:
+        """Everything that can be wrong with what was asked for, before anything is recorded."""
+        asked = read_keywords(keywords, self.agents.get(provider))
+        if asked.request.provider_session_id is not None:
+            refuse_of_others(self._store, provider, asked.request.provider_session_id, session_id)
+        return asked
+
+    def run(self, situation: Situation, provider: str, prompt: str, asked: Asked) -> RunResult:
+        """``situation`` is the session's with this provider."""
+        return run_turn(self._store, self.agents.get(provider), self._policy, situation, prompt, asked)
+
+    def run_waiting(self, session_id: SessionId, provider: str, asked: Asked) -> RunResult:
+        return run_waiting(self._store, self.agents.get(provider), self._policy, session_id, asked)
+
+    def open(self, session_id: SessionId, provider: str) -> int:
+        return open_native(self._store, self.agents.get(provider), self._policy.resume, session_id)
+
+    def relocate(self, session_id: SessionId, directory: str) -> str:
+        work_dir = existing_directory(directory)
+        if self._store.holder(session_id) is not None:
+            raise Conflict(f"session {session_id} is running: stop it first")
+        pointers = self._store.pointers(session_id)
+        if not pointers:
+            raise Conflict(
+                f"session {session_id} has no session of an agent to be moved: "
+                f"holdfast resume {session_id} PROMPT --cwd DIR continues in another directory"
+            )
+        for pointer in pointers:
+            self._store.set_pointer(replace(pointer, work_dir=work_dir, updated_at=self._store.now()))
+        return work_dir
+
+    def recover(self) -> tuple[Turn, ...]:
+        return recover_all(self._store, self.agents)
+
+    def take_over(self, session_id: str, *, by_force: bool = False) -> Turn | None:
+        """From an owner that is gone, so that nothing of its turn runs on behind what comes next."""
+        return recover_session(self._store, self.agents, self._store.holder(session_id), by_force=by_force)
+
+    def adopt(self, session_id: SessionId, provider: str) -> tuple[str, ...]:
+        """What was made by hand, where the provider is installed at all; the notices of it for the person."""
+        try:
+            agent = self.agents.get(provider)
+        except HoldfastError:
+            return ()
+        situation = self._store.situation(session_id, provider)
+        return adopt_outside_turns(self._store, agent, self._policy.resume, situation).notices
+
+    def judge_here(self, judged: Decision, pointer: Pointer, seq: int) -> Decision:
+        """A decision with what this machine can see, if it is the one that the pointer was recorded on."""
+        try:
+            agent = self.agents.get(pointer.provider)
+        except HoldfastError:
+            return judged  # the provider is not installed here: there is nothing more to see
+        if agent.runtime.id != pointer.runtime_id or pointer.work_dir is None:
+            return judged
+        is_free = agent.lock(pointer.provider_session_id).is_free()
+        planned = PlannedLaunch(seq, 0, pointer.work_dir, lock_free=is_free)
+        return decide_here(self._store, judged, pointer, planned, agent, self._policy.resume)

@@ -27,12 +27,12 @@ from holdfast.domain.telling.context import Composed
 from holdfast.domain.telling.transcript import NOTHING_TOLD, ranges
 from holdfast.domain.turns import Claim, Turn, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE, ContextState, context_state, estimate_tokens
+from holdfast.engine.asked import check_rights
 from holdfast.engine.result import RunInterrupted, RunResult, turn_notice
-from holdfast.engine.rights import check_rights
 from holdfast.engine.running.compose import Composer
 from holdfast.engine.running.launching import AttemptOutcome, Audience, Launcher, RunContext
 from holdfast.engine.running.log_subject import go_on_about
-from holdfast.engine.running.look import Asked, decide_here, last_directory
+from holdfast.engine.running.look import PlannedLaunch, decide_here, last_directory
 from holdfast.engine.running.outside import Outside, adopt_locked, adopt_outside_turns, is_left_by_history
 from holdfast.engine.running.recognition import calls_left_by
 from holdfast.engine.running.stopping import KeepAlive, Stops
@@ -186,12 +186,12 @@ class TurnPath:
             claimed = self._as_seen() if is_free else self._claim.decision
             composed = self._compose(claimed, work_dir)
             turn = self._claim.turn
-            asked = Asked(
+            planned = PlannedLaunch(
                 turn.seq, estimate_tokens(composed.text if composed else ""), work_dir,
                 turn.request.provider_session_id, lock_free=is_free,
             )  # fmt: skip
             decision = decide_here(
-                self._store, claimed, self._claim.pointer, asked, self._agent, self._policy.resume,
+                self._store, claimed, self._claim.pointer, planned, self._agent, self._policy.resume,
             )  # fmt: skip
             if self._claim.approval is not None:
                 decision = only_natively(decision, _session_of(claimed))

@@ -1,0 +1,176 @@
+"""Owns what a turn may be asked for: the keywords of a run, read once, and the checks that every new turn passes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, TypeAlias, TypedDict
+
+from holdfast.domain.guards import not_for_others
+from holdfast.domain.ids import ProviderSessionId, check_id, check_provider
+from holdfast.domain.inputs import check_name, check_text
+from holdfast.domain.records import record
+from holdfast.domain.turns import NewTurn, TurnRequest
+from holdfast.errors import InvalidInput
+from holdfast.store.contract import Store
+
+if TYPE_CHECKING:
+    from holdfast.domain.decisions import Decision
+    from holdfast.domain.events import AgentEvent
+    from holdfast.domain.pointers import Rights
+    from holdfast.engine.running.agents import Agent
+    from holdfast.providers.contract import Provider
+
+#: told of the decision before anything runs, and of everything that happens then
+Observer: TypeAlias = "Callable[[Decision | AgentEvent], None]"
+
+_LONGEST_TIMEOUT = 366 * 24 * 3600.0
+
+
+class RunKeywords(TypedDict, total=False):
+    cwd: str | None  #: where to work; None: where the session did, else the current directory
+    model: str | None
+    rights: Rights | None  #: None: those of the session's first launch
+    fresh: bool  #: start a new provider session, with the whole context
+    provider_session_id: str | None  #: this very one; never replaced by another
+    allow_wider_rights: bool
+    timeout: float | None  #: seconds; None: the configured one
+    observer: Observer
+
+
+def ignore(_: Decision | AgentEvent) -> None:
+    """The observer of a run that nobody watches."""
+
+
+@record
+class Asked:
+    """What a run was asked for: the turn's own request, which is recorded with it, and how this process runs it."""
+
+    request: TurnRequest
+    timeout_seconds: float | None = None
+    observer: Observer = ignore
+
+
+def read_keywords(keywords: RunKeywords, agent: Agent) -> Asked:
+    """InvalidInput for what this agent cannot be asked for; nothing has been recorded by then.
+
+    Directories are meant from where the caller is, whatever directory the agent works in.
+    """
+    for name in keywords:
+        if name not in RunKeywords.__annotations__:
+            raise InvalidInput(name, f"is not known; {', '.join(sorted(RunKeywords.__annotations__))} are")
+    timeout, model, rights = keywords.get("timeout"), keywords.get("model"), keywords.get("rights")
+    named, work_dir = keywords.get("provider_session_id"), keywords.get("cwd")
+    allow_wider = keywords.get("allow_wider_rights", False)
+    if timeout is not None and not 0 < timeout <= _LONGEST_TIMEOUT:
+        raise InvalidInput("timeout", "must be a number of seconds above 0, at most a year")
+    if model is not None:
+        check_name("model", model)
+    if rights is not None:
+        check_rights(rights, agent.provider, allow_wider=allow_wider)
+        directories = [existing_directory(directory, "extra_dirs") for directory in rights.extra_dirs]
+        rights = replace(rights, extra_dirs=frozenset(directories))
+        if rights.approve_tools and not agent.runtime.capabilities.can_defer:
+            raise InvalidInput("approve_tools", f"not supported by this provider ({agent.provider.name})")
+    request = TurnRequest(
+        None if work_dir is None else existing_directory(work_dir),
+        model,
+        rights,
+        keywords.get("fresh", False),
+        None if named is None else ProviderSessionId(check_id("provider_session_id", named)),
+        allow_wider,
+    )
+    return Asked(request, timeout, keywords.get("observer", ignore))
+
+
+def existing_directory(path: str, field: str = "cwd") -> str:
+    """Absolute, as it was given: a link stays a link, so that people recognise it."""
+    directory = Path(os.path.expanduser(check_text(field, path)))  # noqa: PTH111 - a ~user nobody knows stays as it is
+    if not directory.is_dir():
+        raise InvalidInput(field, f"{path} is not a directory")
+    return str(directory.absolute())
+
+
+def refuse_of_others(store: Store, provider: str, named: ProviderSessionId, session_id: str | None) -> None:
+    """Who owns a provider session that is asked for by name is known before a turn is put in."""
+    owner = store.owner_of(provider, named, session_id)
+    if owner is not None:
+        is_closed = store.get_session(owner).phase.is_final
+        raise not_for_others(provider, named, owner, is_closed=is_closed)
+
+
+def accepted_arguments(store: Store, session_id: str, request: TurnRequest) -> frozenset[tuple[str, ...]]:
+    """Those that an agent of this session was launched with: somebody may give them, and accepted them then."""
+    if request.rights is None or not request.rights.extra_args:
+        return frozenset()
+    launched = [pointer.rights for pointer in store.pointers(session_id)]
+    newest = store.newest_attempt(session_id)
+    if newest is not None and newest.process is not None:
+        launched.append(newest.rights)
+    return frozenset(rights.extra_args for rights in launched if rights is not None)
+
+
+def check_turn(prompt: str, new: NewTurn, *, accepted: Collection[tuple[str, ...]] = ()) -> None:
+    """Whoever runs it works in another directory: a relative one would mean something else there.
+
+    ``accepted``: arguments for the agent that were accepted before.
+    """
+    check_text("prompt", prompt)
+    check_provider(new.provider)
+    request = new.request
+    if request.model is not None:
+        check_name("model", request.model)
+    directories = {
+        "cwd": (request.work_dir,),
+        "extra_dirs": request.rights.extra_dirs if request.rights else (),
+    }
+    for field, given in directories.items():
+        for directory in filter(None, given):
+            if not PurePath(check_text(field, directory)).is_absolute():
+                raise InvalidInput(field, f"{directory} must be absolute")
+    if request.rights is not None:
+        allow_wider = request.allow_wider_rights or request.rights.extra_args in accepted
+        _check_rights(request.rights, new.provider, allow_wider)
+
+
+def _check_rights(rights: Rights, provider: str, allow_wider: bool) -> None:
+    """As far as it is one of ours. Of another provider no argument is known to be harmless."""
+    from holdfast.providers.registry import get_provider, is_provider  # brings the providers
+
+    if is_provider(provider):
+        check_rights(rights, get_provider(provider), allow_wider=allow_wider)
+    elif rights.extra_args and not allow_wider:
+        raise InvalidInput(
+            "provider arguments",
+            f"nothing is known about those of {provider}; --allow-wider-rights accepts them",
+        )
+
+
+def check_rights(rights: Rights, provider: Provider, *, allow_wider: bool = False) -> None:
+    """Wherever it will run: neither directories nor the version of the agent are looked at.
+
+    ``allow_wider``: arguments that may widen the rights were accepted. Those that override a decision never are.
+    """
+    if rights.permission_mode is not None:
+        check_name("permission_mode", rights.permission_mode)
+    named = {
+        "allowed_tools": rights.allowed_tools,
+        "extra_dirs": rights.extra_dirs,
+        "arguments": rights.extra_args,
+        "approve_tools": rights.approve_tools,
+    }
+    for field, values in named.items():
+        if isinstance(values, str):  # whose letters would count as values
+            raise InvalidInput(field, "must be several texts, not one")
+        for value in values:
+            check_text(field, value)
+    from holdfast.hooks.tool_patterns import read_pattern  # only where somebody asks for it
+
+    for pattern in rights.approve_tools:
+        try:
+            read_pattern(pattern)
+        except ValueError as exc:
+            raise InvalidInput("approve_tools", str(exc)) from None
+    provider.check(rights, allow_wider=allow_wider)
