@@ -3,7 +3,7 @@
 The store's SQL is written once, in the dialect both engines share, with ``:name`` parameters,
 ``FOR UPDATE`` where a row is read in order to be changed, and ``INDEXED BY`` where SQLite, which
 knows nothing about the data, would choose badly. A driver translates or drops what its engine does
-not say, and turns its engine's errors into Holdfast's.
+not understand, and turns its engine's errors into Holdfast's.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Params = dict[str, object]
 class Transaction(Protocol):
     """One open transaction. ``now`` is the store's own time at its beginning.
 
-    Whatever is wrong with a statement that has no answer may be raised by a later one, or by the end of
-    the transaction: nothing that depends on its success may be done outside before that.
+    The error of a statement that has no answer may be raised by a later statement, or by the end of the transaction.
+    Until then, nothing outside the transaction may depend on its success.
     """
 
     @property
@@ -43,18 +43,18 @@ class Transaction(Protocol):
         ...
 
     def run(self, sql: str, params: Params) -> None:
-        """Execute, in the order of the calls, and before the next answer; a driver may let it wait until then."""
+        """Execute without an answer, in the order of the calls. A driver may wait with it until the next answer is needed."""
         ...
 
     def run_many(self, sql: str, rows: Sequence[Params]) -> None: ...
 
     def ring(self, topic: str) -> None:
-        """Once this is committed, whoever watches the topic hears of it."""
+        """Notify those who watch the topic, once this transaction is committed."""
         ...
 
 
 class Undone(StoreUnavailable):
-    """The engine rolled the transaction back, because others were in its way: it may be tried again as a whole."""
+    """The engine rolled the transaction back because of others, as in a deadlock. It may be tried again as a whole."""
 
 
 class Driver(Protocol):
@@ -67,7 +67,7 @@ class Driver(Protocol):
 
     @property
     def one_writer(self) -> bool:
-        """Whoever writes keeps everybody else from writing, whatever it is about."""
+        """True if one write transaction keeps out all others, even on other sessions."""
         ...
 
     def now(self) -> Instant:
@@ -83,8 +83,8 @@ class Driver(Protocol):
         ...
 
     def watch(self, topic: str, is_news: Callable[[], bool], /) -> QueueWatch:
-        """Hears what rings for the topic. An engine whose watchers can only see that something was committed
-        asks ``is_news`` then.
+        """Watch a topic. An engine that only tells that something was committed calls ``is_news`` to find out whether
+        it concerns the queue.
         """
         ...
 

@@ -1,4 +1,4 @@
-"""Owns the schema's version: brings a store up to date, once, whoever comes first.
+"""Owns the schema's version: the first process that opens an old store brings it up to date, once.
 
 Migrations are plain SQL files, ``NNNN_words.sql``, one folder for each engine. What was applied is
 recorded with a checksum. A store made by a newer Holdfast is refused, and a SQLite file with data

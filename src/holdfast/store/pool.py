@@ -19,7 +19,7 @@ from holdfast.errors import StoreUnavailable
 #: how long a fork waits for the transactions of other threads
 FORK_SECONDS = 5.0
 
-#: what the child hears that goes on with a transaction of its parent
+#: the error in the child of a process fork that continues a transaction of its parent
 NOT_ITS_TRANSACTION = "a transaction stays with the process that began it"
 
 _LOOK_AGAIN_SECONDS = 0.05

@@ -54,7 +54,7 @@ RING = "SELECT pg_notify('holdfast_queue', :topic)"
 
 
 def cut_off(connection: psycopg.Connection[Row]) -> None:
-    """In the child of a fork: nothing that is said here may reach the parent's server process."""
+    """In the child of a process fork: nothing that is sent here may reach the parent's server process."""
     with Path(os.devnull).open("rb+", buffering=0) as nowhere:
         os.dup2(nowhere.fileno(), connection.fileno(), inheritable=False)
 
@@ -110,7 +110,7 @@ class Bell(QueueWatch):
             self._connection.close()
 
     def abandon(self) -> None:
-        """In the child of a fork: the connection is the parent's, and so is whoever waits for it."""
+        """In the child of a process fork: the connection and the thread that waits for it are the parent's."""
         if not self._closed:
             cut_off(self._connection)
             self._stop.close()
@@ -165,7 +165,7 @@ class Connector:
         given = _understand(url)
         self.where = _address(given)
         self._url = url
-        # the last one wins: what the user says comes after ours
+        # the last one takes precedence: the user's options come after ours
         self._options = f"{_OPTIONS} {given.get('options') or os.environ.get('PGOPTIONS', '')}"
         self._patience = {name: value for name, value in _PATIENCE.items() if name not in given}
 
@@ -235,7 +235,7 @@ class PostgresDriver:
         self._pool.close()
 
     def borrow(self) -> Connection:
-        """One from before a restart of the server is noticed here, before anything is said to it."""
+        """Replaces a connection from before a restart of the server, before anything is sent over it."""
         connection = self._pool.borrow()
         try:
             if connection.pipeline.is_alive():

@@ -33,7 +33,7 @@ class Said(NamedTuple):
 
 
 class _Dialect(dict[str, Said]):
-    """Each statement as PostgreSQL says it: parameters have numbers, and the planner needs no hints.
+    """Each statement as PostgreSQL understands it: parameters have numbers, and the planner needs no hints.
 
     Keys never change, so rows are locked FOR NO KEY UPDATE. A full lock would also keep out the foreign
     key checks of rows that refer to it, and two who lock in the same order could still deadlock: the
@@ -126,7 +126,7 @@ class Pipeline:
         self._syncs = 0  #: sent, and not yet found among the answers
 
     def say(self, sql: str, params: Params) -> None:
-        """Nothing is sent yet; what the server has against it is raised by whoever waits next."""
+        """Nothing is sent yet. An error of the server is raised by the next call that waits."""
         text, names = SAID[sql]
         values = [params[name] for name in names]
         parameters = [written(value) for value in values]

@@ -113,7 +113,7 @@ class SqlStore(HookVerbs):
     ) -> None:
         """With a ``call``, the verb that is called on it happens once, however often it is called.
 
-        ``by`` is put down for what is changed; None: whoever runs this process.
+        ``by`` is recorded as the author of every change; None: the user of this process.
         """
         self._call = call
         self._by = by or this_user()

@@ -114,8 +114,10 @@ class FileConnector:
         return connection
 
     def check_file(self) -> None:
-        """What is written into a file that nobody can find any more is lost: no more than what a moment writes.
-        Whoever reads there would wait in vain for what others write.
+        """Raises StoreUnavailable if the file was deleted or replaced.
+
+        Writes into a file without a name are lost, and readers would never see what others write. Looking takes as
+        long as a statement, so at most ``FILE_LOOK_SECONDS`` of writes can be lost.
         """
         now = time.monotonic()
         if now - self._looked_at >= FILE_LOOK_SECONDS:
@@ -171,7 +173,7 @@ class FileConnector:
 class MemoryConnector:
     """A database in memory is one connection: what is lent is the right to use it.
 
-    The connection is closed by whoever is last: the connector, or the user who has it when the connector closes.
+    The connection is closed by the connector, or by the user who still has it when the connector closes.
     """
 
     where = ":memory:"
@@ -229,7 +231,7 @@ class _InMemory(Connection):
 
 
 def prepare_files(path: Path) -> None:
-    """The directory and the file exist and are this user's alone, before anything is written to them."""
+    """Make the directory and the file, readable by this user alone, before anything is written to them."""
     try:
         missing = [parent for parent in path.parents if not parent.exists()]
         for parent in reversed(missing):
@@ -246,7 +248,7 @@ def problem_of(error: OSError) -> str:
 
 
 def disk_is_full(where: str) -> bool:
-    """SQLite says so itself of its main files only, not of the shared memory beside them."""
+    """SQLite reports a full disk for its main files only, not for the shared memory beside them."""
     try:
         disk = os.statvfs(Path(where).parent)
     except OSError:
@@ -255,7 +257,7 @@ def disk_is_full(where: str) -> bool:
 
 
 def _make_file(path: Path) -> None:
-    """One that exists is not even opened: with its closing, every lock that this process has on it would be lost."""
+    """An existing file is not even opened: closing it would release every lock that this process has on it."""
     try:
         os.close(os.open(path.resolve(), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     except FileExistsError:
@@ -416,10 +418,10 @@ class SqliteTransaction:
         self._sql.executemany(SAID[sql], rows)
 
     def ring(self, topic: str) -> None:
-        """Whoever watches sees every commit."""
+        """Not needed: watchers see every commit."""
 
     def _damaged(self, error: sqlite3.OperationalError, sql: str, params: Params) -> list[Row]:
-        """The same rows, if all that was wrong is that some text is none."""
+        """Returns the rows if the only error was a text that is not UTF-8."""
         if not str(error).startswith("Could not decode"):
             raise error
         self._sql.text_factory = _decode
@@ -501,7 +503,7 @@ _CORRUPT = {
     sqlite3.SQLITE_NOTADB: "it is not a database",
     sqlite3.SQLITE_CORRUPT: "it is damaged",
 }
-#: with an error code that says nothing
+#: errors that have no error code of their own
 _DAMAGED_SCHEMA = ("malformed database schema", "no such table", "no such column", "no such index")
 
 

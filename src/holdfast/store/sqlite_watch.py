@@ -1,4 +1,4 @@
-"""Owns watching a SQLite database: it tells nobody, so whoever wants to know looks, often or when its files change."""
+"""Owns watching a SQLite database: SQLite notifies nobody, so a watch looks often, or when the files change."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class FileNews:
                     pass
 
     def close(self) -> None:
-        """Idempotent, from any thread. Whoever waits is woken first: a descriptor must not be closed under it."""
+        """Idempotent, from any thread. Wakes the waiting thread first: its descriptor must not be closed under it."""
         with self._closing:
             if self._told < 0:
                 return
@@ -139,7 +139,7 @@ class CommitWatch(QueueWatch):
         return False
 
     def _pause(self, longest: float) -> None:
-        """A busy database tells of each write: the longer that goes on, the longer the rest before the next look."""
+        """A busy database changes its files with each write: the longer that continues, the longer the pause between looks."""
         if self._news is None:
             self._closed.wait(min(longest, LOOK_SECONDS))
             return
@@ -158,7 +158,7 @@ class CommitWatch(QueueWatch):
             self._release()
 
     def begin_again(self) -> None:
-        """In the child of a fork: whoever waits, and holds a lock, is a thread of the parent."""
+        """In the child of a process fork: the thread that waits and holds a lock is the parent's."""
         was_closed = self._closed.is_set()
         self._closed = threading.Event()
         if was_closed:

@@ -1,4 +1,4 @@
-"""Owns how a session's approvals bear on whether its work may go on, or ends. Light: the hooks read it, too."""
+"""Owns how a session's approvals affect whether its work may continue. Hooks import this, so it stays light."""
 
 from __future__ import annotations
 

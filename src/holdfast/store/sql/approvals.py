@@ -181,7 +181,7 @@ def void_of_ended_turns(s: Scope, session_id: str, reason: str) -> int:
 
 
 def leave_behind(s: Scope, session_id: str) -> None:
-    """Conflict if one can still be answered, or its turn waits on; those that only expired are void."""
+    """Raises Conflict if an approval can still be answered, or a turn waits for one. Expired ones become void."""
     left = [read_approval(s, row) for row in s.all(OPEN_OF_SESSION, session_id=session_id)]
     conflict = why_it_stays(left, s.now)
     if conflict is not None:
@@ -223,14 +223,14 @@ def find(s: Scope, given: str) -> ApprovalId:
 
 
 def _of_session(s: Scope, session_id: str) -> list[str]:
-    """Those that can be answered now; else the newest, which says why it cannot, or has been."""
+    """Returns those that can be answered now; else the newest, whose row says why it cannot."""
     known = s.all(NEWEST_OF_SESSION, session_id=session_id)
     open_ones = [found for found, status, until in known if status == "open" and _lasts(until, s.now)]
     return open_ones or [found for found, _, _ in known[:1]]
 
 
 def _lasts(until: object, now: int) -> bool:
-    """What is no instant is for whoever reads the row to complain about."""
+    """A value that is no instant counts as lasting: reading the whole row raises the error."""
     return not isinstance(until, int) or until > now
 
 
@@ -283,7 +283,10 @@ def read_tools(s: Scope, approve_tools: str | None, session_id: str) -> frozense
 
 
 def keep_tools(s: Scope, session_id: str, before: frozenset[str], request: TurnRequest) -> TurnRequest:
-    """The request with every pattern that was asked for in this session; fewer only if wider rights were allowed."""
+    """Returns the request with every pattern that was ever asked for in this session.
+
+    Only a request that allows wider rights may leave patterns out.
+    """
     asked = request.rights.approve_tools if request.rights is not None else frozenset[str]()
     starts_over = request.allow_wider_rights and request.rights is not None
     patterns = asked if starts_over else before | asked | request.approve_tools

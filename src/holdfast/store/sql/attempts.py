@@ -267,7 +267,7 @@ def newest(s: Scope, session_id: str) -> Attempt | None:
 
 
 def newest_pointer(s: Scope, session_id: str, provider: str, before_fence: int) -> Pointer | None:
-    """What the newest attempt with a provider that was launched itself says it could be resumed from."""
+    """Returns the pointer that the newest launched attempt with this provider makes by itself."""
     if before_fence <= FIRST_FENCE:
         return None
     row = s.one(NEWEST_WITH_PROVIDER, session_id=session_id, provider=provider, before=before_fence)
@@ -320,14 +320,14 @@ def launch(s: Scope, lease: Lease, launched: Launch) -> None:
 
 
 def _act_on_answer(s: Scope, attempt: Attempt, decision: Decision) -> None:
-    """Only here is the answer used up: after a crash from now on nobody acts on it again."""
+    """Uses the answer up. After a crash from here on, nobody acts on it again."""
     if not isinstance(decision, Resume):
         raise Conflict(f"turn {attempt.seq} acts on an answer: no other session can", reason=decision.reason)
     approvals.use(s, attempt.session_id, attempt.seq)
 
 
 def _take(s: Scope, attempt: Attempt, provider_session_id: str, lease: Lease) -> None:
-    """A provider session that someone else writes to meanwhile is as lost as the lease itself."""
+    """Raises LeaseLost if another session has become the writer of the provider session."""
     provider = attempt.provider
     if attempt.provider_session_id == provider_session_id:
         taken = provider_sessions.is_taken(s, provider, provider_session_id, lease)
@@ -341,7 +341,7 @@ def _take(s: Scope, attempt: Attempt, provider_session_id: str, lease: Lease) ->
 
 
 def _refuse_stronger(attempt: Attempt, decision: Decision) -> None:
-    """The launch may weaken what the claim decided, and never more than that."""
+    """The launch may only weaken what the claim decided."""
     match decision:
         case Resume(session_id):
             claimed = (
@@ -360,7 +360,7 @@ def _refuse_stronger(attempt: Attempt, decision: Decision) -> None:
 
 
 def _refuse_wider(attempt: Attempt, request: TurnRequest, rights: Rights | None) -> None:
-    """A turn runs with what was asked for, or else with what was recorded: whoever runs it adds nothing."""
+    """A turn runs with the rights that it asked for, or else with those recorded: a worker adds none."""
     if rights is None:
         return
     allowed = request.rights or attempt.rights or NO_RIGHTS
@@ -387,7 +387,7 @@ def _refuse_elsewhere(s: Scope, attempt: Attempt, request: TurnRequest, work_dir
 
 
 def _chosen_id(launched: Launch) -> ProviderSessionId | None:
-    """The id that the new provider session gets from us; one that was asked for is never replaced."""
+    """Returns the id that Holdfast gives the new provider session. An id that the turn asked for is never replaced."""
     decision, given = launched.decision, launched.provider_session_id
     if isinstance(decision, Fork) and given is not None:
         _refuse_source(given, decision.provider_session_id)
@@ -440,7 +440,7 @@ def pin(
 
 
 def stands_in(s: Scope, attempt: Attempt) -> bool:
-    """It runs in place of a session that is kept until this attempt was answered: the pointer stays there."""
+    """True if the attempt runs in place of a doubted session: the pointer stays there until the attempt is answered."""
     if attempt.decision.reason is not Reason.RESUME_FAILED:
         return False
     stored = pointers.get(s, attempt.session_id, attempt.provider)
@@ -475,7 +475,7 @@ def add_events(s: Scope, lease: Lease, events: Sequence[Event]) -> None:
 
 
 def add_events_behind(s: Scope, lease: Lease, events: Sequence[Event]) -> None:
-    """Conflict if one of their numbers is taken: whoever numbered them has not seen what was recorded since."""
+    """Raises Conflict if one of their numbers is taken: more events were recorded since they were numbered."""
     (last,) = s.one(LAST_EVENT, id=lease.conversation_id, seq=lease.seq, attempt=lease.attempt) or (0,)
     if any(event.number <= last for event in events):
         raise Conflict(f"turn {lease.seq} of {lease.session_id} has recorded more meanwhile", seq=lease.seq)

@@ -264,7 +264,7 @@ def _judge_head(s: Scope, request: ClaimRequest, row: Row) -> Claim | None:
     if turn.session_id != session.id:
         raise StoreCorrupt(s.where, f"turns: the head of {session.id} is a turn of {turn.session_id}")
     if turn.status is not TurnStatus.QUEUED:
-        # whatever the session's row says: what waits for an approval is run by nobody
+        # whatever the session's row says: a turn that waits for an approval must not run
         raise StoreCorrupt(s.where, f"turns: the head of {session.id} is offered while it is {turn.status}")
     judged = judge(s, at, request.runtime)
     counters.count_decision(decision_kind(judged.decision), judged.decision.reason)
@@ -381,12 +381,12 @@ def judge(s: Scope, at: Position, runtime: Runtime | None, pointer: Pointer | No
         decision = only_natively(decision, holds_call)
     covers = SeenTurns.up_to(turn.seq, without=at.open_before)
     if approval is not None and pointer is not None and pointer.seen is not None:
-        covers = pointer.seen  # nothing is said to an agent that goes on with its call
+        covers = pointer.seen  # an agent that continues with its call is sent nothing
     return Judged(decision, pointer, covers, approval, stored)
 
 
 def _asked_rights(turn: Turn, pointer: Pointer | None) -> Rights | None:
-    """A turn that says nothing runs with what was recorded."""
+    """Returns the rights that the turn asks for, else those that were recorded."""
     if turn.request.rights is not None:
         return turn.request.rights
     return pointer.rights if pointer is not None else NO_RIGHTS

@@ -163,7 +163,7 @@ def delegate(s: Scope, new: NewDelegation) -> Delegated:
 
 
 def _as_told(s: Scope, new: NewDelegation, session_id: str) -> Delegated:
-    """The subagent works already: record it, also when someone else was faster."""
+    """Record a subagent that works already, even if someone else has the session."""
     found = _find_session(s, session_id, lock=True)
     if found is None:
         return _begin(s, new, session_id)
@@ -260,7 +260,7 @@ def end(s: Scope, given: DelegationEnd) -> EndedDelegation | None:
 def _outcome(
     s: Scope, session_id: str, said: DelegationOutcome, phase: str, *, is_closed: bool
 ) -> DelegationOutcome:
-    """What has become of the session; whoever lost it has no say in that."""
+    """Returns what has become of the session. A lost delegation stays lost."""
     if said is DelegationOutcome.LOST:
         return said
     if is_closed:
@@ -397,7 +397,7 @@ def _find(s: Scope, given: DelegationEnd) -> Delegation | None:
 
 
 def _fits(known: Delegation, given: DelegationEnd) -> bool:
-    """What is said besides the id is true of the delegation."""
+    """True if the other fields that were given fit the delegation."""
     return given.session_id in (None, known.session_id) and given.provider_session_id in (
         None,
         known.provider_session_id,

@@ -149,7 +149,7 @@ def finish(s: Scope, lease: Lease, end: TurnEnd, *, by_its_worker: bool = True) 
 def _settle_provider_session(s: Scope, attempt: Attempt, end: TurnEnd, *, launched: bool) -> Usage:
     """Pointer, retirement and counters of the provider session; what this attempt used.
 
-    One that was never launched says nothing about where its session is, or how it is run.
+    An attempt that was never launched does not tell where its session is or how it runs.
     """
     session_id = attempt.provider_session_id
     if not session_id:
@@ -159,7 +159,7 @@ def _settle_provider_session(s: Scope, attempt: Attempt, end: TurnEnd, *, launch
         provider_sessions.know(s, attempt.provider, session_id, attempt.session_id, attempt.forked_from)
         before = ProviderSession()
     if known == NO_USAGE and attempt.forked_from is not None:
-        # a fork goes on counting from where its source stood
+        # a fork continues counting from where its source stood
         _, known = provider_sessions.account(s, attempt.provider, attempt.forked_from)
     used = used_of(end.usage, known)
     after = _judge_provider_session(before, attempt, end)
@@ -226,7 +226,7 @@ def _as_reported(end: TurnEnd) -> tuple[AttemptStatus, ...]:
 
 
 def _unless_cancelled(turn: Turn, end: TurnEnd) -> TurnEnd:
-    """Nobody is asked about a turn that someone wants to stop."""
+    """A turn that was asked to stop is cancelled instead of waiting for an approval."""
     if end.status is not TurnStatus.WAITING:
         return end
     if turn.cancel_requested or turn.dropped is not None:
@@ -235,7 +235,7 @@ def _unless_cancelled(turn: Turn, end: TurnEnd) -> TurnEnd:
 
 
 def _about_the_resumed(attempt: Attempt, end: TurnEnd) -> TurnEnd:
-    """Another id on a failed resume is a rejection: the session that was asked for is to blame, not that one."""
+    """Another id after a failed resume is a rejection: the failure counts against the session that was asked for."""
     other = end.provider_session_id and end.provider_session_id != attempt.provider_session_id
     if not other or has_spoken(end) or attempt.decision.kind is not DecisionKind.RESUME:
         return end
@@ -244,9 +244,9 @@ def _about_the_resumed(attempt: Attempt, end: TurnEnd) -> TurnEnd:
 
 
 def _outside_its_source(s: Scope, attempt: Attempt, end: TurnEnd) -> TurnEnd:
-    """The id of the session that a fork was to leave is none of its own.
+    """A fork never reuses its source's provider session id.
 
-    If the turn was answered there all the same, that session holds a turn of another branch: it is retired.
+    If the turn was answered in the source all the same, the source holds a turn of another branch: it is retired.
     """
     source = attempt.forked_from
     if source is None or end.provider_session_id != source:
@@ -340,7 +340,7 @@ def _may_retry(s: Scope, turn: Turn, end: TurnEnd) -> bool:
 
 
 def _settle_session(s: Scope, session: Session, end: TurnEnd, used: Usage, taker: heads.Taker | None) -> None:
-    """Errors count since the last success; what says nothing about the work is not counted."""
+    """Errors count since the last success. Failures that do not concern the work are not counted."""
     errors, error = session.error_count, session.last_error
     message, at = (error.message, error.at) if error else (None, None)
     if end.status is TurnStatus.DONE:
@@ -365,12 +365,12 @@ def _settle_session(s: Scope, session: Session, end: TurnEnd, used: Usage, taker
 
 
 def _is_asking(s: Scope, session: Session, phase: Phase) -> bool:
-    """A turn that is over takes its session out of phase approval only when nothing is asked, or for good."""
+    """True if an open approval keeps the session in phase approval; a final phase ends it all the same."""
     return session.phase is Phase.APPROVAL and not phase.is_final and approvals.has_open(s, session.id)
 
 
 def fall_back(s: Scope, lease: Lease, failure: Failure, key: str, usage: UsageReport) -> Claim:
-    """Go on, fresh, under the same lease. A session that is gone is retired now, one in doubt once this was answered."""
+    """Continue fresh, under the same lease. A session that is gone is retired now, a doubted one after an answer."""
     known = claims.redeliver(s, key, runtime=None)
     if known is not None and known.lease == replace(
         lease, attempt=lease.attempt + 1, fence=lease.fence + 1, expires_at=known.lease.expires_at
@@ -489,7 +489,7 @@ def recover(  # noqa: PLR0913 - what is known about the end, by keyword
     answered: bool,
     events: Sequence[Event],
 ) -> Turn:
-    """End an attempt that nobody runs any more; its turn runs again unless it was answered, or a person started it."""
+    """End an attempt that no process runs any more. Its turn runs again unless it was answered or a person started it."""
     lease = orphan.lease
     fence, expires_at = leases.lock_if_free(s, lease) or (None, None)
     is_held = expires_at is not None and not replace(lease, expires_at=expires_at).is_over(s.now)

@@ -1,4 +1,4 @@
-"""Owns the heads: which turn of a session is next, which of them come back into the queue, which one a claim gets."""
+"""Owns the heads of the queue: which turn of a session is next, when it can run, and which one a claim gets."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ _ANY_TIME = 2**63 - 1
 
 
 class Taker(NamedTuple):
-    """Who looks for the next turn by itself as soon as the transaction is over, and need not be told of it."""
+    """A worker that looks for its next turn as soon as the transaction is over, and need not be notified of one."""
 
     provider: str
     runtime_id: str | None

@@ -1,4 +1,4 @@
-"""Owns calls that happen once: a caller that lost the reply gets the same answer again."""
+"""Owns calls that happen once: a caller that repeats a call under its key gets the same answer again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FORGET = """
 DELETE FROM calls WHERE workspace = :ws AND (caller, key) IN (
     SELECT caller, key FROM calls WHERE workspace = :ws AND at < :cutoff ORDER BY at LIMIT :limit)"""
 
-#: nobody asks for a reply that was lost so long ago
+#: a lost reply is asked for within this time
 KEPT_SECONDS = 3600.0
 #: each call takes a few old ones along, so that there are never many
 _A_FEW = 8
@@ -51,12 +51,12 @@ def once(s: Scope, call: KeyedCall, work: Callable[[], T]) -> T:
 
 
 def forget(s: Scope, limit: int) -> int:
-    """How many were forgotten of those that nobody asks for any more, the oldest first."""
+    """Delete answers that are too old to be asked for, the oldest first. Returns how many."""
     return s.changed(FORGET, cutoff=after(s.now, -KEPT_SECONDS), limit=limit)
 
 
 def _session_of(answer: object) -> str | None:
-    """Whose words the answer holds: it goes with that session."""
+    """The session whose texts the answer holds: the answer is deleted with it."""
     match answer:
         case Session():
             return answer.id

@@ -1,4 +1,4 @@
-"""Owns leases: who may write to a turn, proved by the fencing token in the session's row."""
+"""Owns leases: which worker may write to a turn, proved by the fencing token in the session's row."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def expires_at(s: Scope, session_id: str) -> Instant | None:
 
 
 def check_seconds(seconds: float) -> None:
-    """InvalidInput for a lease that is none, or that would outlast every outage."""
+    """Raises InvalidInput for a lease without a duration, and for one that would outlast every outage."""
     if not 0 < seconds <= MAX_LEASE_SECONDS:
         raise InvalidInput("lease_seconds", f"must be more than 0 and at most {MAX_LEASE_SECONDS:g}")
 

@@ -1,6 +1,6 @@
 """Owns the rows of provider sessions that were only watched. Hooks import this: it stays light.
 
-Events may come late, twice and out of order: the newest one says how things stand, and none counts twice.
+Events may come late, twice and out of order: the newest one decides the state, and none counts twice.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def observe(s: Scope, seen: Sighting) -> ObservedSession:
     if seen.end_reason is not None and is_news:
         ended_at, end_reason = seen.at, seen.end_reason
     elif ended_at is not None and seen.at > ended_at:
-        ended_at, end_reason = None, None  # it goes on
+        ended_at, end_reason = None, None  # the session continues
     s.run(
         SEE, **key, started_at=min(started_at, seen.at), last_seen_at=max(last_seen_at, seen.at),
         cwd=_newest(is_news, seen.cwd, cwd), ended_at=ended_at, end_reason=end_reason,

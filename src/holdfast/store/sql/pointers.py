@@ -33,7 +33,7 @@ ROWS = Rows(
     transcript=coded(codec.encode_transcript, codec.decode_transcript),
     context=part(_context, "context_tokens", "context_window", encode=_encode_context),
 )
-#: a pointer without one of these is none
+#: a pointer cannot be read without these
 _NEEDED = frozenset({"session_id", "provider", "provider_session_id", "updated_at", "fork_seq"})
 
 GET = f"""
@@ -85,7 +85,7 @@ def of_session(s: Scope, session_id: str) -> tuple[Pointer, ...]:
 
 
 def adopt(s: Scope, pointer: Pointer, counted: Usage | None = None, *, unowned: bool = False) -> None:
-    """A pointer that somebody else recorded; ``counted``: and where the provider session's own figures stand."""
+    """Write a pointer that a caller gives. ``counted`` are the provider session's cumulative figures now."""
     if counted is not None:
         check_usage(counted)
     if not pointer.provider_session_id:
@@ -116,7 +116,7 @@ def _refuse_of_others(s: Scope, pointer: Pointer) -> None:
 
 
 def write(s: Scope, pointer: Pointer) -> None:
-    """Whole. That its id is not retired is the caller's to know."""
+    """Write it as a whole. The caller knows that its id is not retired."""
     s.run(WRITE, **ROWS.values(pointer))
 
 

@@ -1,4 +1,4 @@
-"""Owns the rows of provider sessions: who writes to one, what is held against it, what it has cost."""
+"""Owns the rows of provider sessions: the session that writes to one, its failures, and its usage."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def take(
 ) -> bool:
     """Become the one writer; False if it is retired, or another live lease is.
 
-    Whoever wants to write locks this row first, and looks only then: see ``is_taken``.
+    A writer locks this row first, and looks only then: see ``is_taken``.
     """
     row = s.one(LOCK, provider=provider, id=provider_session_id)
     if row is None:
@@ -181,7 +181,7 @@ def _lives(s: Scope, session_id: str, fence: int) -> bool:
 
 
 def inherit_account(s: Scope, provider: str, fork: str, source: str) -> None:
-    """A native fork goes on counting from where its source stands now."""
+    """A native fork continues counting from where its source stands now."""
     s.run(INHERIT_ACCOUNT, provider=provider, id=fork, source=source)
 
 

@@ -1,4 +1,4 @@
-"""Owns taking things away: abandoning idle sessions, deleting final ones, removing one by hand."""
+"""Owns retention: abandoning idle sessions, deleting final ones, and removing a single one."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class Cleaning:
             current = parent if parent in self._spared else None
 
     def _is_needed(self, s: Scope, conversation_id: str) -> bool:
-        """By someone who uses it just now, a session that is not old and final, or a fork that stays."""
+        """True if someone uses it just now, or a session that is not old and final, or a fork that stays, needs it."""
         if not self._dry_run and s.one(LOCK_UNUSED, id=conversation_id) is None:
             return True
         if s.one(LIVING, id=conversation_id, **self._cutoffs) is not None:

@@ -27,7 +27,7 @@ class Scope:
         by: str,
     ) -> None:
         self._transaction = transaction
-        self.by = by  #: who is put down for what is changed
+        self.by = by  #: recorded as the author of every change
         self.ws = ws
         self.policy = policy
         self.where = where
@@ -62,7 +62,7 @@ class Scope:
         self._tx.run(sql, params)
 
     def ring(self) -> None:
-        """Once this is committed, whoever watches the queue of this workspace hears of it."""
+        """Notify those who watch the queue of this workspace, once this transaction is committed."""
         self._tx.ring(self.ws)
 
     def run_many(self, sql: str, rows: Sequence[dict[str, object]], /) -> None:

@@ -1,4 +1,4 @@
-"""Owns the statements that make and close a session; hook processes run them too, so little is imported here."""
+"""Owns beginning a conversation and closing a session. Hooks import this, so it stays light."""
 
 from __future__ import annotations
 
@@ -47,8 +47,11 @@ def close(  # noqa: PLR0913 - what is known about the end, by keyword
     turns_in: str | None = None,
     change: str | None = None,
 ) -> None:
-    """For good. ``turns_in``: the conversation with its open turns, of which none stays in the queue.
-    ``change``: what else the trail says about it."""
+    """Close a session for good.
+
+    ``turns_in`` is its conversation if it has open turns: none of them stays in the queue. ``change``, as JSON, is what
+    else the trail records.
+    """
     s.run(CLOSE, id=session_id, phase=outcome.value, summary=summary, now=s.now)
     record_phase(s, session_id, from_phase, outcome, change)
     s.run(VOID_APPROVALS, id=session_id, reason=f"session_{outcome}", now=s.now)
@@ -59,7 +62,7 @@ def close(  # noqa: PLR0913 - what is known about the end, by keyword
 
 
 def record_phase(s: Scope, session_id: str, from_phase: str, phase: Phase, change: str | None = None) -> None:
-    """Who is at work is put down for it; ``change``: what else has changed, as JSON."""
+    """Record a change of phase, and by whom. ``change``: what else has changed, as JSON."""
     s.run(
         RECORD_PHASE, id=session_id, from_phase=from_phase, to_phase=phase.value, now=s.now, by=s.by,
         change=change,

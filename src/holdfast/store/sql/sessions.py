@@ -419,7 +419,7 @@ def _conditions(wanted: SessionFilter) -> tuple[list[str], dict[str, object]]:
 
 
 def _cursor_at(row: Row) -> str:
-    """Where the list goes on, also after a row that is no instant: what is no number sorts before all others."""
+    """Where the list continues, also after a row whose instant is damaged: a value that is no number sorts first."""
     at = ROWS.column(row, "created_at")
     place = math.floor(max(-_FAR, min(at, _FAR))) if isinstance(at, int | float) else _FAR
     return f"{place}~{ROWS.column(row, 'id')}"

@@ -26,7 +26,7 @@ COLUMNS = ROWS + TOKENS.pick("digest")
 GET = f"SELECT {COLUMNS.sql} FROM tokens WHERE workspace = :ws AND id = :id"
 ALL = f"SELECT {COLUMNS.sql} FROM tokens WHERE workspace = :ws ORDER BY created_at, id"
 REVOKE = "UPDATE tokens SET revoked_at = :now WHERE workspace = :ws AND id = :id AND revoked_at IS NULL"
-# the three that know no workspace: the token is what says which one it is
+# these three search all workspaces: the token's row says which one it belongs to
 ANY = "SELECT 1 FROM tokens LIMIT 1"
 FIND = f"SELECT {COLUMNS.sql} FROM tokens WHERE id = :id"
 TOUCH = "UPDATE tokens SET last_used_at = :now WHERE id = :id"

@@ -1,4 +1,4 @@
-"""Owns the rows of turns: putting them into the queue, keeping each session's head, ending them."""
+"""Owns the rows of turns: enqueueing, recording, cancelling and ending them, and changes of the history."""
 
 from __future__ import annotations
 
@@ -347,7 +347,7 @@ def wait(s: Scope, turn: Turn) -> None:
 
 
 def end(s: Scope, turn: Turn, status: TurnStatus, failure: Failure | None) -> None:
-    """For good: what was asked for it, or answered and not acted on, is void."""
+    """End a turn for good. Its approval becomes void, unless the turn has acted on the answer."""
     if turn.status is TurnStatus.WAITING or turn.has_unused_answer:
         approvals.void_of_turn(s, turn, f"turn_{status}")
     s.run(
@@ -364,7 +364,7 @@ def requeue(
 
 
 def cancel(s: Scope, session_id: str, seq: int) -> Turn:
-    """At once for what waits; a running turn is asked to stop. Idempotent."""
+    """Cancel a waiting turn at once; ask a running turn to stop. Idempotent."""
     session = sessions.lock(s, session_id)
     turn = get(s, session.conversation_id, seq)
     if turn.session_id != session.id:
@@ -409,7 +409,7 @@ def leave_approval(s: Scope, session: Session) -> None:
 
 
 def cancel_all(s: Scope, conversation_id: str, session_id: str) -> None:
-    """The session ends: nothing of it stays in the queue, what runs is asked to stop."""
+    """The session ends: its waiting turns are cancelled, and a running turn is asked to stop."""
     where = {"id": conversation_id, "session_id": session_id, "now": s.now}
     if s.changed(CANCEL_WAITING, **where):
         heads.promote_head(s, conversation_id, session_id)

@@ -28,7 +28,7 @@ _LIMIT = MOST_ROWS + 1
 
 
 def gather(s: Scope, provider: str, provider_session_id: str, project: str, besides: str | None) -> Welcome:
-    """``besides``: the session of Holdfast that the question comes from, which holds it by right."""
+    """``besides``: the session that runs the asking agent; it may hold the provider session."""
     inside = project.rstrip("/") + "/"
     session_id, holder = s.one(BELONGS, provider=provider, id=provider_session_id, now=s.now) or (None, None)
     return Welcome(
