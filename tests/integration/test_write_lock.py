@@ -113,11 +113,11 @@ def test_a_writer_waits_as_long_as_another_holds_the_gate(
         assert names(reader) == {"agent-one"}
 
 
-def test_a_process_that_dies_at_the_gate_leaves_it_open(
+def test_a_process_that_dies_with_the_write_lock_releases_it(
     store: Store, file: Path, turnstile: Turnstile
 ) -> None:
     program = (
-        "import fcntl, sys; gate = open(sys.argv[1], 'rb+'); fcntl.flock(lock, fcntl.LOCK_EX); "
+        "import fcntl, sys; lock = open(sys.argv[1], 'rb+'); fcntl.flock(lock, fcntl.LOCK_EX); "
         "print('held', flush=True); sys.stdin.read()"
     )
     with subprocess.Popen(
