@@ -157,6 +157,28 @@ def test_a_pointer_that_has_moved_meanwhile_is_not_set_back(outside: Outside) ->
     assert (outside.adopt(), outside.pointer.model) == (0, "newer")
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda hf, session_id: hf.edit(session_id, 1, response="another"),
+        lambda hf, session_id: hf.truncate(session_id, 2),
+        lambda hf, session_id: hf.fork(session_id),
+    ],
+    ids=["edit", "truncate", "fork"],
+)
+def test_the_history_is_changed_with_what_was_made_by_hand(
+    outside: Outside, change: Callable[[Any, str], object]
+) -> None:
+    change(outside.hf, outside.session_id)
+    assert outside.history() == [OPENING, "SAY by hand"]
+
+
+def test_a_retry_leaves_what_was_made_by_hand_behind(outside: Outside) -> None:
+    outside.hf.retry(outside.session_id, 1)
+    assert outside.history() == [OPENING]
+    assert outside.adopt() == 0
+
+
 def test_a_prompt_that_ended_well_before_is_a_persons_when_it_comes_again(outside: Outside) -> None:
     outside.hf.resume(outside.session_id, "SAY again")
     outside.by_hand("SAY again")
