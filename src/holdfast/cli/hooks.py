@@ -307,7 +307,7 @@ def _self_check() -> int:
               help="At most so many.")  # fmt: skip
 @pass_invocation
 def observed(run: Invocation, limit: int) -> None:
-    """List the sessions that hooks have seen, the one seen last first.
+    """List the sessions that hooks have seen, the latest first.
 
     Sessions of the agent's own program, started by Holdfast or by hand. Tokens and context are those of the main agent.
     """

@@ -143,7 +143,7 @@ def run(run: Invocation, /, prompt: str | None, job: str | None, json_stream: bo
 @run_options
 @pass_invocation
 def resume(run: Invocation, /, session: str, prompt: str | None, json_stream: bool, **given: Any) -> None:
-    """Continue a session.
+    """Continue a session where it stopped.
 
     Resumes the agent's own session if that is safe; otherwise starts a new one with the whole context.
     Without a PROMPT, continues the turn that was stopped.

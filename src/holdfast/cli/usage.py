@@ -112,7 +112,7 @@ _MOST_SHOWN = 10
 )
 @pass_invocation
 def stats(run: Invocation, since: str | None, agent: str | None) -> None:
-    """Show measures of the work, and whether they meet their targets.
+    """Show measures of the work, and whether targets are met.
 
     Counts whole days in UTC, including sessions that were cleaned up or removed since. "no data" means that
     there is nothing to measure; the target is then neither met nor missed.
