@@ -33,6 +33,7 @@ from holdfast.domain.turns import TurnStatus
 from holdfast.domain.usage import BYTES_PER_TOKEN
 
 _OURS = "[holdfast] "
+# The sessions of agents hold these three texts, and markers are read from there: they never change.
 _NEW = "new request, not answered yet; everything above belongs to earlier turns"
 _INTERRUPTED = "interrupted before it ended; its request is already above"
 # agents' own transcripts hold these words, and they are recognised by them: they do not change
