@@ -40,7 +40,7 @@ class Directive(NamedTuple):
 def read_steps(prompt: str, earlier: Sequence[str] = ()) -> list[Step]:
     """The directives of the current request. Those of earlier turns, which the context repeats, are not run again.
 
-    Unless the current request is to go on with an interrupted one that says ``AGAIN``.
+    The exception is a request to continue an interrupted one that says ``AGAIN``.
     """
     if is_interrupted(prompt):
         begun = next((_steps(asked) for asked in reversed(earlier) if not is_interrupted(asked)), [])
@@ -250,7 +250,7 @@ DIRECTIVES = {
         Directive("FAIL_ONCE key status message", "the same, only the first time with this key", _fail_once),
         Directive("NO_END", "ends without a terminal line", _no_end),
         Directive("NO_SAVE", "answers and keeps nothing", _from_the_start),
-        Directive("AGAIN", "does all of it again when it was interrupted and goes on", _from_the_start),
+        Directive("AGAIN", "does all of it again when it was interrupted and continues", _from_the_start),
         Directive("OTHER_ID", "says that it runs another session than it was asked to", _from_the_start),
         Directive("BIG bytes", "answers with one line of this size", _big),
         Directive("STDERR text", "says this on standard error", _stderr),
