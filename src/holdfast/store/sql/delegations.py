@@ -342,12 +342,13 @@ def _record(
 ) -> bool:
     """Ended already, if there is an outcome."""
     by = new if isinstance(new, NewDelegation) else None
-    written = s.changed(
-        DELEGATIONS.insert_once, id=new.id, session_id=session_id, agent=new.agent, project=new.project,
+    row = DELEGATIONS.new(
+        id=new.id, session_id=session_id, agent=new.agent, project=new.project,
         resumed=reason is DelegationReason.RESUMABLE, reason=reason.value, owner=by and by.owner,
         provider_session_id=by and by.provider_session_id, at=s.now,
         ended_at=None if outcome is None else s.now, outcome=None if outcome is None else outcome.value,
     )  # fmt: skip
+    written = s.changed(DELEGATIONS.insert_once, **row)
     return written == 1
 
 
@@ -355,12 +356,13 @@ def _begin(s: Scope, new: NewDelegation, session_id: str) -> Delegated:
     phase = Phase.INITIALIZING
     conversation_id = conversation_of(SessionId(session_id))
     begin_conversation(s, conversation_id)
-    s.run(
-        SESSIONS.insert_once, id=session_id, conversation_id=conversation_id, agent=new.agent,
-        kind="delegated", purpose=redact_seldom(new.purpose), name=None, provider=new.provider,
-        phase=phase.value, resume_ready=is_resumable_phase(phase, s.policy.continue_, delegated=True),
-        metadata="{}", created_at=s.now, updated_at=s.now, parent_session_id=None, project=new.project,
+    row = SESSIONS.new(
+        id=session_id, conversation_id=conversation_id, agent=new.agent, kind="delegated",
+        purpose=redact_seldom(new.purpose), provider=new.provider, phase=phase.value,
+        resume_ready=is_resumable_phase(phase, s.policy.continue_, delegated=True), metadata="{}",
+        created_at=s.now, updated_at=s.now, project=new.project,
     )  # fmt: skip
+    s.run(SESSIONS.insert_once, **row)
     if not _take(s, new, session_id, DelegationReason.NONE):
         from holdfast.store.driver import Undone  # the same tool call, asked twice in the same moment
 

@@ -31,10 +31,8 @@ WHERE workspace = :ws AND session_id = :id AND from_phase <> to_phase ORDER BY n
 
 def begin_conversation(s: Scope, conversation_id: str) -> None:
     """An empty one, for a session that joins none; nothing if it exists."""
-    s.run(
-        CONVERSATIONS.insert_once, id=conversation_id, parent_id=None, fork_seq=None, fork_revision=None,
-        revision=0, generation=0, next_seq=1, created_at=s.now,
-    )  # fmt: skip
+    row = CONVERSATIONS.new(id=conversation_id, revision=0, generation=0, next_seq=1, created_at=s.now)
+    s.run(CONVERSATIONS.insert_once, **row)
 
 
 def close(  # noqa: PLR0913 - what is known about the end, by keyword

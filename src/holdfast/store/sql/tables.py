@@ -163,6 +163,11 @@ class Table:
         #: a new row; its parameters have the names of the columns
         self.insert = f"INSERT INTO {name} (workspace, {names})\nVALUES (:ws, {values})"
         self.insert_once = f"{self.insert}\nON CONFLICT DO NOTHING"
+        self._nulls = {column: None for column in new if columns[column].is_optional}
+
+    def new(self, **values: object) -> dict[str, object]:
+        """The parameters of ``insert``: a column that is not given is NULL."""
+        return {**self._nulls, **values}
 
     def pick(self, *names: str) -> Columns:
         return Columns(self.name, ((name, name, self.columns[name]) for name in names))

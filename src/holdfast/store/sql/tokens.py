@@ -44,10 +44,11 @@ TOUCH_SECONDS = 3600.0
 
 
 def create(s: Scope, new: NewToken) -> Token:
-    s.run(
-        TOKENS.insert_once, id=new.id, role=new.role.value, name=new.name, digest=new.digest, created_at=s.now,
+    made = TOKENS.new(
+        id=new.id, role=new.role.value, name=new.name, digest=new.digest, created_at=s.now,
         expires_at=new.expires_at,
     )  # fmt: skip
+    s.run(TOKENS.insert_once, **made)
     row = s.one(GET, id=new.id)
     if row is None or COLUMNS.column(row, "digest") != new.digest:
         raise Conflict(f"the id {new.id} is another token's", id=new.id)
