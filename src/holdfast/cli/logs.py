@@ -49,7 +49,7 @@ def log(run: Invocation, session: str, turn: int | None, audit: bool, follow: bo
     """
     session_id = run.find(session)
     if turn is not None:
-        run.holdfast.store.get_turn(run.holdfast.session(session_id).conversation_id, turn)
+        run.holdfast.turn(session_id, turn)  # NotFound, if the session has no such turn
     read = _Reading(run.holdfast.store, session_id, turn, audit)
     while True:
         over = not follow or is_over(run.holdfast.store, session_id, turn)
