@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
+from dataclasses import field, replace
 from enum import StrEnum
 
 from holdfast.clock import SECOND, Instant
@@ -70,13 +70,22 @@ class TurnRequest:
     model: str | None = None
     rights: Rights | None = None  #: None: the rights of the first launch
     force_fresh: bool = False
-    provider_session_id: ProviderSessionId | None = (
-        None  #: explicit: takes precedence over configuration, never replaced
-    )
+    #: explicit: takes precedence over configuration, never replaced
+    provider_session_id: ProviderSessionId | None = None
     allow_wider_rights: bool = False
-    approve_tools: frozenset[str] = (
-        frozenset()
-    )  #: every pattern that ever applied to the session, besides those in ``rights``
+    #: every pattern that ever applied to the session, besides those in ``rights``
+    approve_tools: frozenset[str] = frozenset()
+
+    def else_recorded(self, recorded: Pointer | Try | TurnRequest | None) -> TurnRequest:
+        """What is asked for; the directory, the model and the rights that are not, as they were recorded."""
+        if recorded is None:
+            return self
+        return replace(
+            self,
+            work_dir=self.work_dir or recorded.work_dir,
+            model=self.model or recorded.model,
+            rights=self.rights or recorded.rights,
+        )
 
 
 @record

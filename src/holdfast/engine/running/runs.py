@@ -12,7 +12,7 @@ from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.decisions import Decision, Resume, because
 from holdfast.domain.events import Noted
 from holdfast.domain.ids import SessionId
-from holdfast.domain.pointers import NO_RIGHTS, NOTHING_YET, Pointer, Rights
+from holdfast.domain.pointers import NO_RIGHTS, NOTHING_YET, Pointer
 from holdfast.domain.policy import Policy, ResumePolicy
 from holdfast.domain.turns import (
     Claim,
@@ -105,20 +105,14 @@ def _as_before(store: Store, agent: Agent, situation: Situation, request: TurnRe
         return request
     place = request.work_dir or last_directory(store, situation) or str(Path.cwd())
     request = replace(request, work_dir=place)
-    provider, model, rights = _last_profile(store, situation)
-    if provider != agent.provider.name:
-        return request
-    return replace(request, model=request.model or model, rights=request.rights or rights)
-
-
-def _last_profile(store: Store, situation: Situation) -> tuple[str | None, str | None, Rights | None]:
-    """Provider, model and rights of the newest try. A turn that a guard refused counts with what it asked for."""
     newest = situation.newest_try
     if newest is not None:
-        return newest.provider, newest.model, newest.rights
+        return request.else_recorded(newest) if newest.provider == agent.provider.name else request
+    # a turn that a guard refused counts with what it asked for
     is_new = situation.conversation.next_seq == 1
     turn = None if is_new else newest_turn(store, situation.session.id)
-    return (None, None, None) if turn is None else (turn.provider, turn.request.model, turn.request.rights)
+    is_same = turn is not None and turn.provider == agent.provider.name
+    return request.else_recorded(turn.request) if turn is not None and is_same else request
 
 
 def _take_over_named(
@@ -152,12 +146,12 @@ def _pointer_to(agent: Agent, situation: Situation, request: TurnRequest) -> Poi
     """To the provider session that is named, with what the session was run with until now."""
     assert request.provider_session_id is not None
     conversation, before = situation.conversation, situation.pointer
-    work_dir, model, rights = request.work_dir, request.model, request.rights
-    if before is not None:
-        work_dir, model = work_dir or before.work_dir, model or before.model
-        rights = rights if rights is not None and request.allow_wider_rights else before.rights
+    wanted, rights = request.else_recorded(before), request.rights
+    if before is not None and not (rights is not None and request.allow_wider_rights):
+        rights = before.rights
     return Pointer(
-        situation.session.id, agent.provider.name, request.provider_session_id, agent.runtime.id, work_dir, model,
+        situation.session.id, agent.provider.name, request.provider_session_id, agent.runtime.id,
+        wanted.work_dir, wanted.model,
         conversation.revision, conversation.generation, SeenTurns(), rights or NO_RIGHTS,
         NOTHING_YET, NO_CALL_YET, agent.runtime.version, situation.now,
     )  # fmt: skip

@@ -319,9 +319,7 @@ class TurnPath:
             asked = decision.provider_session_id if isinstance(decision, Fresh) else None
             chooses = self._agent.runtime.capabilities.chooses_id
             new_id = asked or (self._agent.provider.mint_id(decision) if chooses else None)
-        model = self._claim.turn.request.model
-        if model is None and self._before is not None:
-            model = self._before.model
+        model = self._claim.turn.request.else_recorded(self._before).model
         return LaunchSpec(
             self._agent.binary, self._agent.runtime.home, work_dir, composed.text if composed else None,
             decision, new_id, model,
@@ -330,9 +328,8 @@ class TurnPath:
 
     def _rights(self) -> Rights:
         """Recorded at the first launch, replayed on each one after it."""
-        recorded = None if self._before is None else self._before.rights
         request = self._claim.turn.request
-        rights = request.rights or recorded or NO_RIGHTS
+        rights = request.else_recorded(self._before).rights or NO_RIGHTS
         # a gate is the session's: it does not go with a pointer that was lost, or with another provider
         patterns = rights.approve_tools | request.approve_tools
         if request.allow_wider_rights and not self._agent.runtime.capabilities.can_defer:

@@ -200,10 +200,10 @@ def _profile(opening: Opening) -> tuple[str | None, str | None, Rights | None]:
     request, pointer = opening.turn.request, opening.pointer
     if pointer is None:
         return request.work_dir, request.model, request.rights or NO_RIGHTS
-    work_dir, rights = request.work_dir or pointer.work_dir, request.rights or pointer.rights
+    wanted = request.else_recorded(pointer)
     if not isinstance(opening.decision, Resume | Fork):
-        return work_dir, request.model, rights
-    return work_dir, request.model or pointer.model, rights if request.allow_wider_rights else pointer.rights
+        return wanted.work_dir, request.model, wanted.rights
+    return wanted.work_dir, wanted.model, wanted.rights if request.allow_wider_rights else pointer.rights
 
 
 def begun_id(attempt: Attempt, turn: Turn) -> ProviderSessionId | None:

@@ -387,9 +387,8 @@ def judge(s: Scope, at: Position, runtime: Runtime | None, pointer: Pointer | No
 
 def _asked_rights(turn: Turn, pointer: Pointer | None) -> Rights | None:
     """Returns the rights that the turn asks for, else those that were recorded."""
-    if turn.request.rights is not None:
-        return turn.request.rights
-    return pointer.rights if pointer is not None else NO_RIGHTS
+    rights = turn.request.else_recorded(pointer).rights
+    return NO_RIGHTS if rights is None and pointer is None else rights
 
 
 def explain(
