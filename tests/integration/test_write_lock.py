@@ -101,7 +101,7 @@ def turnstile(monkeypatch: pytest.MonkeyPatch) -> Turnstile:
     return turnstile
 
 
-def test_a_writer_waits_as_long_as_another_holds_the_gate(
+def test_a_writer_waits_as_long_as_another_holds_the_write_lock(
     store: Store, url: str, file: Path, turnstile: Turnstile
 ) -> None:
     with closing(open_store(url)) as reader:
@@ -134,7 +134,7 @@ def test_a_process_that_dies_with_the_write_lock_releases_it(
     assert names(store) == {"agent-one"}
 
 
-def test_writers_of_one_store_pass_the_gate_one_by_one(
+def test_writers_of_one_store_take_the_write_lock_one_by_one(
     store: Store, file: Path, turnstile: Turnstile
 ) -> None:
     with driver_of(store).write():
@@ -144,7 +144,7 @@ def test_writers_of_one_store_pass_the_gate_one_by_one(
     assert names(store) == {"agent-one"}
 
 
-def test_readers_pass_by_the_gate(
+def test_readers_do_not_need_the_write_lock(
     store: Store, url: str, file: Path, turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that only now opens the store, which has nothing to write to it."""
@@ -157,7 +157,7 @@ def test_readers_pass_by_the_gate(
     assert turnstile.turned_away == 0
 
 
-def test_the_gate_is_held_during_a_write_and_only_then(store: Store, file: Path) -> None:
+def test_the_write_lock_is_held_during_a_write_and_only_then(store: Store, file: Path) -> None:
     driver = driver_of(store)
     with driver.read():
         assert not is_held(file)
@@ -169,7 +169,7 @@ def test_the_gate_is_held_during_a_write_and_only_then(store: Store, file: Path)
     assert not is_held(file)
 
 
-def test_who_cannot_pass_the_gate_in_time_goes_on_without_it(
+def test_a_writer_that_cannot_get_it_in_time_continues_without_it(
     url: str, file: Path, turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_store(url).close()
@@ -187,7 +187,7 @@ def test_who_cannot_pass_the_gate_in_time_goes_on_without_it(
             assert is_held(file), "it no longer uses the write lock"
 
 
-def test_a_writer_without_the_gate_still_meets_the_lock_of_sqlite(
+def test_a_writer_without_the_write_lock_still_meets_the_lock_of_sqlite(
     url: str, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     open_store(url).close()
