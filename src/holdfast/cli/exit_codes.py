@@ -7,15 +7,14 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import click
 
 from holdfast.cli import output
 from holdfast.cli.escape import one_line
 from holdfast.cli.group import PROGRAM, cli
-from holdfast.domain.records import record
 from holdfast.errors import Busy, HoldfastError
 
 FAILED: Final = 1
@@ -29,12 +28,11 @@ INTERRUPTED: Final = 130
 _COMPLETE = f"_{PROGRAM.upper()}_COMPLETE"
 
 
-@record
-class Problem:
+class Problem(NamedTuple):
     code: str
     message: str
     exit_code: int
-    details: Mapping[str, object] = field(default_factory=dict)
+    details: Mapping[str, object] = MappingProxyType({})
 
 
 _INTERRUPTED: Final = Problem("interrupted", "interrupted", INTERRUPTED)
@@ -103,7 +101,7 @@ def _stopped(error: KeyboardInterrupt | SystemExit, *, as_json: bool) -> int:
     code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else INTERRUPTED
     if isinstance(error, RunInterrupted) or isinstance(error.__cause__, RunInterrupted):
         return code
-    return _report(replace(_INTERRUPTED, exit_code=code), as_json=as_json)
+    return _report(_INTERRUPTED._replace(exit_code=code), as_json=as_json)
 
 
 def _usage(error: click.UsageError) -> str:
@@ -141,7 +139,7 @@ def _report(problem: Problem, *, as_json: bool) -> int:
 
 
 def _printed_as_json(problem: Problem) -> bool:
-    error = {"code": problem.code, "message": problem.message, "details": problem.details}
+    error = {"code": problem.code, "message": problem.message, "details": dict(problem.details)}
     try:
         output.document({"error": error})
         if sys.stdout is not None:

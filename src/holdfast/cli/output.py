@@ -6,11 +6,10 @@ import json
 import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from holdfast.cli.escape import escape_json, one_line, visible
 from holdfast.clock import Instant, seconds_between
-from holdfast.domain.records import record
 
 SCHEMA_VERSION = 1
 
@@ -76,6 +75,7 @@ def _write(text: str) -> None:
 
 
 # --- blocks: the same answer for a terminal and for a pipe ---
+# Named tuples: `holdfast --version` passes by here and loads nothing of the domain.
 
 
 class Tone(Enum):
@@ -87,8 +87,7 @@ class Tone(Enum):
     BAD = auto()
 
 
-@record
-class Cell:
+class Cell(NamedTuple):
     """One line of escaped text; made by ``cell``."""
 
     text: str
@@ -99,26 +98,22 @@ def cell(text: object, tone: Tone = Tone.PLAIN, *, limit: int | None = None, ind
     return Cell(" " * indent + one_line(text, limit), tone)
 
 
-@record
-class Column:
+class Column(NamedTuple):
     title: str
     whole: bool = False  #: never shortened, even on a narrow terminal
     wraps: bool = False  #: continued on the next line instead of being cut
 
 
-@record
-class Table:
+class Table(NamedTuple):
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
 
-@record
-class Fields:
+class Fields(NamedTuple):
     rows: tuple[tuple[str, Cell], ...]
 
 
-@record
-class Line:
+class Line(NamedTuple):
     content: Cell
 
 
