@@ -3,12 +3,13 @@
 import threading
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import pytest
 
 from holdfast import Holdfast
+from holdfast.domain.events import EventKind
 from holdfast.domain.policy import Policy, QueuePolicy
 from holdfast.domain.turns import NewTurn, Turn, TurnRequest, TurnStatus
 from holdfast.engine.worker import Worker, WorkerOptions
@@ -31,6 +32,7 @@ class Flickering:
     store: Store
     verb: str
     lost: bool = False
+    times: int = 1  #: that it cannot be reached
     calls: Counter[str] = field(default_factory=Counter)
 
     def __getattr__(self, name: str) -> Any:
@@ -40,7 +42,7 @@ class Flickering:
     def _flicker(self, call: Callable[..., Any]) -> Callable[..., Any]:
         def flicker(*args: object, **kwargs: object) -> object:
             self.calls[self.verb] += 1
-            if self.calls[self.verb] > 1:
+            if self.calls[self.verb] > self.times:
                 return call(*args, **kwargs)
             if self.lost:
                 call(*args, **kwargs)
@@ -57,10 +59,10 @@ def queued(shop: Workshop, *prompts: str) -> tuple[Holdfast, str]:
     return hf, session.id
 
 
-def work(hf: Holdfast, store: Store, session_id: str) -> Turn:
+def work(hf: Holdfast, store: Store, session_id: str, policy: Policy = POLICY) -> Turn:
     """The session's last turn, once a worker has seen it through."""
     agent = hf.agents.get("scripted")
-    worker = Worker(store, hf.agents, [agent], POLICY, WorkerOptions())
+    worker = Worker(store, hf.agents, [agent], policy, WorkerOptions())
     thread = threading.Thread(target=worker.run)
     thread.start()
     try:
@@ -75,7 +77,7 @@ def _ended(store: Store, session_id: str) -> Turn | None:
     return None if turn.status.is_open else turn
 
 
-STEPS = ["now", "attempts", "get_session", "history", "launch", "record_events", "pin", "finish_turn"]
+STEPS = ["now", "attempts", "launch", "record_events", "pin", "finish_turn"]
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["before", "after"])
@@ -90,6 +92,19 @@ def test_a_store_that_goes_away_for_a_moment_costs_no_turn(shop: Workshop, verb:
     assert flickering.calls[verb], f"{verb} is no step of a turn any more"
 
 
+@pytest.mark.parametrize("verb", ["history", "newest_events"])
+def test_a_store_that_goes_away_while_the_past_is_read_costs_no_turn(shop: Workshop, verb: str) -> None:
+    hf, session_id = queued(shop, "SAY red")
+    fresh = TurnRequest(str(shop.work_dir), force_fresh=True)
+    hf.store.enqueue_turn(session_id, NewTurn("RECALL red", "scripted", fresh))
+    flickering = Flickering(hf.store, verb)
+
+    turn = work(hf, cast(Store, flickering), session_id)
+
+    assert (turn.status, turn.response) == (TurnStatus.DONE, "RECALL red: from the prompt: > SAY red")
+    assert flickering.calls[verb], f"{verb} is no step of a fresh start any more"
+
+
 @pytest.mark.parametrize("lost", [False, True], ids=["before", "after"])
 def test_an_answer_waits_for_the_store_and_is_not_asked_for_again(shop: Workshop, lost: bool) -> None:
     hf, session_id = queued(shop, "SAY red")
@@ -98,6 +113,21 @@ def test_an_answer_waits_for_the_store_and_is_not_asked_for_again(shop: Workshop
 
     assert (turn.status, turn.attempts) == (TurnStatus.DONE, 1)
     assert hf.store.late_reports(turn.conversation_id) == ()
+
+
+def test_events_that_an_outage_kept_back_are_recorded_before_the_turn_ends(shop: Workshop) -> None:
+    hf, session_id = queued(shop, "SAY red")
+    impatient = replace(POLICY, queue=replace(POLICY.queue, grace_seconds=0.5))
+    away = Flickering(
+        hf.store, "record_events", times=2
+    )  # so that the end of the agent's output does not bring them
+
+    turn = work(hf, cast(Store, away), session_id, impatient)
+
+    assert (turn.status, turn.attempts) == (TurnStatus.DONE, 1)
+    assert away.calls["record_events"] == 3
+    recorded = hf.store.events(turn.conversation_id, turn.seq)
+    assert [event.data["text"] for _, event in recorded if event.kind is EventKind.TEXT] == ["red"]
 
 
 def test_a_claim_whose_reply_was_lost_is_not_left_to_run_out(shop: Workshop) -> None:

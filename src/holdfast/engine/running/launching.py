@@ -110,6 +110,10 @@ class Launcher:
             outcome.mark = None if is_lost else mark
         return outcome
 
+    def write_rest(self) -> None:
+        """The events that could not be recorded while the agent ran. Raises while the store cannot be reached."""
+        self._recorder.write_rest()
+
     def _to_pin(self, session_id: ProviderSessionId) -> TranscriptMark | None:
         """Nothing new of a resumed session: Gemini takes a request that is refused out of it again."""
         if self._before is not None:

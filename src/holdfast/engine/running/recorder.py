@@ -118,6 +118,11 @@ class Recorder:
             self._flush()
         self._pin()
 
+    def write_rest(self) -> None:
+        """Write what ``close`` could not. Raises while the store cannot be reached, and keeps the events."""
+        while self._batch and not self.is_fenced:
+            self._write(_first_batch(self._batch))
+
     def _flush(self) -> None:
         """A store that cannot be reached gets it later: what has piled up by then, one batch after the other."""
         self._put_text()

@@ -110,6 +110,7 @@ class TurnPath:
         self._composer = Composer(context.store, context.agent, context.policy)
         self._clock = running_from(claim.situation.now)  #: to look at a server's own clock is a transaction
         self._stops = Stops()
+        self._launcher: Launcher | None = None  #: of the attempt that runs
         self._told = NOTHING_TOLD  #: with the last launch
         self._is_unfinished = False  #: a turn that a person made in the provider's session, at the last look
         self._remarks = dict.fromkeys(notices)  #: for the person, each once
@@ -121,6 +122,7 @@ class TurnPath:
                 outcome = self._attempt()
                 if outcome.ending.refused and self._may_fall_back(outcome):
                     outcome = self._fall_back(outcome)
+                self._once_reachable(self._write_rest)
                 if outcome.ending.failure is not None:
                     self._once_reachable(self._record_saved_calls)
                 result = self._once_reachable(lambda: self._commit(outcome))
@@ -145,7 +147,7 @@ class TurnPath:
     def _attempt(self) -> AttemptOutcome:
         """A session that another process still holds is waited for, a bounded time."""
         work_dir = self._once_reachable(self._work_dir)
-        launcher = Launcher(
+        launcher = self._launcher = Launcher(
             self._context, self._claim.lease, self._alive, self._stops, self._deadline, self._clock
         )
         delays = iter(lock_delays(self._policy.queue))
@@ -369,12 +371,18 @@ class TurnPath:
     def _fall_back(self, outcome: AttemptOutcome) -> AttemptOutcome:
         lease, failure, key = self._claim.lease, outcome.ending.failure, os.urandom(16).hex()
         assert failure is not None
+        self._once_reachable(self._write_rest)
         self._claim = self._once_reachable(
             lambda: self._store.fall_back(lease, failure, key, outcome.report.usage)
         )
         self._alive.replace(self._claim.lease)
         go_on_about(self._claim.lease)
         return self._attempt()
+
+    def _write_rest(self) -> None:
+        """Events belong to their attempt: what an outage kept back is written before the attempt ends."""
+        if self._launcher is not None:
+            self._launcher.write_rest()
 
     def _record_saved_calls(self) -> None:
         """An agent that did not come to its end may have made calls that it did not report."""
