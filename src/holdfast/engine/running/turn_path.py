@@ -265,7 +265,7 @@ class TurnPath:
         turn = self._claim.turn
         situation = self._store.situation(turn.session_id, turn.provider)
         found = adopt_locked(self._store, self._agent, self._policy.resume, situation, self._claim.lease)
-        self._remark(*found.notices)
+        self._take_up(found)  # or the next look would be by a pointer that this one has moved
         self._is_unfinished = found.is_unfinished
 
     def _refused_elsewhere(self, work_dir: str) -> Refuse | None:
