@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from holdfast.clock import after
 from holdfast.domain.approvals import Answer, NewApproval
+from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.decisions import Resume
 from holdfast.domain.events import Event, EventKind
 from holdfast.domain.failures import Failure, FailureClass
@@ -21,11 +22,13 @@ from holdfast.domain.pointers import Pointer, TranscriptMark
 from holdfast.domain.sessions import NewSession, Old, SessionUpdate
 from holdfast.domain.tokens import ENTROPY, NewToken, Role, make_token
 from holdfast.domain.turns import (
+    Adoption,
     AttemptCause,
     Claim,
     ClaimRequest,
     Launch,
     NewTurn,
+    OutsideTurn,
     TurnEnd,
     TurnStatus,
 )
@@ -258,6 +261,24 @@ HISTORY = [
     client("truncate", lambda walk: walk.store.truncate(MAIN, 3)),
 ]
 
+# --- turns that a person made in the agent's own program join the history ---------------------------------------
+
+
+def _adopt(walk: Walk) -> None:
+    pointer = walk.store.pointer(MAIN, "claude")
+    assert pointer is not None
+    by_hand = OutsideTurn("outside:1", "by hand", "an answer")
+    walk.store.adopt_turns(Adoption(pointer, (by_hand,), pointer.seen or SeenTurns(), pointer.transcript))
+
+
+ADOPTED = [
+    BEGIN,
+    record("one"),
+    client("register", lambda walk: walk.store.register_runtime(a_runtime())),
+    client("point", lambda walk: walk.store.set_pointer(made_by_hand(walk, MAIN))),
+    client("adopt", _adopt),
+]
+
 # --- a fork goes its own way --------------------------------------------------------------------------------
 
 
@@ -369,6 +390,7 @@ PATHS = {
     "refused resume": REFUSED_RESUME,
     "several tries": SEVERAL_TRIES,
     "history": HISTORY,
+    "adopted turns": ADOPTED,
     "forks": FORKS,
     "approvals": APPROVALS,
     "tokens": TOKENS,

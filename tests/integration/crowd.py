@@ -282,5 +282,8 @@ def do_anything(ready: Start, url: str, me: int, sessions: list[str], steps: int
     return counted
 
 
-#: what needs a turn that is still open is tried more often: mostly there is none
-WEIGHTS = {"enqueue": 12, "run_turn": 8, "cancel": 8, "fork": 3, "join": 1, "clean_up": 1, "new": 1}
+#: what needs an open turn, or an open session of one's own, is tried more often: mostly there is none
+WEIGHTS = {
+    "enqueue": 12, "run_turn": 8, "cancel": 8, "finalize": 6, "remove": 4, "fork": 3, "join": 1, "clean_up": 1,
+    "new": 1,
+}  # fmt: skip

@@ -210,7 +210,7 @@ def test_the_source_starts_no_program_by_a_bare_name() -> None:
                 continue
             where = f"{name}:{node.lineno}: {ast.unparse(node)}"
             called = ast.unparse(node.func)
-            assert called != "shutil.which" or name == "processes/command.py", where
+            assert called != "shutil.which" or name == "processes/process.py", where
             if called.split(".")[0] not in ("os", "subprocess", "asyncio") or node.func.attr not in STARTERS:
                 continue
             first = node.args[0]

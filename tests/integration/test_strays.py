@@ -91,7 +91,7 @@ def test_recover_ends_them_and_says_so(crew: Crew) -> None:
 
 def test_what_runs_of_a_cancelled_turn_is_ended(crew: Crew) -> None:
     turn = left_alone(crew)
-    crew.hf.cancel(turn.session_id, turn.seq)
+    elsewhere(crew).cancel(turn.session_id, turn.seq)
     eventually(elsewhere(crew).recover)
     assert crew.look(turn).status is TurnStatus.CANCELLED
 
