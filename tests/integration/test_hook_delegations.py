@@ -15,11 +15,13 @@ import pytest
 import holdfast
 from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import SessionStatus
+from holdfast.hooks import delegations
 from tests.integration.hook_process import (
     AGENT,
     RECORDED,
     a_stop,
     a_tool_call,
+    call_here,
     log_of,
     rows,
     run_hook,
@@ -302,6 +304,22 @@ def test_only_a_subagent_that_answered_has_completed(
     (delegation,) = rows(home, "SELECT outcome, session_id FROM delegations")
     (session,) = rows(home, "SELECT phase FROM sessions")
     assert (delegation["outcome"], session["phase"]) == (outcome, phase)
+
+
+def test_an_answer_that_is_written_after_the_hook_is_called_counts(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    delegate(1)
+    transcript = tmp_path / "agent-1.jsonl"
+    transcript.write_text(json.dumps(told("look around")) + "\n")
+
+    def write_answer(seconds: float) -> None:
+        transcript.write_text(json.dumps(said(a_text("two routers"))) + "\n")
+
+    monkeypatch.setattr(delegations.time, "sleep", write_answer)
+    call_here("subagent-stop", a_stop(tmp_path, "toolu_1"))
+
+    assert rows(home, "SELECT outcome FROM delegations") == [{"outcome": "completed"}]
 
 
 @pytest.mark.parametrize(("words", "outcome"), [("two routers", "completed"), ("", "lost"), (None, "lost")])

@@ -30,9 +30,12 @@ def _killed(shop: Workshop, *command: str) -> None:
 
 
 def _kill_agent(shop: Workshop, besides: set[int]) -> None:
-    for pid in shop.left_running() - besides:
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+    """All at once: an agent whose call alone is killed would report its result."""
+    found = shop.left_running() - besides
+    for sent in (signal.SIGSTOP, signal.SIGKILL):
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, sent)
 
 
 def _calls(hf: Holdfast, seq: int = 1) -> list[tuple[object, object]]:

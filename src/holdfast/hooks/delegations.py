@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import stat
+import time
 
 from holdfast.clock import to_iso
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, NewDelegation, Question
@@ -41,6 +42,8 @@ _LONGEST_SUMMARY = 4000
 _MOST_META = 64 * 1024
 _MOST_END = 256 * 1024
 _MOST_TRANSCRIPTS = 16
+_WRITTEN_WITHIN = 1.0  #: seconds
+_LOOK_EVERY = 0.02
 #: older versions of Claude Code write None
 _IN_ORDER = (None, "end_turn", "stop_sequence")
 _NOT_A_MODEL = "<synthetic>"  #: the name in messages that Claude Code itself puts into a transcript
@@ -358,8 +361,18 @@ def _outcome(path: str | None, message: str | None) -> DelegationOutcome:
     """How the subagent ended. Claude Code does not say it: the last message of the transcript does, else whether
     Claude Code gives its last ``message``.
 
-    FAILED: an error of the model's service. LOST: no answer, so that the session is free for the next subagent.
+    Claude Code may call the hook before it has written that message: it is waited for.
     """
+    until = time.monotonic() + _WRITTEN_WITHIN
+    while True:
+        outcome = _outcome_so_far(path, message)
+        if message is None or outcome is not DelegationOutcome.LOST or time.monotonic() >= until:
+            return outcome
+        time.sleep(_LOOK_EVERY)
+
+
+def _outcome_so_far(path: str | None, message: str | None) -> DelegationOutcome:
+    """FAILED: an error of the model's service. LOST: no answer, so that the session is free for the next subagent."""
     try:
         last = None if path is None else _last_message(_read_end(path))
     except (OSError, ValueError, RecursionError):
