@@ -17,9 +17,9 @@ GROUP: Final = "holdfast.providers"
 #: reading entry points takes longer than starting the command does; a test compares both lists.
 BUILT_IN: Final = {
     "claude": "holdfast.providers.claude.provider:Claude",
-    "codex": "holdfast.providers.codex.provider:Codex",
-    "opencode": "holdfast.providers.opencode.provider:Opencode",
-    "gemini": "holdfast.providers.gemini.provider:Gemini",
+    "codex": "holdfast.providers.codex:Codex",
+    "opencode": "holdfast.providers.opencode:Opencode",
+    "gemini": "holdfast.providers.gemini:Gemini",
     "scripted": "holdfast.providers.scripted:Scripted",
 }
 

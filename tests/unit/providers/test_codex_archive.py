@@ -8,7 +8,7 @@ import pytest
 from holdfast.domain.events import Called, Returned
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.redaction import Json
-from holdfast.providers.codex.archive import CodexArchive
+from holdfast.providers.codex import CodexArchive
 from tests.unit.providers.builders import HERE
 
 PARENT = ProviderSessionId("01a1e167-7227-7f42-aba3-284d1ae84e5e")

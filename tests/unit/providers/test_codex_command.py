@@ -5,7 +5,7 @@ import pytest
 from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
-from holdfast.providers.codex.provider import Codex
+from holdfast.providers.codex import Codex
 from holdfast.providers.contract import Provider
 from tests.unit.providers.builders import FORK, FRESH, OLD, RESUME, a_launch_spec
 

@@ -1,8 +1,7 @@
 import pytest
 
 from holdfast.domain.failures import FailureClass
-from holdfast.providers.codex.provider import Codex
-from holdfast.providers.codex.stream import CodexStream
+from holdfast.providers.codex import Codex, CodexStream
 from holdfast.providers.failure_rules import Evidence
 from tests.unit.providers.builders import read_all, recorded, recorded_stderr, report_of
 

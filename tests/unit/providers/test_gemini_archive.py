@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.domain.events import Called, Returned
 from holdfast.domain.ids import ProviderSessionId
-from holdfast.providers.gemini.archive import GeminiArchive
+from holdfast.providers.gemini import GeminiArchive
 from tests.unit.providers.builders import HERE
 
 PARENT = ProviderSessionId("0a4b2c9e-5d1f-4e57-9a7a-6f1f9a1c2d3e")

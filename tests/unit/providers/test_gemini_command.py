@@ -10,7 +10,7 @@ from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
 from holdfast.providers.contract import Provider
-from holdfast.providers.gemini.provider import Gemini
+from holdfast.providers.gemini import Gemini
 from tests.unit.providers.builders import FORK, FRESH, HERE, NEW, OLD, RESUME, a_launch_spec
 
 GEMINI: Provider = Gemini()

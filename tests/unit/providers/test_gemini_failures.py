@@ -3,8 +3,7 @@ import pytest
 from holdfast.domain.failures import FailureClass
 from holdfast.processes.process import Exit
 from holdfast.providers.failure_rules import Evidence
-from holdfast.providers.gemini.provider import Gemini
-from holdfast.providers.gemini.stream import GeminiStream
+from holdfast.providers.gemini import Gemini, GeminiStream
 from holdfast.providers.report import Ending, Report, judge
 from tests.unit.providers.builders import (
     OLD,

@@ -5,7 +5,7 @@ import pytest
 from holdfast.domain.events import AgentEvent, Called, Ended, Named, Noted, Returned, Said, Spent
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.usage import Usage, UsageReport
-from holdfast.providers.gemini.stream import GeminiStream
+from holdfast.providers.gemini import GeminiStream
 from holdfast.providers.report import MAX_RESPONSE
 from tests.unit.providers.builders import read_all, recorded, report_of, the_end
 

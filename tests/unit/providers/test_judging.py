@@ -8,7 +8,7 @@ from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.redaction import Json
 from holdfast.processes.process import Exit, StopCause
-from holdfast.providers.codex.provider import Codex
+from holdfast.providers.codex import Codex
 from holdfast.providers.report import MAX_RESPONSE, Ending, Report, judge
 from holdfast.providers.scripted import Scripted
 from tests.unit.providers.builders import FORK, FRESH, NEW, OLD, RESUME, a_launch_spec, report_of

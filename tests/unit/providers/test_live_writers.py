@@ -11,8 +11,8 @@ import pytest
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.processes.owners import ON_LINUX
 from holdfast.providers.contract import Archive
-from holdfast.providers.gemini.archive import GeminiArchive
-from holdfast.providers.opencode.archive import OpencodeArchive
+from holdfast.providers.gemini import GeminiArchive
+from holdfast.providers.opencode import OpencodeArchive
 
 pytestmark = pytest.mark.skipif(not ON_LINUX, reason="only Linux shows the command lines of others")
 

@@ -7,7 +7,7 @@ import pytest
 
 from holdfast.domain.events import Called, Returned
 from holdfast.domain.ids import ProviderSessionId
-from holdfast.providers.opencode.archive import OpencodeArchive
+from holdfast.providers.opencode import OpencodeArchive
 from tests.unit.providers.builders import HERE
 
 PARENT = ProviderSessionId("ses_e1e947058ffe7jWjNoD3rqWDgl")

@@ -6,7 +6,7 @@ from holdfast.domain.pointers import Rights
 from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
 from holdfast.providers.contract import Provider
-from holdfast.providers.opencode.provider import Opencode
+from holdfast.providers.opencode import Opencode
 from tests.unit.providers.builders import FORK, FRESH, OLD, RESUME, a_launch_spec
 
 OPENCODE: Provider = Opencode()

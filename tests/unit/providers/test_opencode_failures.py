@@ -3,8 +3,7 @@ import pytest
 from holdfast.domain.failures import FailureClass
 from holdfast.processes.process import Exit
 from holdfast.providers.failure_rules import Evidence
-from holdfast.providers.opencode.provider import Opencode
-from holdfast.providers.opencode.stream import OpencodeStream
+from holdfast.providers.opencode import Opencode, OpencodeStream
 from holdfast.providers.report import Ending, judge
 from tests.unit.providers.builders import (
     RESUME,

@@ -1,0 +1,445 @@
+"""Owns opencode: how it is started, what it prints, and the sessions that it keeps."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from itertools import groupby, islice
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from holdfast.domain.decisions import Fork, Fresh, NotObservable, Resume
+from holdfast.domain.events import AgentEvent, Called, Ended, Named, Returned, Said, Spent
+from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.pointers import Rights, TranscriptMark
+from holdfast.domain.records import record
+from holdfast.domain.redaction import Json
+from holdfast.domain.runtimes import Capabilities
+from holdfast.domain.usage import NO_USAGE, Usage, UsageReport
+from holdfast.errors import InvalidInput
+from holdfast.processes.process import Command
+from holdfast.processes.table import command_lines
+from holdfast.providers.arguments import (
+    FLAG,
+    VALUE,
+    WIDER_FLAG,
+    WIDER_VALUE,
+    WIDER_VALUES,
+    ArgumentRules,
+    Instead,
+    Option,
+    Takes,
+)
+from holdfast.providers.contract import (
+    Archive,
+    ArchivedTurn,
+    BaseArchive,
+    BaseProvider,
+    LaunchSpec,
+    Probe,
+    Stream,
+)
+from holdfast.providers.failure_rules import RULES
+from holdfast.providers.loose_json import as_amount, as_count, as_object, as_text
+from holdfast.providers.report import SaidText
+from holdfast.providers.runtimes import home_folder, offers, read_version
+from holdfast.providers.session_files import are_turns_intact, mark_turns
+
+#: the only permission mode: everything is allowed that the settings do not forbid
+_AUTO: Final = "auto"
+_MODEL: Final = "use holdfast run --model PROVIDER/MODEL"
+_MODE: Final = f"use holdfast run --permission-mode {_AUTO}"
+_OWNED: Final = {
+    "--session": Instead.RESUME,
+    "-s": Instead.RESUME,
+    "--continue": Instead.RESUME,
+    "-c": Instead.RESUME,
+    "--fork": Instead.FORK,
+    "--format": Instead.OUTPUT,
+    "--dir": Instead.WORK_DIR,
+    "--model": _MODEL,
+    "-m": _MODEL,
+    "--auto": _MODE,
+    "--yolo": _MODE,
+    "--dangerously-skip-permissions": _MODE,
+    "--interactive": Instead.OPEN,
+    "-i": Instead.OPEN,
+    "--mini": Instead.OPEN,
+    "--prompt": Instead.PROMPT,
+    "--command": Instead.PROMPT,
+    "--attach": Instead.FOREGROUND,
+    "--password": Instead.FOREGROUND,
+    "-p": Instead.FOREGROUND,
+    "--username": Instead.FOREGROUND,
+    "-u": Instead.FOREGROUND,
+    "--help": Instead.NOT_A_TURN,
+    "-h": Instead.NOT_A_TURN,
+    "--version": Instead.NOT_A_TURN,
+    "-v": Instead.NOT_A_TURN,
+}
+#: as ``opencode run --help`` has them
+_KNOWN: Final[Mapping[str, Option]] = {
+    # an agent of opencode has permissions of its own; the built-in ``plan`` edits nothing
+    "--agent": Option(Takes.ONE, is_harmless=False, harmless_values=frozenset({"plan"})),
+    "--file": WIDER_VALUES,
+    "-f": WIDER_VALUES,
+    "--log-level": VALUE,
+    "--port": WIDER_VALUE,
+    "--print-logs": FLAG,
+    "--pure": FLAG,
+    "--share": WIDER_FLAG,
+    "--thinking": FLAG,
+    "--title": VALUE,
+    "--variant": VALUE,
+}
+#: this variable would select another database than the one in which sessions are looked for
+_OTHER_DATABASE: Final = ("OPENCODE_DB",)
+
+
+class Opencode(BaseProvider):
+    name = "opencode"
+    rules_file = RULES / "opencode.toml"
+    probes = (("--version",), ("run", "--help"))
+    arguments = ArgumentRules(_OWNED, _KNOWN)
+
+    def read_probe(self, outputs: tuple[str, ...]) -> Probe:
+        """opencode prints its version without a name; the help begins with the name."""
+        version_text, help_text = outputs
+        product, version = read_version(version_text)
+        can_resume = offers(help_text, "--session")
+        return Probe(
+            version,
+            self.name if help_text.lstrip().startswith(self.name) else product,
+            Capabilities(
+                can_resume=can_resume,
+                can_fork=can_resume and offers(help_text, "--fork"),
+                append_only_transcript=True,
+            ),
+        )
+
+    def home(self, environ: Mapping[str, str]) -> Path:
+        return _opencode_home(environ)
+
+    def check(self, rights: Rights, *, allow_wider: bool = False) -> None:
+        if rights.permission_mode not in (None, _AUTO):
+            raise InvalidInput(
+                "permission mode", f"{rights.permission_mode[:40]!r} is not {_AUTO}, the only one of opencode"
+            )
+        if rights.allowed_tools:
+            raise InvalidInput("allowed tools", "opencode has no such option; use its own settings")
+        if rights.extra_dirs:
+            raise InvalidInput("extra directories", "opencode has no such option; use its own settings")
+        super().check(rights, allow_wider=allow_wider)
+
+    def command(self, spec: LaunchSpec) -> Command:
+        """From another directory than the session's, opencode would run the turn, print nothing and never end."""
+        headless = ("run", "--format=json", f"--dir={spec.work_dir}")
+        argv = (spec.binary, *headless, *_session(spec), *_options(spec))
+        return Command(argv, stdin=spec.prompt, without=_OTHER_DATABASE, prints_to_file=True)
+
+    def interactive(self, spec: LaunchSpec) -> Command:
+        argv = (spec.binary, spec.work_dir, *_session(spec), *_options(spec))
+        return Command(argv, without=_OTHER_DATABASE)
+
+    def stream(self, spec: LaunchSpec) -> Stream:
+        return OpencodeStream()
+
+    def archive(self, home: Path) -> Archive:
+        return OpencodeArchive(home)
+
+
+def _session(spec: LaunchSpec) -> tuple[str, ...]:
+    match spec.decision:
+        case Resume(provider_session_id):
+            return (f"--session={provider_session_id}",)
+        case Fork(provider_session_id):
+            return (f"--session={provider_session_id}", "--fork")
+        case Fresh():
+            return ()
+
+
+def _options(spec: LaunchSpec) -> tuple[str, ...]:
+    rights = spec.rights
+    return (
+        *((f"--model={spec.model}",) if spec.model is not None else ()),
+        *(("--auto",) if rights.permission_mode == _AUTO else ()),
+        *rights.extra_args,
+    )
+
+
+# --- what `opencode run --format json` prints ---
+
+#: ends of a model's answer after which the agent asks the model again
+_ASKS_AGAIN: Final = ("tool-calls", "unknown", "")
+#: ends of a model's answer that answer the turn
+_ANSWERED: Final = ("stop", "length")
+_PENDING: Final = "pending"  #: a call that the model is still writing
+_RUNNING: Final = "running"
+_DONE: Final = (None, 0)  #: exit codes of a command that did not fail
+
+
+class OpencodeStream:
+    """One run: a step for each call to the model, each with its own tokens and cost."""
+
+    def __init__(self) -> None:
+        self._session_id = ""
+        self._message = ""  #: id of the message that is being said
+        self._said = SaidText()  #: by that message
+        self._usage = NO_USAGE
+        self._trouble = Ended(ok=True)  #: the last error; the run has failed even if it continued after it
+
+    def read(self, line: Mapping[str, Json]) -> Iterator[AgentEvent]:
+        session_id = as_text(line.get("sessionID"))
+        if session_id and session_id != self._session_id:
+            self._session_id = session_id
+            yield Named(ProviderSessionId(session_id))
+        part = as_object(line.get("part"))
+        match line.get("type"):
+            case "text" if part.get("synthetic") is not True:  # otherwise opencode's own text to the model
+                yield self._say(as_text(part.get("messageID")), as_text(part.get("text")))
+            case "tool_use":
+                yield from _tool_use(part)
+            case "step_finish":
+                yield from self._finish(part)
+            case "error":
+                self._trouble = _failure(as_object(line.get("error")))
+                yield self._trouble
+
+    def _say(self, message: str, text: str) -> Said:
+        is_first = not self._message
+        if message != self._message:
+            self._message, self._said = message, SaidText()
+        separator = "" if is_first else "\n\n"
+        self._said.add(f"\n\n{text}" if self._said else text)
+        return Said(separator + text)
+
+    def _finish(self, step: Mapping[str, Json]) -> Iterator[AgentEvent]:
+        self._usage += _usage(step)
+        yield Spent(UsageReport(self._usage))
+        reason, message = as_text(step.get("reason")), as_text(step.get("messageID"))
+        if reason in _ASKS_AGAIN:
+            return
+        said = str(self._said) if message == self._message else ""
+        self._message, self._said = "", SaidText()
+        if reason in _ANSWERED:
+            yield replace(self._trouble, ok=True, response=said or None)
+        else:
+            yield Ended(ok=False, error=f"the model's answer ended with {reason}", code=reason)
+
+
+def _tool_use(part: Mapping[str, Json]) -> Iterator[Called | Returned]:
+    """opencode prints a call once, when the tool has ended; its session has it earlier."""
+    call_id, state = as_text(part.get("callID")), as_object(part.get("state"))
+    yield Called(call_id, as_text(part.get("tool")), as_object(state.get("input")))
+    if state.get("status") == _RUNNING:
+        return
+    is_done = state.get("status") == "completed" and as_object(state.get("metadata")).get("exit") in _DONE
+    yield Returned(call_id, as_text(state.get("output")) or as_text(state.get("error")), is_error=not is_done)
+
+
+def _usage(step: Mapping[str, Json]) -> Usage:
+    tokens = as_object(step.get("tokens"))
+    cache = as_object(tokens.get("cache"))
+    read, written = as_count(cache.get("read")), as_count(cache.get("write"))
+    return Usage(
+        as_count(tokens.get("input")) + read + written,
+        read,
+        as_count(tokens.get("output")) + as_count(tokens.get("reasoning")),
+        as_amount(step.get("cost")),
+    )
+
+
+def _failure(error: Mapping[str, Json]) -> Ended:
+    data = as_object(error.get("data"))
+    said = [as_text(data.get("message")) or as_text(error.get("message")), as_text(data.get("responseBody"))]
+    return Ended(
+        ok=False,
+        error="\n".join(part for part in said if part),
+        status=as_count(data.get("statusCode")) or None,
+        code=as_text(error.get("name")),
+    )
+
+
+# --- the sessions that opencode keeps ---
+
+_BUSY_SECONDS = 2.0
+_SESSION: Final = "SELECT revert, directory FROM session WHERE id = ?"
+#: texts and tool calls are parts of a message; calls are read only if they are asked for
+_MESSAGES: Final = """
+    SELECT m.id, m.data, p.data FROM message m
+    LEFT JOIN part p ON p.message_id = m.id AND (
+        instr(p.data, '"type":"text"') > 0
+        OR (? AND instr(p.data, '"type":"tool"') > 0))
+    WHERE m.session_id = ? ORDER BY m.time_created, m.id, p.id
+"""
+#: a damaged database, or an id that is not text
+_UNREADABLE: Final = (sqlite3.Error, OSError, ValueError)
+#: options with which a program opens a session to write to it
+_OPENING: Final = frozenset({"--session", "-s"})
+
+
+def _opencode_home(environ: Mapping[str, str]) -> Path:
+    return home_folder(environ, "XDG_DATA_HOME", ".local/share") / "opencode"
+
+
+class OpencodeArchive(BaseArchive):
+    """All sessions are in one SQLite database."""
+
+    def __init__(self, home: Path) -> None:
+        self._database = home / "opencode.db"
+
+    def find(self, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
+        """Only in the directory where the session began: in another one opencode would never end."""
+        try:
+            with closing(_open(str(self._database))) as database:
+                found = database.execute(_SESSION, (session_id,)).fetchone()
+                is_here = found is not None and (work_dir is None or found[1] == os.path.realpath(work_dir))
+        except _UNREADABLE:
+            return None
+        return str(self._database) if is_here else None
+
+    def turns(
+        self, path: str, session_id: ProviderSessionId, after: TranscriptMark | None = None
+    ) -> Iterator[ArchivedTurn]:
+        try:
+            yield from islice(_archived(path, session_id), 0 if after is None else after.size, None)
+        except _UNREADABLE:
+            return
+
+    def calls(self, path: str, session_id: ProviderSessionId, key: str) -> Iterator[Called | Returned]:
+        try:
+            for turn in _turns(_messages(path, session_id, with_calls=True)):
+                if turn.key == key:
+                    yield from turn.calls
+        except _UNREADABLE:
+            return
+
+    def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
+        try:
+            return mark_turns(path, _archived(path, session_id))
+        except _UNREADABLE:
+            return None
+
+    def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
+        """A program that was started on this session. The database holds all sessions and does not tell who has which one open."""
+        for running in command_lines("opencode"):
+            is_at_home = _opencode_home(running.environ).resolve() == self._database.parent.resolve()
+            forks = "--fork" in running.arguments  # a fork only reads the session
+            if is_at_home and not forks and running.gives(_OPENING, session_id):
+                return f"opencode (process {running.pid})"
+        return None
+
+    def is_intact(self, recorded: TranscriptMark, session_id: ProviderSessionId) -> bool | NotObservable:
+        try:
+            return are_turns_intact(recorded, _archived(recorded.path, session_id))
+        except _UNREADABLE:
+            return False
+
+
+@record
+class _Message:
+    id: str
+    data: Mapping[str, Json]
+    text: str  #: without what opencode added itself
+    calls: tuple[Mapping[str, Json], ...] = ()  #: its parts that are tool calls
+
+    @property
+    def role(self) -> str:
+        return as_text(self.data.get("role"))
+
+    @property
+    def answers(self) -> str:
+        return as_text(self.data.get("parentID"))
+
+    @property
+    def is_prompt(self) -> bool:
+        return self.role == "user" and self.text != ""
+
+    @property
+    def is_answer(self) -> bool:
+        """Answered to the end: a failed call to the model has an error, an interrupted one has no end at all."""
+        is_ended = "completed" in as_object(self.data.get("time")) and "error" not in self.data
+        return is_ended and as_text(self.data.get("finish")) in _ANSWERED
+
+
+@dataclass(slots=True)
+class _Turn:
+    key: str
+    prompt: str
+    is_answered: bool = False
+    calls: list[Called | Returned] = field(default_factory=list)
+    _said: str = ""
+
+    @property
+    def archived(self) -> ArchivedTurn:
+        return ArchivedTurn(self.key, self.prompt, self._said or None, self.is_answered, calls=None)
+
+    def add(self, message: _Message) -> None:
+        """Text before a tool call is not the answer, nor is a summary of the context."""
+        for part in message.calls:
+            if as_object(part.get("state")).get("status") != _PENDING:
+                self.calls += _tool_use(part)
+        if message.data.get("summary") is not True:
+            self._said, self.is_answered = message.text, message.is_answer
+
+
+def _archived(path: str, session_id: ProviderSessionId) -> Iterator[ArchivedTurn]:
+    return (turn.archived for turn in _turns(_messages(path, session_id)))
+
+
+def _turns(messages: Iterable[_Message]) -> Iterator[_Turn]:
+    """Two programs may have written at the same time: each answer names the prompt that it answers."""
+    waiting: dict[str, _Turn] = {}
+    continued: dict[str, str] = {}  #: opencode's own prompt, after it compacted the context -> the turn
+    for message in messages:
+        if message.is_prompt:
+            while waiting and (first := next(iter(waiting.values()))).is_answered:
+                yield waiting.pop(first.key)
+            waiting[message.id] = _Turn(message.id, message.text)
+        elif message.role == "user" and waiting:
+            continued[message.id] = next(reversed(waiting))
+        elif (turn := waiting.get(continued.get(message.answers, message.answers))) is not None:
+            turn.add(message)
+    yield from waiting.values()
+
+
+def _open(path: str) -> sqlite3.Connection:
+    """A database without a write-ahead log is complete; opened normally, SQLite would leave a new log behind."""
+    has_log = Path(f"{path}-wal").exists()
+    options = "mode=ro" if has_log else "mode=ro&immutable=1"
+    database = sqlite3.connect(f"file:{quote(path)}?{options}", timeout=_BUSY_SECONDS, uri=True)
+    database.text_factory = lambda raw: raw.decode(errors="replace")
+    return database
+
+
+def _messages(path: str, session_id: ProviderSessionId, *, with_calls: bool = False) -> Iterator[_Message]:
+    """In order, up to the point to which the session was undone: the next prompt deletes the rest."""
+    with closing(_open(path)) as database:
+        session = database.execute(_SESSION, (session_id,)).fetchone()
+        if session is None:
+            raise sqlite3.DataError(f"no session {session_id}")
+        undone = as_text(_parse(session[0]).get("messageID"))
+        rows = database.execute(_MESSAGES, (with_calls, session_id))
+        for (message_id, data), group in groupby(rows, key=lambda row: row[:2]):
+            if message_id == undone:
+                return
+            parts = [_parse(part) for _, _, part in group]
+            calls = tuple(part for part in parts if part.get("type") == "tool")
+            yield _Message(message_id, _parse(data), _text(parts), calls)
+
+
+def _text(parts: Iterable[Mapping[str, Json]]) -> str:
+    own = (part for part in parts if part.get("type") == "text" and part.get("synthetic") is not True)
+    return "\n\n".join(text for part in own if (text := as_text(part.get("text"))))
+
+
+def _parse(data: object) -> Mapping[str, Json]:
+    try:
+        return as_object(json.loads(data)) if isinstance(data, str) else {}
+    except (ValueError, RecursionError):
+        return {}

@@ -1,1 +1,0 @@
-"""Owns opencode."""
