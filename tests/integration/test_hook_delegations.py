@@ -15,7 +15,6 @@ import pytest
 import holdfast
 from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import SessionStatus
-from holdfast.hooks import delegations
 from tests.integration.hook_process import (
     AGENT,
     RECORDED,
@@ -316,7 +315,7 @@ def test_an_answer_that_is_written_after_the_hook_is_called_counts(
     def write_answer(seconds: float) -> None:
         transcript.write_text(json.dumps(said(a_text("two routers"))) + "\n")
 
-    monkeypatch.setattr(delegations.time, "sleep", write_answer)
+    monkeypatch.setattr(time, "sleep", write_answer)
     call_here("subagent-stop", a_stop(tmp_path, "toolu_1"))
 
     assert rows(home, "SELECT outcome FROM delegations") == [{"outcome": "completed"}]
