@@ -16,8 +16,15 @@ from holdfast.domain.runtimes import Capabilities
 from holdfast.errors import InvalidInput
 from holdfast.processes.process import Command
 from holdfast.providers.arguments import FLAG, ArgumentRules, Instead
-from holdfast.providers.contract import ArchivedTurn, BaseProvider, LaunchSpec, Probe
-from holdfast.providers.runtimes import home_folder, offers, read_version
+from holdfast.providers.contract import (
+    ArchivedTurn,
+    BaseProvider,
+    LaunchSpec,
+    Probe,
+    home_folder,
+    offers,
+    read_version,
+)
 from holdfast.providers.session_files import AppendOnlyArchive, parse_line, read_lines
 
 _ID = re.compile(r"[0-9a-f-]{36}")

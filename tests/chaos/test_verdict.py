@@ -11,7 +11,7 @@ from holdfast.domain.decisions import Decided, DecisionKind, Reason
 from holdfast.domain.ids import ConversationId, SessionId
 from holdfast.domain.turns import Attempt, AttemptCause, AttemptStatus, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE
-from holdfast.engine.running.recovery import marker_of
+from holdfast.processes.table import marker_of
 from tests.builders import a_process
 from tests.chaos.evidence import Absence, Evidence, Mark, Recorded
 from tests.chaos.verdict import Broken, judge

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 
 from holdfast.config import DEFAULT
 from holdfast.domain.turns import Attempt, AttemptStatus, TurnStatus
-from holdfast.engine.running.recovery import marker_of
+from holdfast.processes.table import marker_of
 from tests.chaos.evidence import ANSWER, Evidence, Mark, Recorded
 
 

@@ -8,9 +8,8 @@ from contextlib import contextmanager
 from uuid import uuid4
 
 from holdfast.processes.machine import Machine
-from holdfast.processes.output import Overlong
 from holdfast.processes.owners import boot_id, process_start
-from holdfast.processes.process import AgentProcess, Command
+from holdfast.processes.process import AgentProcess, Command, Overlong
 from holdfast.processes.table import carries, processes
 
 MACHINE = Machine("a-machine", boot_id())

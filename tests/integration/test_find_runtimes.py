@@ -10,10 +10,10 @@ from typing import Any, cast
 import pytest
 
 from holdfast.domain.runtimes import Capabilities
+from holdfast.engine.running import agents
+from holdfast.engine.running.agents import FoundRuntime, find_runtime
 from holdfast.errors import MissingBinary
-from holdfast.providers import runtimes
 from holdfast.providers.contract import Probe, Provider
-from holdfast.providers.runtimes import FoundRuntime, find_runtime
 from tests.integration.agents import MACHINE
 
 
@@ -50,8 +50,8 @@ class Shop:
         path.chmod(0o755)
         return path
 
-    def find(self, binary: str | None = None, **environ: str) -> FoundRuntime:
-        return find_runtime(PARROT, self.environ | environ, self.root / "cache", MACHINE, binary)
+    def find(self, **environ: str) -> FoundRuntime:
+        return find_runtime(PARROT, self.environ | environ, self.root / "cache", MACHINE)
 
     @property
     def runs(self) -> int:
@@ -74,13 +74,12 @@ def test_a_binary_on_the_path_is_found_and_asked(shop: Shop) -> None:
 
 
 def test_every_name_of_a_binary_is_tried(shop: Shop) -> None:
-    assert shop.find(str(shop.install("parrot-cli"))) == shop.find()
+    assert shop.find(HOLDFAST_PARROT_BINARY=str(shop.install("parrot-cli"))) == shop.find()
 
 
-def test_the_one_that_is_named_wins_over_the_variable_and_that_over_the_path(shop: Shop) -> None:
+def test_the_variable_takes_precedence_over_the_path(shop: Shop) -> None:
     shop.install()
-    named, by_variable = str(shop.install("one")), str(shop.install("two"))
-    assert shop.find(named, HOLDFAST_PARROT_BINARY=by_variable).binary == named
+    by_variable = str(shop.install("another"))
     assert shop.find(HOLDFAST_PARROT_BINARY=by_variable).binary == by_variable
 
 
@@ -136,7 +135,7 @@ def test_a_missing_binary_says_what_to_install_and_how_to_name_it(shop: Shop) ->
 def test_a_binary_that_was_named_and_is_not_there_is_not_looked_for_elsewhere(shop: Shop) -> None:
     shop.install()
     with pytest.raises(MissingBinary, match="/no/such"):
-        shop.find("/no/such")
+        shop.find(HOLDFAST_PARROT_BINARY="/no/such")
 
 
 @pytest.mark.parametrize(
@@ -154,7 +153,7 @@ def test_a_binary_that_does_not_answer_is_told_and_asked_again_next_time(
 ) -> None:
     path = shop.install(body=body)
     if "sleep" in body:
-        monkeypatch.setattr(runtimes, "PROBE_SECONDS", 0.2)
+        monkeypatch.setattr(agents, "PROBE_SECONDS", 0.2)
     with pytest.raises(MissingBinary, match=re.escape(f"{path}: {problem}")):
         shop.find()
     monkeypatch.undo()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from holdfast.processes.output import Output
+from holdfast.processes.process import Output
 
 
 class Agent:
@@ -30,7 +30,7 @@ class Agent:
 @pytest.fixture
 def agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
     agent = Agent()
-    monkeypatch.setattr("holdfast.processes.output.time.sleep", agent.pause)
+    monkeypatch.setattr("holdfast.processes.process.time.sleep", agent.pause)
     yield agent
     for stream in (agent.stdout, agent.stderr, *agent.heard):
         stream.close()

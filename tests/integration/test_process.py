@@ -14,9 +14,8 @@ from uuid import uuid4
 import pytest
 
 from holdfast.errors import ConfigError, MissingBinary
-from holdfast.processes.output import MAX_LINE, MAX_STDERR
 from holdfast.processes.owners import ON_LINUX, process_start
-from holdfast.processes.process import AgentProcess, Command, StopCause
+from holdfast.processes.process import MAX_LINE, MAX_STDERR, AgentProcess, Command, StopCause
 from tests.integration.agents import (
     ESCAPES,
     MACHINE,

@@ -12,9 +12,9 @@ from holdfast.config import DEFAULT
 from holdfast.domain.ids import SessionId
 from holdfast.domain.sessions import NewSession
 from holdfast.domain.turns import AttemptStatus, Turn, TurnStatus
-from holdfast.engine.running.recovery import end_strays, marker_of
+from holdfast.engine.running.recovery import end_strays
 from holdfast.processes.owners import ON_LINUX
-from holdfast.processes.table import MARKER
+from holdfast.processes.table import MARKER, marker_of
 from holdfast.store.open import open_store
 from tests.integration.agents import lives
 from tests.integration.crew import WAIT, Crew

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.processes.output import LineSplitter, Overlong
+from holdfast.processes.process import LineSplitter, Overlong
 
 MAX = 4
 

@@ -21,8 +21,8 @@ from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.redaction import Json
 from holdfast.domain.turns import Lease
 from holdfast.domain.usage import Usage, UsageReport
-from holdfast.engine.running import recorder as recording
-from holdfast.engine.running.recorder import MAX_EVENT, Recorder, late_events
+from holdfast.engine.running import launching as recording
+from holdfast.engine.running.launching import MAX_EVENT, Recorder, late_events
 from holdfast.errors import StoreUnavailable
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
@@ -241,7 +241,7 @@ def test_a_session_is_looked_for_more_and_more_rarely_but_at_once_when_a_call_be
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("holdfast.engine.running.recorder.time.monotonic", lambda: now)
+    monkeypatch.setattr("holdfast.engine.running.launching.time.monotonic", lambda: now)
     desk.saved = None
     desk.add(Named(NATIVE))
     for _ in range(400):

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.domain.events import Called
+from holdfast.engine.running.launching import MAX_EVENT
 from holdfast.engine.running.recognition import lacking_calls
-from holdfast.engine.running.recorder import MAX_EVENT
 
 
 def saved(call_id: str, command: str, tool: str = "command_execution") -> Called:

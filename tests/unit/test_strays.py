@@ -5,8 +5,9 @@ from dataclasses import replace
 import pytest
 
 from holdfast.domain.turns import Attempt, AttemptStatus, Launch, ProcessMark
-from holdfast.engine.running.recovery import marker_of, stray_group
+from holdfast.engine.running.recovery import stray_group
 from holdfast.processes.machine import Machine
+from holdfast.processes.table import marker_of
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
 from tests import steps

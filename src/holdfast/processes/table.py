@@ -8,6 +8,7 @@ one that has left the group and outlived its parent.
 from __future__ import annotations
 
 import calendar
+import hashlib
 import os
 import re
 import signal
@@ -19,7 +20,7 @@ from io import FileIO
 from pathlib import Path, PurePath
 
 from holdfast.domain.records import record
-from holdfast.domain.turns import ProcessMark
+from holdfast.domain.turns import Attempt, Lease, ProcessMark
 from holdfast.processes.machine import Machine
 from holdfast.processes.owners import DEAD, ON_LINUX, Location, process_start, read_stat
 
@@ -71,6 +72,17 @@ def processes() -> Iterator[Process]:
 def _pids() -> list[int]:
     with os.scandir(_PROC) as entries:
         return [int(entry.name) for entry in entries if entry.name.isdecimal()]
+
+
+def marker_of(run: Lease | Attempt, workspace: str) -> str:
+    """The value of ``MARKER`` for one attempt: every process of the attempt has it in its environment.
+
+    The workspace and the owner are part of it: people choose ids of sessions, and may choose the same ids in another
+    workspace or another store.
+    """
+    number = run.attempt if isinstance(run, Lease) else run.number
+    whose = hashlib.sha256(f"{workspace} {run.owner}".encode()).hexdigest()[:16]
+    return f"{run.conversation_id}.{run.seq}.{number}.{run.fence}.{whose}"
 
 
 def carries(pid: int, marker: str) -> bool:

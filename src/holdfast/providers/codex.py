@@ -30,10 +30,19 @@ from holdfast.providers.arguments import (
     Option,
     Takes,
 )
-from holdfast.providers.contract import Archive, ArchivedTurn, BaseProvider, LaunchSpec, Probe, Stream
+from holdfast.providers.contract import (
+    Archive,
+    ArchivedTurn,
+    BaseProvider,
+    LaunchSpec,
+    Probe,
+    Stream,
+    home_folder,
+    offers,
+    read_version,
+)
 from holdfast.providers.failure_rules import RULES
 from holdfast.providers.loose_json import as_count, as_list, as_object, as_text, joined_text
-from holdfast.providers.runtimes import home_folder, offers, read_version
 from holdfast.providers.session_files import (
     AppendOnlyArchive,
     parse_line,

@@ -1,12 +1,13 @@
 """Owns the provider contract: everything Holdfast must know about an agent to run, resume and judge it.
 
 A provider is declarations and pure translations; it starts no process and writes no file. ``processes`` runs the
-agent, ``runtimes`` finds its binary, and the provider's ``Archive`` reads the agent's own sessions. Other packages
+agent, ``engine.running.agents`` finds its binary, and the provider's ``Archive`` reads the agent's own sessions. Other packages
 write providers, too: see "Write a provider" in docs/reference/providers.md.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from pathlib import Path
@@ -240,3 +241,30 @@ class BaseArchive:
 
     def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
         return None
+
+
+# --- for the methods ``read_probe`` and ``home`` of a provider ---
+
+_VERSION = re.compile(r"(?<![\w.])v?(\d+\.\d+[\w.+-]*)")
+_NOT_A_NAME = re.compile(r"[^a-z0-9]+")
+
+
+def read_version(printed: str) -> tuple[str, str | None]:
+    """Product and version from the line that has one, such as ``2.1.325 (Claude Code)`` or ``codex-cli 0.166.0``."""
+    for line in printed.splitlines():
+        found = _VERSION.search(line)
+        if found and not line.startswith("WARNING"):
+            name = line[: found.start()] + " " + line[found.end() :]
+            return _NOT_A_NAME.sub("-", name.lower()).strip("-")[:40] or "unnamed", found[1]
+    return "unnamed", None
+
+
+def offers(help_text: str, word: str) -> bool:
+    """Does the help text list this option or command?"""
+    return re.search(rf"^\s*(?:-\w, )?{re.escape(word)}(?![\w-])", help_text, re.MULTILINE) is not None
+
+
+def home_folder(environ: Mapping[str, str], variable: str, name: str) -> Path:
+    """The folder in the provider's own variable, or else ``name`` in the user's home."""
+    own = environ.get(variable)
+    return Path(own) if own else Path(environ.get("HOME") or "~").expanduser() / name

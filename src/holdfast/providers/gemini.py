@@ -37,11 +37,13 @@ from holdfast.providers.contract import (
     LaunchSpec,
     Probe,
     Stream,
+    home_folder,
+    offers,
+    read_version,
 )
 from holdfast.providers.failure_rules import RULES
 from holdfast.providers.loose_json import as_count, as_list, as_object, as_text, joined_text
 from holdfast.providers.report import SaidText
-from holdfast.providers.runtimes import home_folder, offers, read_version
 from holdfast.providers.session_files import are_turns_intact, mark_turns, read_lines
 
 _MODES: Final = ("default", "auto_edit", "yolo", "plan")

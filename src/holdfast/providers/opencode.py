@@ -43,11 +43,13 @@ from holdfast.providers.contract import (
     LaunchSpec,
     Probe,
     Stream,
+    home_folder,
+    offers,
+    read_version,
 )
 from holdfast.providers.failure_rules import RULES
 from holdfast.providers.loose_json import as_amount, as_count, as_object, as_text
 from holdfast.providers.report import SaidText
-from holdfast.providers.runtimes import home_folder, offers, read_version
 from holdfast.providers.session_files import are_turns_intact, mark_turns
 
 #: the only permission mode: everything is allowed that the settings do not forbid

@@ -1,9 +1,14 @@
-"""Owns the agents of this machine: each provider with the binary, the home and the locks it has here."""
+"""Owns the agents of this machine: each provider with its binary, what the binary says about itself, its home and its locks."""
 
 from __future__ import annotations
 
+import json
 import logging
+import os
+import tempfile
+import time
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
 
@@ -13,12 +18,12 @@ from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.records import record
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.tokens import split_token
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError, MissingBinary
 from holdfast.processes.locks import SessionLock
 from holdfast.processes.machine import Machine, this_machine
+from holdfast.processes.process import AgentProcess, Command, StopCause, find_program
 from holdfast.providers.contract import Archive, Provider
 from holdfast.providers.registry import get_provider, provider_names
-from holdfast.providers.runtimes import find_runtime
 
 log = logging.getLogger("holdfast")
 
@@ -111,3 +116,129 @@ def _for_agents(environ: Mapping[str, str]) -> dict[str, str]:
         "%s is deprecated: an agent gets a token for its own session from the server", AGENT_TOKEN_VARIABLE
     )
     return {**given, TOKEN_VARIABLE: own}
+
+
+# --- finding a runtime ---
+
+PROBE_SECONDS = 20.0
+_MAX_OUTPUT = 1024 * 1024
+_PROBES = "probes.json"
+
+
+@record
+class FoundRuntime:
+    runtime: Runtime
+    binary: str  #: absolute; links are not followed, because some programs behave by the name they are called with
+
+
+def find_runtime(
+    provider: Provider,
+    environ: Mapping[str, str],
+    cache_dir: Path,
+    machine: Machine,
+) -> FoundRuntime:
+    """``HOLDFAST_<PROVIDER>_BINARY`` takes precedence over PATH. Raises MissingBinary also for a program that does not answer."""
+    path = _locate(provider, environ)
+    cache = ProbeCache(cache_dir)
+    said = cache.get(path, provider.probes)
+    if said is None:
+        said = tuple(_ask(path, arguments, environ, machine) for arguments in provider.probes)
+        cache.put(path, provider.probes, said)
+    probe = provider.read_probe(said)
+    home = os.path.realpath(provider.home(environ))
+    return FoundRuntime(
+        Runtime(machine.id, provider.name, probe.distribution, home, probe.capabilities, probe.version), path
+    )
+
+
+def _locate(provider: Provider, environ: Mapping[str, str]) -> str:
+    variable = f"HOLDFAST_{provider.name.upper().replace('-', '_')}_BINARY"
+    chosen = environ.get(variable)
+    for name in (chosen,) if chosen else provider.binaries:
+        found = find_program(name, environ)
+        if found:
+            return found
+    if chosen:
+        raise MissingBinary(
+            chosen, f"is not there, or cannot be executed; it was named to run {provider.name}"
+        )
+    commands = " or ".join(provider.binaries)
+    raise MissingBinary(
+        provider.name,
+        f"its command {commands} is not on PATH; install {provider.name}, or name its binary with {variable}",
+    )
+
+
+def _ask(binary: str, arguments: tuple[str, ...], environ: Mapping[str, str], machine: Machine) -> str:
+    """What the binary prints; what it writes to standard error counts only if it prints nothing."""
+    asked = " ".join(arguments)
+    printed = bytearray()
+    deadline = time.monotonic() + PROBE_SECONDS
+    try:
+        with AgentProcess.start(
+            Command((binary, *arguments)), "/", environ, f"probe-{os.urandom(16).hex()}", machine
+        ) as agent:
+            agent.go()
+            for line in agent.lines(tick=0.5):
+                if isinstance(line, bytes) and len(printed) < _MAX_OUTPUT:
+                    printed += line + b"\n"
+                if time.monotonic() > deadline:
+                    agent.stop(StopCause.TIMEOUT)
+                    break
+            ended = agent.wait()
+    except ConfigError as exc:
+        raise MissingBinary(binary, exc.problem) from None
+    if ended.stopped:
+        raise MissingBinary(binary, f"did not answer {asked} within {PROBE_SECONDS:.0f} seconds")
+    answer = printed.decode(errors="replace") or ended.stderr
+    if ended.code != 0 or not answer.strip():
+        how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.code}"
+        last = (ended.stderr.strip().splitlines() or ["it printed nothing"])[-1]
+        raise MissingBinary(binary, f"does not answer {asked}: {how}, {last[:200]}")
+    return answer
+
+
+class ProbeCache:
+    """Remembers what binaries said, as long as their files stay the same.
+
+    A damaged cache counts as an empty one; a directory that cannot be written only costs time.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / _PROBES
+
+    def get(self, binary: str, asked: tuple[tuple[str, ...], ...]) -> tuple[str, ...] | None:
+        match self._read().get(binary):
+            case {"state": state, "asked": before, "said": list(said)} if (
+                state == _state(binary)
+                and before == [list(arguments) for arguments in asked]
+                and all(isinstance(text, str) for text in said)
+            ):
+                return tuple(said) if len(said) == len(asked) else None
+            case _:
+                return None
+
+    def put(self, binary: str, asked: tuple[tuple[str, ...], ...], said: tuple[str, ...]) -> None:
+        known = self._read() | {binary: {"state": _state(binary), "asked": asked, "said": said}}
+        with suppress(OSError):
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            descriptor, fresh = tempfile.mkstemp(prefix=_PROBES, dir=self._path.parent)
+            with os.fdopen(descriptor, "w") as file:
+                json.dump(known, file)
+            Path(fresh).replace(self._path)
+
+    def _read(self) -> dict[str, object]:
+        try:
+            found = json.loads(self._path.read_bytes())
+        except (OSError, ValueError, RecursionError):
+            return {}
+        return found if isinstance(found, dict) else {}
+
+
+def _state(binary: str) -> list[int] | None:
+    """Changes whenever the file does. Some installers give every file the same modification time, so that is not enough."""
+    try:
+        found = Path(binary).stat()
+    except OSError:
+        return None
+    return [found.st_mtime_ns, found.st_ctime_ns, found.st_size]

@@ -23,7 +23,7 @@ from holdfast.domain.redaction import Json, redact_value
 from holdfast.domain.telling.context import current_request, read_marker, read_past
 from holdfast.domain.turns import Attempt, Lease
 from holdfast.engine.running.agents import Agent, Agents
-from holdfast.engine.running.recorder import late_events, recorded_data
+from holdfast.engine.running.launching import late_events, recorded_data
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.store.contract import Store
 

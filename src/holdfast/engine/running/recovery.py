@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import re
 from collections.abc import Collection, Sequence
@@ -14,14 +13,14 @@ from holdfast.domain.pointers import NOTHING_YET, TranscriptMark
 from holdfast.domain.records import record
 from holdfast.domain.turns import Attempt, AttemptStatus, Lease, Orphan, ProcessMark, Turn
 from holdfast.engine.running.agents import Agents
+from holdfast.engine.running.launching import late_events
 from holdfast.engine.running.log_subject import lease_fields, lines_about
 from holdfast.engine.running.recognition import find_own_turn, unrecorded_calls
-from holdfast.engine.running.recorder import late_events
 from holdfast.errors import Conflict, NotFound, StoreCorrupt
 from holdfast.hooks.serving import free_lost_delegations
 from holdfast.processes.machine import Machine
 from holdfast.processes.owners import Location
-from holdfast.processes.table import carried_markers, end_survivors
+from holdfast.processes.table import carried_markers, end_survivors, marker_of
 from holdfast.providers.report import Report
 from holdfast.store.contract import Store
 
@@ -161,17 +160,6 @@ def _text(events: Sequence[Event]) -> str:
 
 
 _MARKER = re.compile(r"([A-Za-z0-9._:@+=-]{1,200})\.([0-9]{1,9})\.[0-9]{1,9}\.[0-9]{1,18}\.[0-9a-f]{16}")
-
-
-def marker_of(run: Lease | Attempt, workspace: str) -> str:
-    """What every process of an attempt carries in its environment, so that none of them is lost sight of.
-
-    People choose ids of sessions, and may choose the same ones in another workspace or another store: the
-    workspace and the owner tell them apart.
-    """
-    number = run.attempt if isinstance(run, Lease) else run.number
-    whose = hashlib.sha256(f"{workspace} {run.owner}".encode()).hexdigest()[:16]
-    return f"{run.conversation_id}.{run.seq}.{number}.{run.fence}.{whose}"
 
 
 def end_strays(store: Store, machine: Machine, besides: Collection[str]) -> None:

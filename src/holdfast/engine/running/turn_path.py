@@ -56,8 +56,7 @@ from holdfast.errors import (
 )
 from holdfast.notifying import notify
 from holdfast.processes.locks import SessionLock
-from holdfast.processes.output import MAX_LINE
-from holdfast.processes.process import StopCause
+from holdfast.processes.process import MAX_LINE, StopCause
 from holdfast.providers.contract import LaunchSpec, ToolGate
 from holdfast.providers.report import MAX_RESPONSE, Ending
 

@@ -33,9 +33,18 @@ from holdfast.providers.claude.tool_gate import (
     hook_settings,
     knows_defer,
 )
-from holdfast.providers.contract import Archive, BaseProvider, ForeignHook, LaunchSpec, Probe, Stream
+from holdfast.providers.contract import (
+    Archive,
+    BaseProvider,
+    ForeignHook,
+    LaunchSpec,
+    Probe,
+    Stream,
+    home_folder,
+    offers,
+    read_version,
+)
 from holdfast.providers.failure_rules import RULES
-from holdfast.providers.runtimes import home_folder, offers, read_version
 
 _OWNED: Final = {
     "--resume": Instead.RESUME,
