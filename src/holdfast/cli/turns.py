@@ -17,16 +17,15 @@ from holdfast.cli.arguments import (
     text_option,
 )
 from holdfast.cli.command import Invocation, command, pass_invocation
-from holdfast.clock import after
 from holdfast.domain.conversations import Conversation
+from holdfast.domain.sessions import Session
 from holdfast.domain.turns import NewTurn, Turn, TurnRequest
+from holdfast.engine.asked import LONGEST_DELAY, MOST_PRIORITY
 from holdfast.engine.documents import (
     conversation_document,
     history_turn_document,
     turn_document,
 )
-
-_LONGEST_DELAY = 366 * 24 * 3600.0
 
 
 @command(
@@ -52,13 +51,13 @@ _LONGEST_DELAY = 366 * 24 * 3600.0
 @rights_options
 @click.option(
     "--priority",
-    type=click.IntRange(-1000, 1000),
+    type=click.IntRange(-MOST_PRIORITY, MOST_PRIORITY),
     default=0,
     help="Turns of sessions with a higher number run first.",
 )
 @click.option(
     "--delay",
-    type=click.FloatRange(0, _LONGEST_DELAY),
+    type=click.FloatRange(0, LONGEST_DELAY),
     metavar="SECONDS",
     help="Do not start the turn before this time has passed.",
 )
@@ -89,8 +88,7 @@ def _add_turn(run: Invocation, session: str, prompt: str | None, given: dict[str
     if given["name"] is not None:
         raise click.UsageError("--name is for a new session: give --agent")
     found = run.holdfast.session(run.find(session))
-    new = _new_turn(run, run.holdfast.provider_of(found, given["provider"]), given)
-    return run.holdfast.enqueue(found.id, prompt, new)
+    return run.holdfast.enqueue(found.id, prompt, _new_turn(run, found, given))
 
 
 def _begin(run: Invocation, prompt: str, second: str | None, given: dict[str, Any]) -> Turn:
@@ -101,11 +99,12 @@ def _begin(run: Invocation, prompt: str, second: str | None, given: dict[str, An
         raise click.UsageError("--key is for an existing session: give ID")
     if prompt == "-":
         prompt = run.read_input("prompt")
-    new = _new_turn(run, given["provider"] or run.holdfast.policy.run.provider, given)
-    return run.holdfast.begin_queued(prompt, new, agent=given["agent"], name=given["name"])
+    return run.holdfast.begin_queued(
+        prompt, _new_turn(run, None, given), agent=given["agent"], name=given["name"]
+    )
 
 
-def _new_turn(run: Invocation, provider: str, given: dict[str, Any]) -> NewTurn:
+def _new_turn(run: Invocation, session: Session | None, given: dict[str, Any]) -> NewTurn:
     request = TurnRequest(
         given["cwd"],
         given["model"],
@@ -113,13 +112,12 @@ def _new_turn(run: Invocation, provider: str, given: dict[str, Any]) -> NewTurn:
         given["fresh"],
         allow_wider_rights=given["allow_wider_rights"],
     )
-    delay = given["delay"]
-    return NewTurn(
-        "",
-        provider,
+    return run.holdfast.new_turn(
+        session,
         request,
+        provider=given["provider"],
         priority=given["priority"],
-        not_before=after(run.holdfast.store.now(), delay) if delay else None,
+        delay=given["delay"] or 0.0,
         runtime_id=given["runtime"],
         key=given["key"],
     )

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 Observer: TypeAlias = "Callable[[Decision | AgentEvent], None]"
 
 _LONGEST_TIMEOUT = 366 * 24 * 3600.0
+#: of a turn in the queue: seconds that it may wait before it can start, and its priority, above or below 0
+LONGEST_DELAY = 366 * 24 * 3600.0
+MOST_PRIORITY = 1000
 
 
 class RunKeywords(TypedDict, total=False):

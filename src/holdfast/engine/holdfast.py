@@ -15,9 +15,9 @@ from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType, TracebackType
-from typing import TYPE_CHECKING, Any, Self, Unpack, overload
+from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, overload
 
-from holdfast.clock import Clock, Instant, start_of_day, system_clock, to_iso
+from holdfast.clock import Clock, Instant, after, start_of_day, system_clock, to_iso
 from holdfast.domain.approvals import (
     MAX_WORDS,
     Answer,
@@ -32,6 +32,7 @@ from holdfast.domain.decisions import Decision
 from holdfast.domain.ids import (
     ConversationId,
     ProviderSessionId,
+    RuntimeId,
     SessionId,
     check_id,
     check_provider,
@@ -61,7 +62,14 @@ from holdfast.domain.statistics import Stats, figures
 from holdfast.domain.telling.context import says_continue
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE, Usage
-from holdfast.engine.asked import RunKeywords, accepted_arguments, check_turn, refuse_of_others
+from holdfast.engine.asked import (
+    LONGEST_DELAY,
+    MOST_PRIORITY,
+    RunKeywords,
+    accepted_arguments,
+    check_turn,
+    refuse_of_others,
+)
 from holdfast.engine.explain import Explanation, Tree, WaitingTurn, explain, waiting_turn
 from holdfast.engine.past import newest_turn, unsent_request, was_stopped
 from holdfast.engine.retention import clean_up
@@ -103,6 +111,12 @@ CONTINUE = "continue"
 _PURPOSE = 200
 #: what a turn that waits was given when it was put in
 _OF_THE_TURN = ("cwd", "model", "rights", "fresh", "provider_session_id", "allow_wider_rights")
+
+
+class AnswerKeywords(TypedDict, total=False):
+    by: str | None  #: the person who answers; None: the user who runs this process
+    arguments_hash: str | None  #: refused unless the question has these arguments; None: not compared
+    nonce: str | None  #: refused unless it is this very question; None: not compared
 
 
 class Holdfast:
@@ -425,41 +439,26 @@ class Holdfast:
         """By id, by the unique beginning of one, or by a session that has exactly one open."""
         return self.store.get_approval(self.store.find_approval(check_name("approval", given)))
 
-    def approve(
-        self,
-        given: str,
-        note: str | None = None,
-        *,
-        by: str | None = None,
-        arguments_hash: str | None = None,
-        nonce: str | None = None,
-    ) -> Approval:
-        """Once. ``arguments_hash`` and ``nonce``: refused unless it is this that was asked."""
-        return self._answer(given, True, note, by, (arguments_hash, nonce))
+    def approve(self, given: str, note: str | None = None, **answer: Unpack[AnswerKeywords]) -> Approval:
+        """Answers once. Raises if the approval was answered before, expired or became void."""
+        return self._answer(given, note, approved=True, **answer)
 
-    def deny(
-        self,
-        given: str,
-        note: str | None = None,
-        *,
-        by: str | None = None,
-        arguments_hash: str | None = None,
-        nonce: str | None = None,
-    ) -> Approval:
-        """As ``approve``; the note tells the agent why, which otherwise hears that no reason was given."""
-        return self._answer(given, False, note, by, (arguments_hash, nonce))
+    def deny(self, given: str, note: str | None = None, **answer: Unpack[AnswerKeywords]) -> Approval:
+        """Like ``approve``. The note tells the agent why; without one the agent hears that no reason was given."""
+        return self._answer(given, note, approved=False, **answer)
 
     def _answer(
         self,
         given: str,
-        approved: bool,
         note: str | None,
-        by: str | None,
-        binds: tuple[str | None, str | None],
+        *,
+        approved: bool,
+        by: str | None = None,
+        arguments_hash: str | None = None,
+        nonce: str | None = None,
     ) -> Approval:
         check_note(note)
         asked = self.approval(given)
-        arguments_hash, nonce = binds
         answer = Answer(
             approved,
             this_user() if by is None else check_name("by", by),
@@ -570,6 +569,37 @@ class Holdfast:
         if turn.request.provider_session_id is not None:
             refuse_of_others(self.store, turn.provider, turn.request.provider_session_id, session_id)
         return self.store.enqueue_turn(session_id, replace(turn, prompt=self.meant_by(session_id, prompt)))
+
+    def new_turn(  # noqa: PLR0913 - everything a caller may say about a turn in the queue, by keyword
+        self,
+        session: Session | None,
+        request: TurnRequest,
+        *,
+        provider: str | None = None,
+        priority: int = 0,
+        delay: float = 0.0,
+        runtime_id: str | None = None,
+        key: str | None = None,
+    ) -> NewTurn:
+        """A turn for ``enqueue`` or, without a session, for ``begin_queued``, from what the command or a request names.
+
+        Without ``provider`` it is the session's, else the configured one. ``delay`` are seconds from now.
+        """
+        if not -MOST_PRIORITY <= priority <= MOST_PRIORITY:
+            raise InvalidInput("priority", f"must be between -{MOST_PRIORITY} and {MOST_PRIORITY}")
+        if not 0 <= delay <= LONGEST_DELAY:
+            raise InvalidInput("delay", f"must be between 0 and {LONGEST_DELAY:.0f} seconds")
+        return NewTurn(
+            "",
+            (provider or self.policy.run.provider)
+            if session is None
+            else self.provider_of(session, provider),
+            request,
+            priority,
+            not_before=after(self.store.now(), delay) if delay else None,
+            runtime_id=None if runtime_id is None else RuntimeId(runtime_id),
+            key=key,
+        )
 
     def stopped_turn(self, session_id: str) -> Turn | None:
         """The newest turn of a session, if it waits to be run, or was stopped before it ended."""

@@ -9,16 +9,16 @@ from typing import Annotated, Any, Final, TypeVar
 from fastapi import APIRouter, Path, Query, Request
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from holdfast.clock import after
 from holdfast.domain.approvals import Answer, Approval, check_note
 from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.decisions import decision_document
-from holdfast.domain.ids import MAX_ID, RuntimeId
+from holdfast.domain.ids import MAX_ID
 from holdfast.domain.inputs import MAX_NAME, MAX_NUMBER
 from holdfast.domain.metadata import MAX_PAIRS, parse_pairs
 from holdfast.domain.pointers import NO_RIGHTS, Rights
 from holdfast.domain.sessions import Session, SessionFilter, SessionStatus
-from holdfast.domain.turns import NewTurn, Turn, TurnRequest
+from holdfast.domain.turns import Turn, TurnRequest
+from holdfast.engine.asked import LONGEST_DELAY, MOST_PRIORITY
 from holdfast.engine.documents import (
     Document,
     approval_document,
@@ -189,8 +189,6 @@ def decision(holdfast: Served, session: SessionPath) -> Document:
 
 
 TurnPath = Annotated[int, Path(ge=1, le=MAX_NUMBER)]
-_MOST_PRIORITY = 1000
-_LONGEST_DELAY = 366 * 24 * 3600
 
 
 class NewTurnBody(Body):
@@ -199,8 +197,8 @@ class NewTurnBody(Body):
     model: str | None = None
     work_dir: str | None = None
     fresh: bool = False
-    priority: Annotated[int, Query(ge=-_MOST_PRIORITY, le=_MOST_PRIORITY)] = 0
-    delay: Annotated[float, Field(ge=0, le=_LONGEST_DELAY)] = 0.0
+    priority: Annotated[int, Query(ge=-MOST_PRIORITY, le=MOST_PRIORITY)] = 0
+    delay: Annotated[float, Field(ge=0, le=LONGEST_DELAY)] = 0.0
     runtime_id: str | None = None
     key: str | None = None
     permission_mode: str | None = None
@@ -254,15 +252,16 @@ def turns(
 def enqueue_turn(holdfast: ServedOnce, session: SessionPath, new: NewTurnBody) -> Document:
     """Put a turn into the queue, for a worker to run."""
     found = holdfast.session(holdfast.find(session))
-    asked = NewTurn(
-        new.prompt,
-        holdfast.provider_of(found, new.provider),
-        TurnRequest(
-            new.work_dir, new.model, new.rights, new.fresh, allow_wider_rights=new.allow_wider_rights
-        ),
+    request = TurnRequest(
+        new.work_dir, new.model, new.rights, new.fresh, allow_wider_rights=new.allow_wider_rights
+    )
+    asked = holdfast.new_turn(
+        found,
+        request,
+        provider=new.provider,
         priority=new.priority,
-        not_before=after(holdfast.store.now(), new.delay) if new.delay else None,
-        runtime_id=None if new.runtime_id is None else RuntimeId(new.runtime_id),
+        delay=new.delay,
+        runtime_id=new.runtime_id,
         key=new.key,
     )
     return turn_document(holdfast.enqueue(found.id, new.prompt, asked))
