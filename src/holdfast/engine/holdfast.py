@@ -59,7 +59,6 @@ from holdfast.domain.sessions import (
     state_document,
 )
 from holdfast.domain.statistics import Stats, figures
-from holdfast.domain.telling.context import says_continue
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.engine.asked import (
@@ -611,6 +610,10 @@ class Holdfast:
 
         ``at``: only a turn up to this one is meant.
         """
+        from holdfast.domain.telling.context import (
+            says_continue,
+        )  # with all that tells of the past
+
         stopped = self.stopped_turn(session_id) if says_continue(prompt) else None
         if stopped is None or (at is not None and stopped.seq > at):
             return prompt

@@ -7,7 +7,6 @@ is copied before it is changed.
 
 from __future__ import annotations
 
-import hashlib
 import os
 import sqlite3
 from functools import cache
@@ -46,6 +45,8 @@ class Migration:
 
     @property
     def checksum(self) -> str:
+        import hashlib  # loads OpenSSL, and most programs that open a store have nothing to migrate
+
         return hashlib.sha256(self.sql.encode()).hexdigest()
 
     @property
@@ -55,8 +56,18 @@ class Migration:
 
 @cache
 def migrations(engine: str) -> tuple[Migration, ...]:
-    found = sorted((_FOLDER / engine).glob("*.sql"))
-    return tuple(Migration(int(path.name[:4]), path.stem, path.read_text("utf-8")) for path in found)
+    found = (_FOLDER / engine / name for name in _names(engine))
+    return tuple(Migration(_version(path.name), path.stem, path.read_text("utf-8")) for path in found)
+
+
+@cache
+def _names(engine: str) -> list[str]:
+    """The files in order; opening a store that is up to date reads none of them."""
+    return sorted(name for name in os.listdir(_FOLDER / engine) if name.endswith(".sql"))  # noqa: PTH208 - names alone
+
+
+def _version(name: str) -> int:
+    return int(name[:4])
 
 
 def migrate_sqlite(driver: SqliteDriver) -> None:
@@ -124,7 +135,7 @@ def _apply_missing(tx: Transaction, engine: str, where: str) -> None:
 
 
 def _newest(engine: str) -> int:
-    return migrations(engine)[-1].version
+    return _version(_names(engine)[-1])
 
 
 def _user_version(tx: Transaction, where: str) -> int:

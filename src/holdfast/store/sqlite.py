@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
 from holdfast.clock import Clock
 from holdfast.errors import InvalidInput, StoreCorrupt, StoreError, StoreUnavailable
@@ -19,7 +19,9 @@ from holdfast.store import counters
 from holdfast.store.driver import Params, Row
 from holdfast.store.pool import NOT_ITS_TRANSACTION, Pool
 from holdfast.store.sqlite_file import APPLICATION_ID, SAID, WriteLock, open_write_lock
-from holdfast.store.sqlite_watch import CommitWatch, FileNews, changes_of_all, changes_of_others
+
+if TYPE_CHECKING:
+    from holdfast.store.sqlite_watch import CommitWatch
 
 BUSY_SECONDS = 30.0
 #: more than that are closed when they come back
@@ -343,6 +345,9 @@ class SqliteDriver:
         self._pool.close()
 
     def watch(self, _topic: str, is_news: Callable[[], bool], /) -> CommitWatch:
+        # imported here: it loads ctypes, and most programs that open a store watch nothing
+        from holdfast.store.sqlite_watch import CommitWatch, FileNews, changes_of_all, changes_of_others
+
         if self.path is None:
             return CommitWatch(self.raw, changes_of_all, is_news)
         own = Pool(self._connector, keep=1)

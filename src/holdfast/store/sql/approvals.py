@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -109,7 +109,7 @@ def add(s: Scope, session_id: str, conversation_id: str, seq: int | None, new: N
         what=redact_text(clean_text(new.what)),
         arguments=new.arguments,
         arguments_hash=hash_arguments(new.arguments),
-        nonce=secrets.token_hex(8),
+        nonce=os.urandom(8).hex(),
         requested_at=s.now,
         requested_by=new.requested_by,
         expires_at=new.expires_at,
