@@ -41,7 +41,12 @@ _ADVISORY_LOCK = 4_850_113_207
 class Migration:
     version: int
     name: str
-    sql: str
+    source: Path | str  #: the file, or the statements themselves
+
+    @property
+    def sql(self) -> str:
+        """Read when it is needed: a store that is up to date needs none."""
+        return self.source if isinstance(self.source, str) else self.source.read_text("utf-8")
 
     @property
     def checksum(self) -> str:
@@ -56,18 +61,9 @@ class Migration:
 
 @cache
 def migrations(engine: str) -> tuple[Migration, ...]:
-    found = (_FOLDER / engine / name for name in _names(engine))
-    return tuple(Migration(_version(path.name), path.stem, path.read_text("utf-8")) for path in found)
-
-
-@cache
-def _names(engine: str) -> list[str]:
-    """The files in order; opening a store that is up to date reads none of them."""
-    return sorted(name for name in os.listdir(_FOLDER / engine) if name.endswith(".sql"))  # noqa: PTH208 - names alone
-
-
-def _version(name: str) -> int:
-    return int(name[:4])
+    folder = _FOLDER / engine
+    names = sorted(name for name in os.listdir(folder) if name.endswith(".sql"))  # noqa: PTH208 - names alone
+    return tuple(Migration(int(name[:4]), name.removesuffix(".sql"), folder / name) for name in names)
 
 
 def migrate_sqlite(driver: SqliteDriver) -> None:
@@ -135,7 +131,7 @@ def _apply_missing(tx: Transaction, engine: str, where: str) -> None:
 
 
 def _newest(engine: str) -> int:
-    return _version(_names(engine)[-1])
+    return migrations(engine)[-1].version
 
 
 def _user_version(tx: Transaction, where: str) -> int:
