@@ -75,7 +75,8 @@ def _starved(figures: Figures) -> str:
         return ""
     return (
         f" (for {figures.starved:,} s of its campaigns the machine had too few processors to renew leases of "
-        f"{LEASE_SECONDS:g} s in time: {figures.unheard} ran out without a fault and are not counted as robbed)"
+        f"{LEASE_SECONDS:g} s in time: {figures.unheard} ran out without a fault and {'is' if figures.unheard == 1 else 'are'} not counted "
+        f"as robbed)"
     )
 
 
