@@ -21,7 +21,7 @@ from holdfast.domain.ids import SessionId
 from holdfast.domain.notices import Notice, Occasion, notice_document
 from holdfast.domain.policy import NotifyPolicy, Policy
 from holdfast.domain.turns import TurnStatus
-from holdfast.engine.result import turn_notice
+from holdfast.engine.running.turn_path import turn_notice
 from holdfast.notifying import notify
 from tests.integration.workshop import Workshop, eventually
 

@@ -15,7 +15,8 @@ from holdfast.domain.pointers import Pointer, TranscriptMark
 from holdfast.domain.policy import Policy, ResumePolicy
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, TurnEnd, TurnRequest, TurnStatus
 from holdfast.domain.usage import Usage, UsageReport
-from holdfast.engine.result import RunResult, result_document
+from holdfast.engine.documents import result_document
+from holdfast.engine.result import RunResult
 from holdfast.engine.running import agents
 from holdfast.engine.running.outside import adopt_outside_turns
 from holdfast.providers.contract import ArchivedTurn

@@ -16,7 +16,8 @@ from holdfast.domain.sessions import NewSession
 from holdfast.domain.turns import NewTurn, TurnRequest
 from holdfast.domain.usage import NO_USAGE
 from holdfast.engine import past
-from holdfast.engine.result import RunResult, result_document
+from holdfast.engine.documents import result_document
+from holdfast.engine.result import RunResult
 from holdfast.errors import Refused
 from tests.integration.workshop import Workshop, ended, eventually, kill
 

@@ -28,7 +28,8 @@ from holdfast.domain.events import (
     Spent,
     Ungated,
 )
-from holdfast.engine.result import RunInterrupted, RunResult, result_document
+from holdfast.engine.documents import result_document
+from holdfast.engine.result import RunInterrupted, RunResult
 
 if TYPE_CHECKING:
     from holdfast.cli.terminal import StatusLine

@@ -8,15 +8,18 @@ from holdfast.clock import Instant, to_iso
 from holdfast.domain.approvals import Approval
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import decided_document, decision_document
+from holdfast.domain.failures import Failure
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals
 from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import PhaseChange, Session, SessionState, state_document
 from holdfast.domain.statistics import Stats
+from holdfast.domain.telling.transcript import past_document
 from holdfast.domain.turns import Attempt, LateReport, Turn
 from holdfast.domain.usage import ContextUse, context_state
 from holdfast.engine.explain import Explanation, WaitingTurn
+from holdfast.engine.result import RunResult
 
 Document = dict[str, object]
 
@@ -210,7 +213,6 @@ def _last(explanation: Explanation) -> Document | None:
 
 
 def attempt_document(attempt: Attempt) -> Document:
-    failure = attempt.failure
     return {
         "turn": attempt.seq,
         "attempt": attempt.number,
@@ -223,9 +225,37 @@ def attempt_document(attempt: Attempt) -> Document:
         "provider_session_id": attempt.provider_session_id,
         "started_at": to_iso(attempt.started_at),
         "ended_at": _moment(attempt.ended_at),
-        "failure": None
-        if failure is None
-        else {"class": failure.failure_class.value, "message": failure.message},
+        "failure": _failure(attempt.failure),
+    }
+
+
+def result_document(result: RunResult) -> Document:
+    return {
+        "session_id": result.session_id,
+        "turn": result.turn,
+        "status": result.status,
+        "text": result.text,
+        "decision": decision_document(result.decision),
+        "provider": result.provider,
+        "provider_session_id": result.provider_session_id,
+        "work_dir": result.work_dir,
+        "usage": asdict(result.usage),
+        "failure": _failure(result.failure),
+        "notices": list(result.notices),
+        "approval": None if result.approval is None else _asked(result.approval),
+        "past": past_document(result.past),
+        "continue_with": result.continue_with,
+    }
+
+
+def _asked(approval: Approval) -> Document:
+    return {
+        "id": approval.id,
+        "what": approval.what,
+        "tool": approval.tool,
+        "arguments": dict(approval.arguments),
+        "arguments_hash": approval.arguments_hash,
+        "expires_at": _moment(approval.expires_at),
     }
 
 
@@ -272,3 +302,7 @@ def late_report_document(late: LateReport) -> Document:
 
 def _moment(instant: Instant | None) -> str | None:
     return None if instant is None else to_iso(instant)
+
+
+def _failure(failure: Failure | None) -> Document | None:
+    return None if failure is None else {"class": failure.failure_class.value, "message": failure.message}

@@ -14,10 +14,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import replace
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypedDict, Unpack, overload
 
 from holdfast.clock import Clock, Instant, after, start_of_day, system_clock, to_iso
+from holdfast.config_files import project_file
 from holdfast.domain.approvals import (
     MAX_WORDS,
     Answer,
@@ -50,6 +52,7 @@ from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import (
     CleanupReport,
     NewSession,
+    Old,
     Session,
     SessionFilter,
     SessionKind,
@@ -71,7 +74,6 @@ from holdfast.engine.asked import (
 )
 from holdfast.engine.explain import Explanation, Tree, WaitingTurn, explain, waiting_turn
 from holdfast.engine.past import newest_turn, unsent_request, was_stopped
-from holdfast.engine.retention import clean_up
 from holdfast.errors import (
     Busy,
     Conflict,
@@ -100,6 +102,7 @@ log = logging.getLogger("holdfast")
 _PAGE = 500
 _LONGEST_PURPOSE = 10_000
 _MOST_SECONDS = 100 * 365 * 24 * 3600
+_MOST_HOURS = 10_000_000  #: of a clean-up
 #: the ids that turns get inside ``Holdfast.provider_session``, by handle; explicit, so they beat configuration
 _task_ids: ContextVar[Mapping[int, ProviderSessionId]] = ContextVar(
     "holdfast_provider_session", default=MappingProxyType({})
@@ -361,13 +364,28 @@ class Holdfast:
     def cleanup(
         self, hours: float | None = None, *, conversation_hours: float | None = None, dry_run: bool = False
     ) -> CleanupReport:
-        """Abandon what was idle, delete what was final for that long: delegated sessions, and conversations.
+        """Abandon the sessions that were idle, and delete those that were final, for that long.
 
-        What is not given is the setting of that name; conversations are kept unless one of the two says how long.
-        A setting that a project's file makes is for the sessions of that project: then no others are touched.
+        ``hours`` are for delegated sessions, ``conversation_hours`` for conversations. What is not given is the
+        setting of that name; conversations are kept unless one of the two says how long. A setting in a project's
+        file counts for the sessions of that project: then no others are touched.
         """
+        now, settings = self.store.now(), self.policy.retention
         given = {"max_age_hours": hours, "conversations_max_age_hours": conversation_hours}
-        return clean_up(self.store, self.policy.retention, self.project_retention, given, dry_run=dry_run)
+        of_project = (self.project_retention.get(name) for name, value in given.items() if value is None)
+        hours = settings.max_age_hours if hours is None else hours
+        if conversation_hours is None:
+            conversation_hours = settings.conversations_max_age_hours
+        old = Old(_hours_before(now, "hours", hours), project=next(filter(None, of_project), None))
+        if conversation_hours is not None:
+            old = replace(old, conversations=_hours_before(now, "conversation_hours", conversation_hours))
+        if old.project is not None:
+            # a repository inside the project does not read the project's file
+            found = self.store.clean_up(old, dry_run=True).places
+            old = replace(
+                old, places=tuple(place for place in found if _reads_settings_of(old.project, place))
+            )
+        return self.store.clean_up(old, dry_run=dry_run)
 
     def stats(self, since: Instant | None = None, agent: str | None = None) -> Stats:
         """How well it goes, over whole days of UTC: each measure with its target, and whether that is met."""
@@ -985,6 +1003,19 @@ def _happened(verb: Callable[[], Session]) -> bool:
         log.warning("nothing was changed: %s", exc)
         return False
     return True
+
+
+def _reads_settings_of(project: str, place: str) -> bool:
+    """Whether the project's file whose settings count in the directory ``place`` lies in ``project``."""
+    directory = Path(place)
+    file = project_file(os.environ, directory) if directory.is_dir() else None
+    return file is not None and str(file.parent) == project
+
+
+def _hours_before(now: Instant, field: str, hours: float) -> Instant:
+    if type(hours) not in (int, float) or not 0 <= hours <= _MOST_HOURS:
+        raise InvalidInput(field, f"must be a number between 0 and {_MOST_HOURS}, not {str(hours)[:40]}")
+    return after(now, -hours * 3600.0)
 
 
 def _metadata(value: Mapping[str, Json] | None) -> dict[str, Json]:

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import shlex
 
-from holdfast.clock import Instant, to_iso
 from holdfast.domain.approvals import Approval
-from holdfast.domain.decisions import Decision, decision_document
-from holdfast.domain.failures import Failure, Retry
+from holdfast.domain.decisions import Decision
+from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ProviderSessionId, SessionId
-from holdfast.domain.notices import Notice, Occasion
 from holdfast.domain.records import record
-from holdfast.domain.telling.transcript import NOTHING_TOLD, PastTold, past_document
+from holdfast.domain.telling.transcript import NOTHING_TOLD, PastTold
 from holdfast.domain.turns import TurnStatus
 from holdfast.domain.usage import Usage
-from holdfast.notifying import approval_notice
 
 INTERRUPTED = "interrupted"
 
@@ -77,58 +74,3 @@ class RunInterrupted(KeyboardInterrupt):
     def __init__(self, result: RunResult) -> None:
         super().__init__(f"turn {result.turn} of {result.session_id} was interrupted")
         self.result = result
-
-
-def result_document(result: RunResult) -> dict[str, object]:
-    failure = result.failure
-    return {
-        "session_id": result.session_id,
-        "turn": result.turn,
-        "status": result.status,
-        "text": result.text,
-        "decision": decision_document(result.decision),
-        "provider": result.provider,
-        "provider_session_id": result.provider_session_id,
-        "work_dir": result.work_dir,
-        "usage": {
-            "input_tokens": result.usage.input_tokens,
-            "cached_input_tokens": result.usage.cached_input_tokens,
-            "output_tokens": result.usage.output_tokens,
-            "cost_usd": result.usage.cost_usd,
-        },
-        "failure": None
-        if failure is None
-        else {"class": failure.failure_class.value, "message": failure.message},
-        "notices": list(result.notices),
-        "approval": None if result.approval is None else _approval(result.approval),
-        "past": past_document(result.past),
-        "continue_with": result.continue_with,
-    }
-
-
-def _approval(approval: Approval) -> dict[str, object]:
-    return {
-        "id": approval.id,
-        "what": approval.what,
-        "tool": approval.tool,
-        "arguments": dict(approval.arguments),
-        "arguments_hash": approval.arguments_hash,
-        "expires_at": None if approval.expires_at is None else to_iso(approval.expires_at),
-    }
-
-
-def turn_notice(result: RunResult, agent: str, at: Instant) -> Notice | None:
-    """Of a turn that needs a person: it asks, it failed for good, or its provider allows no more for now."""
-    if result.approval is not None:
-        return approval_notice(result.approval, agent)
-    failure = result.failure
-    if failure is None:
-        return None
-    if failure.then.retry is Retry.AT_RESET:
-        occasion = Occasion.LIMIT_REACHED
-    elif result.turn_status is TurnStatus.FAILED:
-        occasion = Occasion.TURN_FAILED
-    else:
-        return None
-    what = f"{failure.failure_class}: {failure.message}"
-    return Notice(occasion, result.session_id, agent, what, result.continue_with, at, result.turn)

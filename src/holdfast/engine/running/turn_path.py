@@ -21,6 +21,7 @@ from holdfast.domain.events import Deferred
 from holdfast.domain.failures import Failure, FailureClass, Retry
 from holdfast.domain.guards import only_natively
 from holdfast.domain.ids import ProviderSessionId
+from holdfast.domain.notices import Notice, Occasion
 from holdfast.domain.pointers import NO_RIGHTS, Rights
 from holdfast.domain.policy import QueuePolicy
 from holdfast.domain.telling.context import Composed
@@ -28,7 +29,7 @@ from holdfast.domain.telling.transcript import NOTHING_TOLD, ranges
 from holdfast.domain.turns import Claim, Turn, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE, ContextState, context_state, estimate_tokens
 from holdfast.engine.asked import check_rights
-from holdfast.engine.result import RunInterrupted, RunResult, turn_notice
+from holdfast.engine.result import RunInterrupted, RunResult
 from holdfast.engine.running.compose import Composer
 from holdfast.engine.running.launching import AttemptOutcome, Audience, Launcher, RunContext
 from holdfast.engine.running.log_subject import go_on_about
@@ -54,7 +55,7 @@ from holdfast.errors import (
     StoreCorrupt,
     StoreError,
 )
-from holdfast.notifying import notify
+from holdfast.notifying import approval_notice, notify
 from holdfast.processes.locks import SessionLock
 from holdfast.processes.process import MAX_LINE, StopCause
 from holdfast.providers.contract import LaunchSpec, ToolGate
@@ -522,6 +523,23 @@ class TurnPath:
             if kind.then.retry is not Retry.NEVER and isinstance(error, Exception):
                 end = replace(end, retry_at=self._later(self._policy.queue.retry_delay_seconds))
             self._store.finish_turn(self._claim.lease, end)
+
+
+def turn_notice(result: RunResult, agent: str, at: Instant) -> Notice | None:
+    """Of a turn that needs a person: it asks, it failed for good, or its provider allows no more for now."""
+    if result.approval is not None:
+        return approval_notice(result.approval, agent)
+    failure = result.failure
+    if failure is None:
+        return None
+    if failure.then.retry is Retry.AT_RESET:
+        occasion = Occasion.LIMIT_REACHED
+    elif result.turn_status is TurnStatus.FAILED:
+        occasion = Occasion.TURN_FAILED
+    else:
+        return None
+    what = f"{failure.failure_class}: {failure.message}"
+    return Notice(occasion, result.session_id, agent, what, result.continue_with, at, result.turn)
 
 
 def lock_delays(policy: QueuePolicy) -> tuple[float, ...]:
