@@ -76,7 +76,7 @@ def test_a_worker_that_starts_ends_what_runs_here_of_a_turn_that_runs_elsewhere(
         AttemptStatus.DONE,
     ]
     back.send_signal(signal.SIGTERM)
-    assert f"turn 1 of {turn.session_id} went on without attempt 1" in ended(back)[2]
+    assert f"turn 1 of {turn.session_id} continued without attempt 1" in ended(back)[2]
 
 
 def test_recover_ends_them_and_says_so(crew: Crew) -> None:
@@ -85,7 +85,7 @@ def test_recover_ends_them_and_says_so(crew: Crew) -> None:
     code, out, err = ended(crew.shop.start("recover"))
 
     assert (code, out) == (0, "")
-    assert f"turn 1 of {turn.session_id} went on without attempt 1" in err
+    assert f"turn 1 of {turn.session_id} continued without attempt 1" in err
     assert not crew.shop.left_running()
 
 

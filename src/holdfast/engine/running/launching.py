@@ -62,7 +62,7 @@ class RunContext:
 
 
 class Audience:
-    """Tells an observer; one that fails, because its terminal is gone, say, is told nothing more, and the turn goes on."""
+    """Calls an observer. After its first error, for example because its terminal is gone, it is not called again: the turn continues."""
 
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
@@ -77,15 +77,17 @@ class Audience:
 
 @dataclass(slots=True)
 class AttemptOutcome:
-    """What became of one attempt; ``interruption`` is what stopped Holdfast itself meanwhile."""
+    """How one attempt ended, and what it left."""
 
     decision: Decision
     ending: Ending
     work_dir: str
     report: Report = field(default_factory=Report)
-    mark: TranscriptMark | None = None
-    left_behind: bool = False  #: a process of it could not be ended
-    interruption: BaseException | None = None
+    mark: TranscriptMark | None = (
+        None  #: of the provider session afterwards; None: the attempt was not saved there
+    )
+    left_behind: bool = False  #: a process of the agent could not be ended
+    interruption: BaseException | None = None  #: what stopped Holdfast itself while the agent ran
 
 
 @record
@@ -95,7 +97,9 @@ class _Run:
     process: AgentProcess
     stream: Stream
     report: Report
-    late_locks: ExitStack | None  #: for the lock on a session whose id only the provider knew
+    late_locks: (
+        ExitStack | None
+    )  #: takes the lock on a session whose id only the provider knows; None: it is held
 
 
 class Launcher:
@@ -106,20 +110,20 @@ class Launcher:
     ) -> None:
         self._store = context.store
         self._agent = context.agent
-        self._patience = context.policy.queue.grace_seconds  #: with a store that cannot be reached
+        self._patience = context.policy.queue.grace_seconds  #: how long an unreachable store is waited for
         self._observe = context.observer
         self._lease = lease
         self._alive = alive
         self._stops = stops
         self._deadline = deadline
-        self._before: TranscriptMark | None = None  #: what the session that is resumed held at the launch
-        self._work_dir: str | None = None  #: of the launch
+        self._before: TranscriptMark | None = None  #: of the resumed provider session, at the launch
+        self._work_dir: str | None = None
         self._recorder = Recorder(context.store, lease, clock, self._to_pin)
 
     def launch(self, spec: LaunchSpec, lock: SessionLock | None, told: SeenTurns) -> AttemptOutcome:
-        """Nothing of the agent runs before the store knows its process and its session.
+        """Runs the agent to its end. No part of it runs before its process and its session are in the store.
 
-        ``told`` are the turns that the prompt tells of.
+        ``told`` are the turns that the prompt tells the agent of.
         """
         self._work_dir = spec.work_dir
         self._observe(spec.decision)
@@ -142,32 +146,32 @@ class Launcher:
             if session_id is not None:
                 self._take_saved_answer(outcome, session_id)
             mark = None if session_id is None else self._agent.saved(session_id, spec.work_dir)
-            # an answer that left no trace in the session it was given in was not saved; an empty one there takes
-            # the request along (Gemini): the session is what it was, and does not hold this turn
+            # If the session is the same as before, the answer was not saved. An empty answer is different: Gemini
+            # removes the request from the session then, so the session is intact and does not hold this turn.
             is_lost = mark == self._before and outcome.ending.is_answered and not outcome.report.is_empty
             outcome.mark = None if is_lost else mark
         return outcome
 
     def write_rest(self) -> None:
-        """The events that could not be recorded while the agent ran. Raises while the store cannot be reached."""
+        """Writes the events that could not be recorded while the agent ran. Raises while the store is unreachable."""
         self._recorder.write_rest()
 
     def _to_pin(self, session_id: ProviderSessionId) -> TranscriptMark | None:
-        """Nothing new of a resumed session: Gemini takes a request that is refused out of it again."""
+        """The mark to pin. Of a resumed session nothing new counts yet: Gemini removes a request that is refused."""
         if self._before is not None:
             return NOTHING_YET
         return self._agent.saved(session_id, self._work_dir)
 
     def _take_saved_answer(self, outcome: AttemptOutcome, session_id: ProviderSessionId) -> None:
-        """An answer that the stream did not bring, or not whole, may stand in the provider's own session.
+        """Takes the answer from the provider's own session where the stream did not bring it, or not all of it.
 
-        One that it brought counts if it stands there, whatever became of the agent afterwards.
+        An answer from the stream that the session holds, too, counts even if the agent failed afterwards.
         """
         failure, report = outcome.ending.failure, outcome.report
         is_cut_off = failure is not None and failure.then.is_cut_off
-        # a fork's session begins with the turns of its source: the last one need not be its own
+        # a fork's session begins with the turns of its source: its last turn may be one of those
         has_no_end = is_cut_off and report.ended is None and not isinstance(outcome.decision, Fork)
-        # an inner process that is killed after the answer shows by an exit code alone
+        # if an inner process of the agent is killed after the answer, only the exit code shows it
         died = failure is not None and failure.then.may_have_answered
         has_ended = died and report.is_answered and report.deferred is None
         if not has_no_end and not has_ended and not (outcome.ending.is_answered and report.lacks_answer):
@@ -229,14 +233,14 @@ class Launcher:
                 self._recorder.close(self._patience)
 
     def _token(self) -> dict[str, str]:
-        """For hooks and commands that the agent runs: on a server they need one, for this session alone."""
+        """The token for hooks and commands that the agent runs. Only a server asks for one; it is for this session alone."""
         if TOKEN_VARIABLE in self._agent.environ or not self._store.where.startswith(("http://", "https://")):
             return {}
         token = self._store.agent_token(self._lease)
         return {} if token is None else {TOKEN_VARIABLE: token}
 
     def _follow_to_the_end(self, run: _Run, outcome: AttemptOutcome) -> None:
-        """An interruption ends the agent; what it still says is kept, and the turn is committed."""
+        """Ends the agent when this process is interrupted. What the agent still says is kept, and the turn is committed."""
         try:
             with self._stops.welcome():
                 self._follow(run)
@@ -246,13 +250,13 @@ class Launcher:
             self._follow(run)
 
     def _follow(self, run: _Run) -> None:
-        """Until the stream is drained: lines after the result, and several results, count too."""
+        """Reads the stream to its end. Lines after the result count, too, and there may be several results."""
         process = run.process
         for line in process.lines(_TICK):
             run.report.skipped_lines += isinstance(line, Overlong)
             for event in _events_in(run.stream, line):
                 if isinstance(event, Named):
-                    # a provider repeats its id in every line
+                    # providers repeat the id in every line
                     if event.session_id == run.report.session_id:
                         continue
                     if run.late_locks is not None:
@@ -289,23 +293,27 @@ def _events_in(stream: Stream, line: bytes | Overlong | None) -> Iterable[AgentE
 
 # --- the record of what the agent says ---
 
-#: a batch is written when it is this old, or this large
+#: a batch of events is written when it is this old, or this large
 _BATCH_SECONDS = 1.0
 _BATCH_EVENTS = 256
 _BATCH_CHARACTERS = 256 * 1024
-#: what waits for an unreachable store, which is tried once for each age of a batch; beyond it the oldest go
+#: how much may wait for an unreachable store, which is tried once in ``_BATCH_SECONDS``; then the oldest events are dropped
 _MOST_EVENTS_WAITING = 4096
 _MOST_CHARACTERS_WAITING = 8 * 1024 * 1024
-#: between two looks into the provider's own store, which may open files: first, and at most; each wait is twice the last
+#: the wait between two looks into the provider's own sessions, which may open files: the first, and the longest; each wait
+#: is twice the last one
 _FIRST_LOOK_SECONDS = 0.05
 _LOOK_SECONDS = 1.0
-#: of one event; the whole answer is kept with the turn, and whole outputs by the provider
+#: characters of one event; the turn keeps the whole answer, and the provider keeps whole outputs
 MAX_EVENT = 32 * 1024
 _CUT = " [cut]"
 
 
 class Recorder:
-    """``saved`` looks whether the provider's own store holds the session by now."""
+    """Writes what an agent says as events, in small batches, and pins the provider session once it is on disk.
+
+    ``saved`` returns the mark of the provider's own session, or None while there is none on disk.
+    """
 
     def __init__(
         self,
@@ -321,11 +329,13 @@ class Recorder:
         self._batch: list[Event] = []
         self._size = 0
         self._number = 0
-        self._unwritten_calls: set[str] = set()  #: that began, and have not returned
-        self._since = 0.0
+        self._unwritten_calls: set[str] = (
+            set()
+        )  #: calls that have begun and not returned, since the last write
+        self._since = 0.0  #: when the oldest event of the batch was added; 0: the batch is empty
         self._is_unreachable = False
-        self._dropped = 0  #: of the oldest events that waited
-        self._said: list[str] = []
+        self._dropped = 0  #: how many of the oldest waiting events were dropped
+        self._said: list[str] = []  #: pieces of text for the next event
         self._said_size = 0
         self._unpinned: ProviderSessionId | None = None
         self._looked_at: float | None = None
@@ -333,7 +343,7 @@ class Recorder:
         self.is_fenced = False  #: the lease is lost: nothing can be recorded any more
 
     def add(self, event: AgentEvent) -> None:
-        """Pieces of text that follow each other become one event."""
+        """Adds an event to the batch. Pieces of text that follow each other become one event."""
         if isinstance(event, Said):
             self._said.append(event.text)
             self._said_size += len(event.text)
@@ -355,10 +365,10 @@ class Recorder:
             self._flush()
 
     def tick(self, *, more_to_come: bool = False) -> None:
-        """Between lines: write what has waited long enough, and pin the session once it is on disk.
+        """Call this between lines: writes a batch that is old enough, and pins the session once it is on disk.
 
-        A call that has begun does not wait, nor does its session: if all of us were killed while it runs, nobody
-        else might know of it.
+        A call that has begun is written at once, and its session is pinned at once: if Holdfast and the agent are
+        killed while the call runs, there may be no other record of it.
         """
         is_old = self._since > 0 and time.monotonic() - self._since >= _BATCH_SECONDS
         has_begun = bool(self._unwritten_calls) and not more_to_come and not self._is_unreachable
@@ -369,7 +379,7 @@ class Recorder:
             self._pin()
 
     def close(self, patience: float) -> None:
-        """Whatever is left, written now; a store that cannot be reached is waited for, so many seconds."""
+        """Writes what is left. Waits up to ``patience`` seconds for a store that cannot be reached."""
         until = time.monotonic() + patience
         self._flush()
         while self._batch and not self.is_fenced and time.monotonic() < until:
@@ -378,12 +388,12 @@ class Recorder:
         self._pin()
 
     def write_rest(self) -> None:
-        """Write what ``close`` could not. Raises while the store cannot be reached, and keeps the events."""
+        """Writes what ``close`` could not write. Raises while the store cannot be reached, and keeps the events."""
         while self._batch and not self.is_fenced:
             self._write(_first_batch(self._batch))
 
     def _flush(self) -> None:
-        """A store that cannot be reached gets it later: what has piled up by then, one batch after the other."""
+        """Writes all waiting events, batch by batch. While the store cannot be reached, they are kept."""
         self._put_text()
         if not self._batch or self.is_fenced:
             return
@@ -406,7 +416,7 @@ class Recorder:
         self._size -= sum(_size(event.data) for event in events)
 
     def _gap(self) -> tuple[Event, ...]:
-        """The notice of what was dropped, in the place of the last of it."""
+        """A notice that says how many events were dropped. It has the number of the last one of them."""
         if not self._dropped:
             return ()
         first = self._batch[0]
@@ -414,7 +424,7 @@ class Recorder:
         return (Event(first.number - 1, EventKind.NOTICE, {"text": text}, first.at),)
 
     def _pin(self) -> None:
-        """An id whose session the provider has not saved is not worth pointing at."""
+        """Pins the session that the agent has named, once the provider has saved it: before, nothing could be resumed."""
         if self._unpinned is None or self.is_fenced:
             return
         self._looked_at = time.monotonic()
@@ -427,7 +437,7 @@ class Recorder:
         except LeaseLost:
             self.is_fenced = True
         except Conflict:
-            pass  # the provider runs another session than it was asked to: judged at the end
+            pass  # the provider runs another session than it was asked to run; ``judge`` says so at the end
         except OUTAGES as exc:
             log.warning("the session waits to be pinned: %s", exc)
             return
@@ -453,7 +463,7 @@ class Recorder:
 
 
 def late_events(found: Sequence[Said | Called | Returned], after: int, at: Instant) -> list[Event]:
-    """What nobody has reported while it happened, numbered behind ``after``: of more than a batch, the newest."""
+    """Events for what was found later, numbered from ``after`` + 1. If they are more than one batch, the newest ones."""
     newest: deque[tuple[EventKind, dict[str, Json]]] = deque()
     size = 0
     for kind, data in reversed([one for event in found for one in _as_recorded(event)]):
@@ -465,7 +475,7 @@ def late_events(found: Sequence[Said | Called | Returned], after: int, at: Insta
 
 
 def _as_recorded(event: Recorded) -> Iterator[tuple[EventKind, dict[str, Json]]]:
-    """A text that is too long for one event becomes several; anything else that is too long is cut."""
+    """The data of the events for one thing that happened: a long text becomes several events, other long values are cut."""
     if isinstance(event, Said):
         for part in _parts(event.text):
             yield event.kind, {"text": part}
@@ -479,7 +489,7 @@ def _parts(text: str) -> Iterator[str]:
 
 
 def recorded_data(event: Recorded) -> dict[str, Json]:
-    """What is recorded of an event, bounded in size; secrets are taken out by the store."""
+    """The data that are recorded of an event, bounded in size. The store removes secrets."""
     data = {name: _bounded(value) for name, value in event.data.items()}
     return data | {"is_cut": True} if any(map(_is_cut, data.values())) else data
 
@@ -498,13 +508,16 @@ def _size(data: Mapping[str, Json]) -> int:
 
 
 def _bounded(value: Json, *, inside: bool = False) -> Json:
-    """Of an object, each value by itself; inside it, what is too large, or what a server would refuse, as its text."""
+    """The value within the limit of one event. Each value of an object has the limit for itself.
+
+    Inside an object, a value that is too large, or that a server would refuse, becomes its JSON text.
+    """
     if isinstance(value, str):
         return _short(value)
     if not inside:
         if isinstance(value, dict):
             return {_short(name): _bounded(each, inside=True) for name, each in value.items()}
-        return value  # a number or a flag, of ours
+        return value  # a number or a flag that Holdfast made
     text = json.dumps(value, ensure_ascii=False)
     try:
         return check_json(value, "arguments") if len(text) <= MAX_EVENT else _short(text)
@@ -513,7 +526,7 @@ def _bounded(value: Json, *, inside: bool = False) -> Json:
 
 
 def _is_cut(kept: Json) -> bool:
-    """With its sign of the cut, a text that was cut is longer than one that was not can be."""
+    """Whether a text was cut: only with ``_CUT`` at its end can it be longer than the limit."""
     values = kept.values() if isinstance(kept, dict) else (kept,)
     return any(isinstance(value, str) and len(value) > MAX_EVENT for value in values)
 

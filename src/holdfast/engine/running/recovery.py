@@ -1,4 +1,4 @@
-"""Owns taking over from workers and orchestrators that went away: their processes are ended first, then their turns."""
+"""Owns taking over from workers and orchestrators that are gone: their processes are ended first, then their turns."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ _MOST = 1000
 def recover_session(
     store: Store, agents: Agents, orphan: Orphan | None, *, by_force: bool = False
 ) -> Turn | None:
-    """The turn that was taken from a session's holder that is provably gone, or whose lease has expired; else None.
+    """Takes the turn from a session's holder that is provably gone, or whose lease has expired. None: it was not taken.
 
-    ``by_force``: a person says that the owner is gone. If it is not, its writes are fenced off.
+    ``by_force``: a person says that the holder is gone. If it is not, its later writes are refused.
     """
     if orphan is None:
         return None
@@ -48,10 +48,11 @@ def recover_session(
 def recover_all(
     store: Store, agents: Agents, besides: Collection[str] = (), *, even_expired: bool = True
 ) -> tuple[Turn, ...]:
-    """Every turn whose owner is provably gone or, if wanted, whose lease has expired, but for some sessions.
+    """Takes over every turn whose owner is provably gone or, with ``even_expired``, whose lease has expired.
 
-    One that cannot be understood keeps none of the others waiting. What still runs here of turns that others
-    took over is ended. Sessions of subagents whose orchestrator is provably gone are free again.
+    Sessions in ``besides`` are left out. A turn that cannot be read is logged and left as it is. Processes that still
+    run here for turns that others took over are ended. Sessions that a subagent held become free if the program that
+    had delegated them is provably gone.
     """
     recovered, machine = [], agents.machine
     now = store.now()
@@ -75,17 +76,17 @@ def recover_all(
 
 @record
 class _Left:
-    """What the agent of an attempt has left behind."""
+    """What an attempt has left: in the agent's own session, or else in our events."""
 
     response: str | None
-    transcript: TranscriptMark | None = None  #: of its own session, if that holds the request
-    is_answered: bool = False  #: there, to the end
-    events: Sequence[Event] = ()  #: calls and the answer that stand there, and nobody has recorded
+    transcript: TranscriptMark | None = None  #: of the agent's own session, if it holds the request
+    is_answered: bool = False  #: the agent's own session holds the whole answer
+    events: Sequence[Event] = ()  #: calls and the answer that only the agent's own session holds
 
 
 def _recover(store: Store, agents: Agents, orphan: Orphan, *, owner_is_gone: bool) -> Turn | None:
     process, machine = orphan.process, agents.machine
-    # what runs on another machine is that machine's to end; its writes are fenced off
+    # only that machine can end the processes of another machine; its writes are refused by the fence
     is_here = process is not None and machine.location_of(process) is not Location.ELSEWHERE
     if (
         process is not None
@@ -96,7 +97,7 @@ def _recover(store: Store, agents: Agents, orphan: Orphan, *, owner_is_gone: boo
         return None
     left = None
     if is_here:
-        with suppress(NotFound, StoreCorrupt):  # what cannot be read keeps nobody from taking over
+        with suppress(NotFound, StoreCorrupt):  # the turn is taken over even if this cannot be read
             left = _saved(store, agents, orphan.lease)
     if left is None:
         left = _Left(_said(store, orphan.lease))
@@ -106,25 +107,25 @@ def _recover(store: Store, agents: Agents, orphan: Orphan, *, owner_is_gone: boo
             answered=left.is_answered, events=left.events,
         )  # fmt: skip
     except Conflict:
-        return None  # someone else was faster
+        return None  # another process was faster
     machine.forget(orphan.lease)
     return turn
 
 
 def _saved(store: Store, agents: Agents, lease: Lease) -> _Left | None:
-    """What the agent's own session holds of an attempt: an agent continues without us, and saves what it answers."""
+    """What the agent's own session holds of an attempt: an agent continues without Holdfast, and saves its answer."""
     found = find_own_turn(store, agents, lease)
     agent = None if found is None else agents.get(found.attempt.provider)
     mark = None if found is None or agent is None else agent.archive.mark(found.path, found.native)
     if found is None or agent is None or mark is None:
         return None
     if not found.is_last:
-        mark = NOTHING_YET  # what stands behind it was not looked at yet
+        mark = NOTHING_YET  # the turns after it were not looked at yet
     calls = unrecorded_calls(store, agent, lease, found)
     if found.turn.complete:
         answer = _kept(found.turn.response)
         return _Left(answer, mark, is_answered=True, events=[*calls, *_told(store, lease, answer, calls)])
-    # what a resumed session had seen before, its pointer knows
+    # the pointer of a resumed session already has a mark
     is_new = found.attempt.decision.kind is not DecisionKind.RESUME
     return _Left(_said(store, lease), mark if is_new else None, events=calls)
 
@@ -137,7 +138,7 @@ def _kept(answer: str | None) -> str | None:
 
 
 def _told(store: Store, lease: Lease, answer: str | None, before: Sequence[Event]) -> list[Event]:
-    """The answer as events, unless these are on record; they come behind those ``before``."""
+    """Events for the answer, numbered after those in ``before``; none if the answer is already recorded."""
     recorded = _recorded(store, lease)
     if answer is None or answer in _text(recorded):
         return []
@@ -146,7 +147,7 @@ def _told(store: Store, lease: Lease, answer: str | None, before: Sequence[Event
 
 
 def _said(store: Store, lease: Lease) -> str | None:
-    """What the agent had said by the time its events were last written."""
+    """The text of the agent that is recorded as events."""
     return _text(_recorded(store, lease)) or None
 
 
@@ -163,11 +164,10 @@ _MARKER = re.compile(r"([A-Za-z0-9._:@+=-]{1,200})\.([0-9]{1,9})\.[0-9]{1,9}\.[0
 
 
 def end_strays(store: Store, machine: Machine, besides: Collection[str]) -> None:
-    """End what runs on this machine of attempts that are over; the store is not asked about ``besides``.
+    """Ends the processes on this machine that belong to attempts that are over; markers in ``besides`` are skipped.
 
-    Of a marker that this store does not know nothing is ended, nor if none of its processes is in the group
-    that was recorded: one process may work on two stores. Where processes do not show what they carry (macOS)
-    none is found.
+    Processes with a marker that this store does not know are left alone, and so are processes of which none is in the
+    recorded group: one process may work on two stores. On macOS no process is found, because environments are hidden.
     """
     for marker, groups in carried_markers().items():
         attempt = None if marker in besides else _find(store, marker)
@@ -176,14 +176,16 @@ def end_strays(store: Store, machine: Machine, besides: Collection[str]) -> None
             continue
         name = f"turn {attempt.seq} of {attempt.session_id}"
         if end_survivors(group, marker, machine):
-            log.warning("%s went on without attempt %s: what ran of it is ended", name, attempt.number)
+            log.warning("%s continued without attempt %s: its processes were ended", name, attempt.number)
         else:
             log.warning("%s: a process of attempt %s, which is over, cannot be ended", name, attempt.number)
 
 
 def stray_group(attempt: Attempt, machine: Machine) -> ProcessMark | None:
-    """What of it is ours to end. Nothing while it is open, however long ago its lease expired; nothing that
-    another machine ran; and nothing that this very process runs, which ends it by itself.
+    """The process group of an attempt, if this process may end it.
+
+    None while the attempt is open, even if its lease has expired; None for a group of another machine; and None for a
+    group of this very process, which ends it itself.
     """
     if attempt.status is AttemptStatus.OPEN or attempt.owner == machine.this_process():
         return None

@@ -27,29 +27,29 @@ _ENDING_SECONDS = 1.0
 
 
 class KeepAlive:
-    """``stop`` is called, from the thread, when the turn must end: it was cancelled, or is no longer ours.
+    """Renews a lease in a background thread, and says when the turn must end: it was cancelled, or the lease is lost.
 
-    An outage of the store is sat out for the grace period, which counts from the last renewal that the store
-    granted: until then nobody else can have taken the turn if the grace is no longer than the lease. An expired
-    lease that nobody took can still be renewed.
+    A second thread watches for outages. If the store grants no renewal during the grace period, the turn must end.
+    The grace period is counted from the last renewal that the store granted; if it is no longer than the lease, no
+    other worker can have taken the turn before. An expired lease that nobody took can still be renewed.
 
-    Each renewal has a random word of its own, by which the store knows the renewals of a copy of this process:
-    one on a machine made from a snapshot of this one while it ran. The copy that comes second ends its agent.
+    Each renewal carries a random word. By it the store recognises a copy of this process, on a machine that was made
+    from a snapshot of this one while it ran. The copy that renews second must end its agent.
     """
 
     def __init__(
         self, store: Store, lease: Lease, policy: QueuePolicy, machine: Machine | None = None
     ) -> None:
         self._store = store
-        self._machine = machine  #: which keeps proof that the lease is held here
+        self._machine = machine  #: keeps proof that the lease is held here; None: no proof is kept
         self._lease = lease
         self._policy = policy
-        self._renewal: str | None = None  #: of the renewal that the store has not answered yet
+        self._renewal: str | None = None  #: the word of the renewal that the store has not answered yet
         self._stop: Callable[[StopCause], None] | None = None
         self._cause: StopCause | None = None
         self._lock = threading.Lock()
         self._done = threading.Event()
-        # a heartbeat at the least, and heartbeats often enough for several of them within it
+        # the grace period lasts at least one heartbeat, and several renewals are tried within it
         self._grace = max(policy.grace_seconds, min(2 * policy.heartbeat_seconds, policy.lease_seconds))
         self._heartbeat_seconds = min(policy.heartbeat_seconds, self._grace / _TRIES_IN_GRACE)
         self._look_seconds = min(policy.poll_seconds, self._heartbeat_seconds)
@@ -60,7 +60,7 @@ class KeepAlive:
     def __enter__(self) -> Self:
         self._witness(self._lease)
         for work, name in ((self._renew_on, "holdfast-lease"), (self._guard, "holdfast-grace")):
-            # what it logs is about the same turn
+            # in a copy of this context: what the thread logs is about the same turn
             run = copy_context().run
             self._threads.append(threading.Thread(target=run, args=(work,), name=name, daemon=True))
             self._threads[-1].start()
@@ -77,11 +77,11 @@ class KeepAlive:
 
     @property
     def cause(self) -> StopCause | None:
-        """Why the turn must end, if it must."""
+        """Why the turn must end; None if it need not."""
         return self._cause
 
     def replace(self, lease: Lease) -> None:
-        """A fallback goes on under a new token."""
+        """Renews this lease from now on: a fallback continues the turn with a new fencing token."""
         with self._lock:
             former, self._lease = self._lease, lease
         self._witness(lease)
@@ -123,7 +123,7 @@ class KeepAlive:
                     self.tell(StopCause.CANCELLED)
 
     def _guard(self) -> None:
-        """Asks the store nothing: one that neither answers nor fails holds up whoever asks it."""
+        """Never calls the store: a store that neither answers nor fails would block this thread, too."""
         while not self._done.wait(max(0.0, min(self._look_seconds, self._left()))):
             if self._left() <= 0:
                 log.warning("the store did not renew the lease for %g s: the agent is ended", self._grace)
@@ -131,7 +131,7 @@ class KeepAlive:
                 return
 
     def _left(self) -> float:
-        """Seconds of the grace, without what it takes to end an agent."""
+        """How many seconds of the grace period are left, minus the time that it takes to end an agent."""
         return self._renewed + self._grace - min(_ENDING_SECONDS, self._grace / 10) - time.monotonic()
 
     def _give_up(self) -> None:
@@ -139,16 +139,16 @@ class KeepAlive:
         self.tell(StopCause.LEASE_LOST)
 
     def _is_cancelled(self) -> bool:
-        """A look, which costs nothing to speak of: a person who cancels does not wait for the next renewal."""
+        """Reads whether somebody cancelled the turn: reading is cheap, so this is done more often than renewing."""
         with self._lock:
             lease = self._lease
         return self._store.get_turn(lease.conversation_id, lease.seq).cancel_requested
 
     def _renew(self) -> bool:
-        """Whether someone wants the turn to stop."""
+        """Renews the lease. Returns whether somebody cancelled the turn."""
         with self._lock:
             lease = self._lease
-        # the clock as well: two copies of a machine may draw the same for a moment
+        # with the time: two copies of a machine may draw the same random numbers for a moment
         self._renewal = self._renewal or f"{time.time_ns():x}-{os.urandom(8).hex()}"
         try:
             renewed = self._store.heartbeat(lease, self._policy.lease_seconds, self._renewal)
@@ -166,7 +166,7 @@ class KeepAlive:
             return False
 
     def tell(self, cause: StopCause) -> None:
-        """The turn must end; whoever said so first counts."""
+        """Says that the turn must end. Only the first cause is kept."""
         with self._lock:
             self._cause = self._cause or cause
             stop = self._stop
@@ -178,10 +178,10 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stops:
-    """Between two looks at the agent a stop waits: an answer that has arrived is committed first.
+    """Holds back a signal to stop until it is ``welcome``, so that an answer that has arrived is committed first.
 
-    Whoever insists, by a second signal, is obeyed at once. Does nothing outside the main thread, where no
-    signal arrives, and to signals whose handler does not raise.
+    A second signal is obeyed at once. Outside the main thread nothing is done, because no signal arrives there; nor
+    is anything done about signals that have no handler.
     """
 
     def __init__(self) -> None:
@@ -210,7 +210,7 @@ class Stops:
 
     @contextmanager
     def welcome(self) -> Iterator[None]:
-        """Inside, a stop is raised where it arrives; one that has waited is raised at once."""
+        """Inside the block a signal is obeyed when it arrives; one that was held back is obeyed at once."""
         self._welcome = True
         try:
             if self._pending is not None:
@@ -220,7 +220,7 @@ class Stops:
             self._welcome = False
 
     def postponed(self) -> BaseException | None:
-        """What the stop that still waits would have raised."""
+        """The exception of a signal that is still held back; None if there is none."""
         if self._pending is None:
             return None
         try:

@@ -1,7 +1,7 @@
 """Owns the path of a claimed turn: keep alive, look, compose, launch, judge, fall back, commit.
 
-Every way out commits the turn, and no process of it is left when it does. Whoever loses the lease on
-the way changes nothing any more.
+Every way out of the path commits the turn, and by then no process of the agent is left. If the lease is lost on the
+way, nothing is written any more.
 """
 
 from __future__ import annotations
@@ -15,12 +15,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.clock import Instant, after, running_from
-from holdfast.domain.approvals import NewApproval
 from holdfast.domain.decisions import Decision, Fork, Fresh, Reason, Refuse, Resume, Wait, because
-from holdfast.domain.events import Deferred
 from holdfast.domain.failures import Failure, FailureClass, Retry
 from holdfast.domain.guards import only_natively
-from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.notices import Notice, Occasion
 from holdfast.domain.pointers import NO_RIGHTS, Rights
 from holdfast.domain.policy import QueuePolicy
@@ -53,7 +50,6 @@ from holdfast.errors import (
     LeaseLost,
     NotFound,
     StoreCorrupt,
-    StoreError,
 )
 from holdfast.notifying import approval_notice, notify
 from holdfast.processes.locks import SessionLock
@@ -64,7 +60,7 @@ from holdfast.providers.report import MAX_RESPONSE, Ending
 T = TypeVar("T")
 
 _LOOK_EVERY = 0.1
-#: (did the turn fork, did a fresh start help) -> what becomes of the session that the fresh one stood in for
+#: (did the turn fork, did a fresh start help) -> what becomes of the session that could not be resumed
 _RESUME_FAILED = {
     (False, True): (
         "the earlier session was answered with an error, a fresh one was not: "
@@ -84,8 +80,8 @@ _RESUME_FAILED = {
     ),
 }
 _SKIPPED = (
-    f"the agent gave out a line of more than {MAX_LINE // 2**20} MiB, which was not read: "
-    "what stood in it is missing here"
+    f"the agent printed a line of more than {MAX_LINE // 2**20} MiB, which was not read: "
+    "the content of that line is missing here"
 )
 #: whether the answer was empty -> why there is nothing to resume
 _NOT_SAVED = {
@@ -103,20 +99,21 @@ class TurnPath:
         self._policy = context.policy
         self._deadline = time.monotonic() + context.timeout_seconds
         self._claim = claim
-        self._before = (
-            claim.pointer
-        )  #: where and how the session has worked; it outlives the provider session, and a fallback
+        #: the pointer at the claim: where and how the session worked before; a fallback keeps it
+        self._before = claim.pointer
         self._alive = KeepAlive(context.store, claim.lease, context.policy.queue, context.agent.machine)
         self._composer = Composer(context.store, context.agent, context.policy)
-        self._clock = running_from(claim.situation.now)  #: to look at a server's own clock is a transaction
+        self._clock = running_from(claim.situation.now)  #: to read the clock of a server takes a transaction
         self._stops = Stops()
         self._launcher: Launcher | None = None  #: of the attempt that runs
-        self._told = NOTHING_TOLD  #: with the last launch
-        self._is_unfinished = False  #: a turn that a person made in the provider's session, at the last look
-        self._remarks = dict.fromkeys(notices)  #: for the person, each once
+        self._told = NOTHING_TOLD  #: what of the past was sent with the last launch
+        #: at the last look, the provider's session ended with a turn that a person has begun there
+        self._is_unfinished = False
+        self._remarks = dict.fromkeys(notices)  #: notices for the person, each once
 
     def walk(self) -> RunResult:
-        """LeaseLost if the turn is somebody else's by now; RunInterrupted if this process was stopped."""
+        """Runs the turn and commits it. Raises LeaseLost if another worker has the turn, RunInterrupted if this process
+        was stopped."""
         with self._alive, self._stops:
             try:
                 outcome = self._attempt()
@@ -139,32 +136,40 @@ class TurnPath:
         return result
 
     def hand_back(self) -> None:
-        """From another thread: end the agent, and let another worker go on with the turn."""
+        """Ends the agent, and lets another worker continue the turn. Called from another thread."""
         self._alive.tell(StopCause.HANDED_BACK)
 
     # --- one attempt ---
 
     def _attempt(self) -> AttemptOutcome:
-        """A session that another process still holds is waited for, a bounded time."""
+        """Tries to run the agent. If another process holds the provider session, it tries again, a few times."""
         work_dir = self._once_reachable(self._work_dir)
         launcher = self._launcher = Launcher(
             self._context, self._claim.lease, self._alive, self._stops, self._deadline, self._clock
         )
         delays = iter(lock_delays(self._policy.queue))
         while True:
-            # what fails for want of the store has launched nothing yet
+            # if the store cannot be reached in here, nothing was launched yet
             outcome = self._once_reachable(lambda: self._try_once(launcher, work_dir))
             delay = next(delays, None)
             if not self._may_try_again(outcome) or delay is None or self._must_end_within(delay):
                 return outcome
 
     def _may_try_again(self, outcome: AttemptOutcome) -> bool:
-        """Once an agent was launched with an answer, nobody can tell that it did not act on it."""
-        acted = self._claim.approval is not None and not isinstance(outcome.decision, Wait)
-        return _is_locked(outcome) and not acted
+        """Whether another process holds the session, and the agent has done nothing yet.
+
+        An agent that was launched with the answer to an approval may have acted on it, whatever it reported.
+        """
+        may_have_acted = self._claim.approval is not None and not isinstance(outcome.decision, Wait)
+        failure, report = outcome.ending.failure, outcome.report
+        is_locked = failure is not None and failure.then.waits_for_lock
+        return is_locked and not report.tools and report.response is None and not may_have_acted
 
     def _work_dir(self) -> str:
-        """The one that was asked for, else where the session worked before; on another runtime, only if it is there too."""
+        """The directory that was asked for, else the one where the session worked before, else the current one.
+
+        A directory that was recorded on another runtime counts only if it exists here.
+        """
         asked = self._claim.turn.request.work_dir
         if asked is not None:
             return asked
@@ -176,9 +181,10 @@ class TurnPath:
         return str(Path.cwd())
 
     def _try_once(self, launcher: Launcher, work_dir: str) -> AttemptOutcome:
-        elsewhere = self._refused_elsewhere(work_dir)
-        if elsewhere is not None:
-            return self._not_launched(elsewhere, work_dir)
+        if self._claim.approval is not None:
+            moved = refuse_elsewhere(self._claim.situation.tries_of(self._claim.turn.seq), work_dir)
+            if moved is not None:
+                return self._not_launched(moved, work_dir)
         failure = self._cannot_run(work_dir)
         if failure is not None:
             return AttemptOutcome(self._claim.decision, Ending(failure), work_dir)
@@ -196,7 +202,8 @@ class TurnPath:
                 self._store, claimed, self._claim.pointer, planned, self._agent, self._policy.resume,
             )  # fmt: skip
             if self._claim.approval is not None:
-                decision = only_natively(decision, _session_of(claimed))
+                named = claimed.provider_session_id if isinstance(claimed, Resume) else None
+                decision = only_natively(decision, named)
             match decision:
                 case Wait() | Refuse():
                     return self._not_launched(decision, work_dir)
@@ -214,9 +221,9 @@ class TurnPath:
                     return outcome
 
     def _as_seen(self) -> Decision:
-        """The claim's decision, with what the provider's session really holds: look, then say.
+        """The claim's decision, corrected by what the provider's session holds now.
 
-        To be called with the lock on the session that the decision names.
+        The caller holds the lock on the session that the decision names.
         """
         decision, pointer = self._claim.decision, self._claim.pointer
         if isinstance(decision, Fresh):
@@ -234,7 +241,7 @@ class TurnPath:
         return replace(decision, catch_up=pointer.catch_up(self._claim.turn.seq))
 
     def _take_up(self, found: Outside) -> None:
-        """Continue from the situation after turns were adopted."""
+        """Continues with the situation after turns were adopted."""
         self._remark(*found.notices)
         stored = found.situation.pointer
         is_same = (
@@ -246,7 +253,7 @@ class TurnPath:
         self._claim = replace(self._claim, situation=found.situation, pointer=pointer)
 
     def _adopt_left_behind(self, decision: Fresh) -> None:
-        """What only the session holds that a fresh start leaves behind joins the history before that is told."""
+        """Adopts turns from the session that a fresh start leaves, so that the fresh session is told of them."""
         if self._claim.pointer is None or is_left_by_history(decision):
             return
         self._take_up(
@@ -256,22 +263,17 @@ class TurnPath:
         )
 
     def _adopt_broken_off(self) -> None:
-        """What a person had begun in the session joins the history, as far as it came. Our answer counts anyway."""
+        """Adopts the turn that a person had begun in the session before this one. The answer counts even if this fails."""
         with suppress(HoldfastError):
             self._once_reachable(self._look_again)
 
     def _look_again(self) -> None:
-        """The launch has moved the pointer since the claim."""
+        """Reads the situation again, because the launch has moved the pointer since the claim."""
         turn = self._claim.turn
         situation = self._store.situation(turn.session_id, turn.provider)
         found = adopt_locked(self._store, self._agent, self._policy.resume, situation, self._claim.lease)
-        self._take_up(found)  # or the next look would be by a pointer that this one has moved
+        self._take_up(found)  # otherwise the next look would use a pointer that this one has moved
         self._is_unfinished = found.is_unfinished
-
-    def _refused_elsewhere(self, work_dir: str) -> Refuse | None:
-        if self._claim.approval is None:
-            return None
-        return refuse_elsewhere(self._claim.situation.tries_of(self._claim.turn.seq), work_dir)
 
     def _cannot_run(self, work_dir: str) -> Failure | None:
         rights = self._rights()
@@ -290,7 +292,7 @@ class TurnPath:
         return AttemptOutcome(decision, Ending(_why_not(decision)), work_dir)
 
     def _compose(self, decision: Decision, work_dir: str) -> Composed | None:
-        """None: the call that waits is answered, and nothing is said to the agent."""
+        """The prompt; None if the agent gets only the answer to a call that waited for approval."""
         if self._claim.approval is not None:
             return None
         composed = self._composer.compose(self._claim, decision, work_dir)
@@ -306,7 +308,10 @@ class TurnPath:
         return opened_gate(self._rights(), waited, self._claim.approval)
 
     def _lock(self, held: ExitStack) -> SessionLock | None:
-        """Forking only reads; a session that does not exist yet is nobody else's."""
+        """The lock on the provider session that is resumed, or that a fresh start names.
+
+        A fork only reads its source, and nobody else knows a session that does not exist yet.
+        """
         decision = self._claim.decision
         named = decision.provider_session_id if isinstance(decision, Resume | Fresh) else None
         return None if named is None else held.enter_context(self._agent.lock(named))
@@ -315,7 +320,7 @@ class TurnPath:
         self, decision: Resume | Fork | Fresh, composed: Composed | None, work_dir: str, gate: ToolGate | None
     ) -> LaunchSpec:
         new_id = None
-        if isinstance(decision, Resume | Fork):  # what it has missed is what it is told of
+        if isinstance(decision, Resume | Fork):  # the attempt records the turns that the prompt tells of
             decision = replace(decision, catch_up=ranges(self._told.turns))
         if not isinstance(decision, Resume):
             asked = decision.provider_session_id if isinstance(decision, Fresh) else None
@@ -329,21 +334,21 @@ class TurnPath:
         )  # fmt: skip
 
     def _rights(self) -> Rights:
-        """Recorded at the first launch, replayed on each one after it."""
+        """The rights are recorded at the session's first launch; each later launch gets the same ones."""
         request = self._claim.turn.request
         rights = request.else_recorded(self._before).rights or NO_RIGHTS
-        # a gate is the session's: it does not go with a pointer that was lost, or with another provider
+        # the tool gate belongs to the session: it stays when the pointer is lost or the provider changes
         patterns = rights.approve_tools | request.approve_tools
         if request.allow_wider_rights and not self._agent.runtime.capabilities.can_defer:
-            patterns = frozenset()  # a person said to go on without
+            patterns = frozenset()  # a person accepted to continue without the gate
         return replace(rights, approve_tools=patterns)
 
     def _refused_rights(self) -> Failure | None:
-        """Whoever put the turn in may have been asked by another program, or by none: checked again, where it runs."""
+        """Checks the rights again where the turn runs: the program that queued the turn may not have checked them."""
         rights, turn = self._rights(), self._claim.turn
         recorded = None if self._before is None else self._before.rights
         accepted = recorded is not None and rights.extra_args == recorded.extra_args
-        # a person's own command has checked what it was given, and may repeat what a session began with
+        # the command of a person has checked the arguments, and may repeat those that the session began with
         allow_wider = turn.request.allow_wider_rights or turn.foreground or accepted
         try:
             check_rights(rights, self._agent.provider, allow_wider=allow_wider)
@@ -352,7 +357,7 @@ class TurnPath:
         return None
 
     def _must_end_within(self, seconds: float) -> bool:
-        """Waits; True if the turn was to end meanwhile."""
+        """Waits so many seconds. True if the turn must end."""
         until = min(time.monotonic() + seconds, self._deadline)
         while not self._must_end() and time.monotonic() < until:
             time.sleep(_LOOK_EVERY)
@@ -364,7 +369,10 @@ class TurnPath:
     # --- what follows ---
 
     def _may_fall_back(self, outcome: AttemptOutcome) -> bool:
-        """Not for a session that was asked for by name, or that holds a call: it is never replaced by another."""
+        """Whether a fresh session may replace this one.
+
+        A session that was asked for by name, or that holds a call that waits, is never replaced.
+        """
         named = self._claim.turn.request.provider_session_id is not None or self._claim.approval is not None
         return not named and outcome.interruption is None and not self._must_end()
 
@@ -380,13 +388,15 @@ class TurnPath:
         return self._attempt()
 
     def _write_rest(self) -> None:
-        """Events belong to their attempt: what an outage kept back is written before the attempt ends."""
+        """Writes the events that an outage kept back: they must be written before their attempt ends."""
         if self._launcher is not None:
             self._launcher.write_rest()
 
     def _record_saved_calls(self) -> None:
-        """An agent that did not come to its end may have made calls that it did not report."""
-        with suppress(InvalidInput, NotFound, StoreCorrupt):  # the turn ends, whatever is known of its calls
+        """Records the calls that an agent made and did not report because it was stopped."""
+        with suppress(
+            InvalidInput, NotFound, StoreCorrupt
+        ):  # the turn must end even if its calls cannot be read
             late = calls_left_by(self._store, self._agent.agents, self._claim.lease)
             if late:
                 self._store.record_events(self._claim.lease, late)
@@ -398,13 +408,17 @@ class TurnPath:
             return self._result(outcome, self._store.put_back(lease, later, _why_not(outcome.decision)))
         if failure is not None and self._alive.cause is StopCause.HANDED_BACK:
             return self._result(outcome, self._store.put_back(lease))
-        if _is_for_others(failure) and not self._claim.turn.foreground:
+        # the agent is not installed here (any more), so nothing was done: another machine may have it
+        if failure is not None and failure.then.is_put_back and not self._claim.turn.foreground:
             later = self._later(self._policy.queue.retry_delay_seconds)
             return self._result(outcome, self._store.put_back(lease, later, failure))
         if outcome.ending.deferred is not None and outcome.mark is None:
             failure = Failure(FailureClass.UNKNOWN, "the agent did not save the call that was to wait")
-        approval = None if failure is not None else self._asked_for(outcome.ending.deferred)
-        # a turn that a person is still at is looked at again the next time
+        approval, deferred = None, outcome.ending.deferred
+        if failure is None and deferred is not None:
+            agent = self._claim.situation.session.agent
+            approval = ask_for(deferred, agent, self._store, self._policy.approvals)
+        # without a mark, the next look reads again the turn that a person has begun and not ended
         is_beside_a_person = self._is_unfinished and isinstance(outcome.decision, Resume)
         end = TurnEnd(
             TurnStatus.WAITING if approval is not None else _status(failure),
@@ -420,13 +434,8 @@ class TurnPath:
         )
         return self._result(outcome, self._store.finish_turn(lease, end))
 
-    def _asked_for(self, call: Deferred | None) -> NewApproval | None:
-        if call is None:
-            return None
-        return ask_for(call, self._claim.situation.session.agent, self._store, self._policy.approvals)
-
     def _once_reachable(self, verb: Callable[[], T]) -> T:
-        """Sit out an outage of the store, as long as the lease would; an answer is worth it, and so is a claim."""
+        """Repeats ``verb`` while the store cannot be reached, at most for the grace period of the lease."""
         until = time.monotonic() + self._policy.queue.grace_seconds
         while True:
             try:
@@ -447,13 +456,13 @@ class TurnPath:
         return None
 
     def _is_tried_again(self, outcome: AttemptOutcome, failure: Failure) -> bool:
-        """A turn that a person stopped, or that took too long, is not."""
+        """Whether the turn is tried again later. A turn that a person stopped, or that took too long, is not."""
         if failure.then.retry is Retry.UNLESS_STOPPED:
             return outcome.interruption is None and time.monotonic() < self._deadline
         return failure.then.retry is Retry.LATER
 
     def _same_again(self, failure: Failure) -> bool:
-        """The same error too often waits for a person."""
+        """Whether this very error has come so often that a person must look at it."""
         turn = self._claim.turn
         before = [each.failure for each in self._claim.situation.tries_of(turn.seq) if each.failure]
         same = sum(known.message == failure.message for known in before)
@@ -472,16 +481,13 @@ class TurnPath:
         )  # fmt: skip
 
     def _tell(self, result: RunResult) -> None:
-        """Somebody who is not there, if it needs a person. The turn is committed, whatever becomes of that."""
-        with suppress(StoreError):
-            if result.failure is None and result.approval is None:
-                return
-            notice = turn_notice(result, self._claim.situation.session.agent, self._clock())
-            if notice is not None:
-                notify(self._policy.notify, notice)
+        """Sends a notice if the turn needs a person."""
+        notice = turn_notice(result, self._claim.situation.session.agent, self._clock())
+        if notice is not None:
+            notify(self._policy.notify, notice)
 
     def _failure(self, outcome: AttemptOutcome, turn: Turn) -> Failure | None:
-        """Of a turn that waits again, or that nobody could begin, the run itself knows best."""
+        """The failure of the turn. The store does not keep one for a turn that is queued again: the run knows it."""
         waits = isinstance(outcome.decision, Wait) or turn.status is TurnStatus.QUEUED
         return outcome.ending.failure if waits else turn.failure
 
@@ -509,7 +515,7 @@ class TurnPath:
         return tuple(notices)
 
     def _give_up(self, error: BaseException) -> None:
-        """Ours to end, whatever went wrong; what the store refuses now, recovery will find."""
+        """Ends the turn after an unexpected error. If the store refuses that, recovery will find the turn."""
         message = (
             str(error)
             if isinstance(error, HoldfastError)
@@ -526,7 +532,7 @@ class TurnPath:
 
 
 def turn_notice(result: RunResult, agent: str, at: Instant) -> Notice | None:
-    """Of a turn that needs a person: it asks, it failed for good, or its provider allows no more for now."""
+    """The notice of a turn that needs a person: it asks something, it failed for good, or a limit was reached."""
     if result.approval is not None:
         return approval_notice(result.approval, agent)
     failure = result.failure
@@ -543,24 +549,8 @@ def turn_notice(result: RunResult, agent: str, at: Instant) -> Notice | None:
 
 
 def lock_delays(policy: QueuePolicy) -> tuple[float, ...]:
-    """The waits between the tries to get a session that is locked."""
+    """The seconds between the tries to get a session that is locked."""
     return tuple(policy.lock_delay_seconds * policy.lock_backoff**n for n in range(policy.lock_tries - 1))
-
-
-def _session_of(decision: Decision) -> ProviderSessionId | None:
-    return decision.provider_session_id if isinstance(decision, Resume) else None
-
-
-def _is_locked(outcome: AttemptOutcome) -> bool:
-    """Held by someone else, and nothing was done yet."""
-    failure = outcome.ending.failure
-    locked = failure is not None and failure.then.waits_for_lock
-    return locked and not outcome.report.tools and outcome.report.response is None
-
-
-def _is_for_others(failure: Failure | None) -> bool:
-    """The agent is not there (any more), on this machine: nothing was done, and elsewhere it may be."""
-    return failure is not None and failure.then.is_put_back
 
 
 def _why_not(decision: Wait | Refuse) -> Failure:
