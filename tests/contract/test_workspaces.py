@@ -18,7 +18,7 @@ from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import CleanupReport, Old, Session, SessionFilter, SessionPage, SessionUpdate
 from holdfast.domain.statistics import Statistics
 from holdfast.domain.tokens import NewToken
-from holdfast.domain.turns import Launch, Lease, Orphan, Refusal, TurnRequest
+from holdfast.domain.turns import Launch, Lease, Orphan, PastRequest, Refusal, TurnRequest
 from holdfast.domain.usage import NO_USAGE, UsageGroup
 from holdfast.errors import Conflict, LeaseLost, NotFound
 from holdfast.store.contract import FACTS, Store
@@ -149,6 +149,7 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "owner_of": lambda ours, theirs: ours.owner_of("claude", theirs.provider_session_id),
     "newest_attempt": lambda s, t: s.newest_attempt(t.id),
     "events": lambda s, t: s.events(t.conversation, 2),
+    "read_past": lambda s, t: s.read_past(t.conversation, 0, PastRequest(((1, 10),))),
     "newest_events": lambda s, t: s.newest_events(t.conversation, 2, 10),
     "late_reports": lambda s, t: s.late_reports(t.conversation),
     "explain": lambda s, t: s.explain(t.id, "claude", TurnRequest()),

@@ -117,6 +117,7 @@ MATRIX = {
     "pointers": "rowa",
     "provider_sessions": "rowa",
     "put_back": "--wa",
+    "read_past": "rowa",
     "readyz": "rowa",
     "record_events": "--wa",
     "record_turn": "-owa",

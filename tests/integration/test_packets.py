@@ -15,6 +15,7 @@ from holdfast.domain.telling.packet import packet_document
 from holdfast.domain.telling.tool_calls import CallOutcome
 from holdfast.domain.turns import Lease
 from holdfast.engine.packets import gather_packet
+from holdfast.engine.past import PastReader
 from holdfast.store.open import open_store
 from tests import steps
 from tests.builders import an_event, done, failed
@@ -127,7 +128,9 @@ def test_the_turn_that_is_about_to_start_is_not_part_of_its_own_past(
 ) -> None:
     steps.run(library.store, session, "Plan it.")
     begin_turn(library, session, "Apply it.")
-    packet = gather_packet(library.store, session, ContextPolicy(), Because(Reason.FORCE_FRESH), seq=2)
+    conversation = library.store.get_conversation(session.conversation_id)
+    reader = PastReader(library.store, session, conversation)
+    packet = gather_packet(reader, ContextPolicy(), Because(Reason.FORCE_FRESH), seq=2)
     assert [turn.seq for turn in packet.turns] == [1]
     assert [start.turn for start in packet.starts] == [1]
     assert not packet.interrupted

@@ -6,6 +6,8 @@ import pytest
 
 from holdfast import Holdfast
 from holdfast.domain.policy import Policy
+from holdfast.domain.turns import NewTurn
+from holdfast.domain.usage import NO_USAGE
 from holdfast.engine.worker import WorkerOptions
 from tests.counted_store import CountedStore
 from tests.integration.workshop import OPENING, Workshop
@@ -56,3 +58,17 @@ def test_a_long_history_is_not_read_to_resume(
     counted.clear()
     holdfast.resume(first.session_id, "more")
     assert counted.bytes_read < 1.2 * short
+
+
+def test_a_fresh_start_reads_a_long_history_in_few_calls(
+    shop: Workshop, counted: CountedStore, holdfast: Holdfast
+) -> None:
+    first = shop.begin("CONTEXT 1000 200000\nSAY hello")
+    for n in range(60):
+        new = NewTurn(f"request {n} " + "p" * 900, "scripted")
+        shop.open().store.record_turn(first.session_id, new, "r" * 900, NO_USAGE)
+    told = holdfast.resume(first.session_id, "SAY on", fresh=True)
+    assert told.past.turns == tuple(range(1, 62))
+    adopting = ["attempts_in", "get_turn"]
+    packet = ["read_past", "read_past", "approvals", "situation"]
+    assert counted.calls == ["situation", "start_turn", *adopting, "read_past", *packet, *TURN]

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 
@@ -19,6 +20,8 @@ from holdfast.engine import past
 from holdfast.engine.documents import result_document
 from holdfast.engine.result import RunResult
 from holdfast.errors import Refused
+from holdfast.store.contract import Store
+from holdfast.store.sql import past as sql_past
 from tests.integration.workshop import Workshop, ended, eventually, kill
 
 GATED = Rights(approve_tools=frozenset({"shell(echo applied*)"}))
@@ -35,6 +38,24 @@ def talk(hf: Holdfast, session_id: str, count: int, length: int = 940) -> None:
     for n in range(1, count + 1):
         new = NewTurn(f"request {n} " + "p" * length, "scripted")
         hf.store.record_turn(session_id, new, f"answer {n} " + "r" * length, NO_USAGE)
+
+
+class EditingStore:
+    """A store on which somebody edits the history just before the past is read for the first time."""
+
+    def __init__(self, store: Store, edit: Callable[[], object]) -> None:
+        self._store = store
+        self._edit = edit
+        self.pages = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    def read_past(self, *given: Any) -> Any:
+        self.pages += 1
+        if self.pages == 1:
+            self._edit()
+        return self._store.read_past(*given)
 
 
 def sent(shop: Workshop, result: RunResult) -> str:
@@ -132,7 +153,7 @@ def test_a_catch_up_says_which_turns_nobody_read(shop: Workshop) -> None:
 
 
 def test_all_calls_of_a_long_turn_are_told(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(past, "_EVENTS", 20)
+    monkeypatch.setattr(sql_past, "MOST_CALLS", 20)
     hf, first = shop.open(), shop.begin(f"{CALLS}\nSAY hello")
     fresh = hf.resume(first.session_id, "SAY on", fresh=True)
     assert told_calls(sent(shop, fresh)) == list(range(30))
@@ -140,7 +161,7 @@ def test_all_calls_of_a_long_turn_are_told(shop: Workshop, monkeypatch: pytest.M
 
 
 def test_calls_that_nobody_read_are_counted(shop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(past, "_EVENTS", 20)
+    monkeypatch.setattr(sql_past, "MOST_CALLS", 20)
     monkeypatch.setattr(past, "_CALL_EVENTS", 24)
     hf, first = shop.open(), shop.begin(f"{CALLS}\nSAY hello")
     fresh = hf.resume(first.session_id, "SAY on", fresh=True)
@@ -152,6 +173,28 @@ def test_calls_that_nobody_read_are_counted(shop: Workshop, monkeypatch: pytest.
     document = result_document(fresh)["past"]
     assert isinstance(document, dict)
     assert document["tool_calls_left_out"] == 18
+
+
+def test_a_history_that_changes_while_it_is_read_is_read_again(shop: Workshop) -> None:
+    hf, first = shop.open(SMALL), shop.begin("SAY hello")
+    talk(hf, first.session_id, 30)
+    editing = EditingStore(hf.store, lambda: hf.edit(first.session_id, 2, prompt="edited meanwhile"))
+    library = Holdfast(cast(Store, editing), SMALL, environ=shop.environ)
+
+    fresh = library.resume(first.session_id, "SAY on", fresh=True)
+
+    prompt = sent(shop, fresh)
+    assert editing.pages > 1
+    assert "Request: edited meanwhile" in prompt
+    assert "request 1 " not in prompt
+    assert fresh.past.turns == tuple(range(1, 32))
+
+
+def test_a_packet_of_a_history_that_changes_while_it_is_read_is_of_the_new_one(shop: Workshop) -> None:
+    hf, first = shop.open(), shop.begin("SAY hello")
+    editing = EditingStore(hf.store, lambda: hf.edit(first.session_id, 1, prompt="edited meanwhile"))
+    packet = Holdfast(cast(Store, editing), environ=shop.environ).packet(first.session_id)
+    assert [turn.prompt for turn in packet.turns] == ["edited meanwhile"]
 
 
 def test_a_result_that_was_not_recorded_whole_is_counted(shop: Workshop) -> None:

@@ -7,11 +7,12 @@ from dataclasses import field, replace
 from enum import StrEnum
 
 from holdfast.clock import SECOND, Instant
-from holdfast.domain.approvals import Approval, NewApproval
-from holdfast.domain.conversations import Conversation, SeenTurns
+from holdfast.domain.approvals import Approval, ApprovalStatus, NewApproval
+from holdfast.domain.conversations import Conversation, HistoryTurn, SeenTurns
 from holdfast.domain.decisions import Decided, Decision, DecisionKind, Reason, Refuse
+from holdfast.domain.events import Event
 from holdfast.domain.failures import Failure
-from holdfast.domain.ids import AttemptId, ConversationId, ProviderSessionId, RuntimeId, SessionId
+from holdfast.domain.ids import ApprovalId, AttemptId, ConversationId, ProviderSessionId, RuntimeId, SessionId
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import NOTHING_YET, Pointer, Rights, TranscriptMark
 from holdfast.domain.policy import MAX_LEASE_SECONDS
@@ -356,6 +357,56 @@ class TurnEnd:
     phase: Phase | None = None
     approval: NewApproval | None = None  #: what a turn that ends as ``waiting`` waits for
     refused_by: Reason | None = None  #: the guard that refused at the launch
+
+
+@record
+class AttemptSummary:
+    """How an attempt began and ended."""
+
+    number: int
+    status: AttemptStatus
+    kind: DecisionKind
+    reason: Reason
+    failure: Failure | None
+
+
+@record
+class WithheldCall:
+    """A tool call that waited for a person, and what became of its approval."""
+
+    call_id: str
+    approval_id: ApprovalId
+    status: ApprovalStatus
+    is_used: bool  #: the answer was used: the call was made, or the agent was told that it is denied
+    void_reason: str | None
+
+
+@record
+class PastRequest:
+    """Which turns of the past are read at a time, and how much of each."""
+
+    spans: tuple[tuple[int, int], ...]  #: of sequence numbers, both ends included
+    limit: int = 100  #: turns
+    calls: bool = True  #: with their attempts and tool calls
+    characters: int | None = None  #: of each text, from its beginning; None: all
+    #: an attempt and the number of one of its events: only calls before this event
+    before: tuple[int, int] | None = None
+    unsent: bool = False  #: also turns that no agent was sent
+
+
+@record
+class RecordedTurn:
+    """A turn of the past with what is on record of it, as ``read_past`` gives it."""
+
+    turn: HistoryTurn
+    conversation_id: (
+        ConversationId  #: that the turn was recorded in; the inherited turns of a fork have its source's
+    )
+    attempts: tuple[AttemptSummary, ...] = ()  #: oldest first
+    #: tool calls and their results with the number of their attempt, the newest ones, oldest first
+    calls: tuple[tuple[int, Event], ...] = ()
+    older_calls: int = 0  #: how many tool calls came before ``calls``
+    withheld: tuple[WithheldCall, ...] = ()  #: oldest first
 
 
 @record

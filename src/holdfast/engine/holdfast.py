@@ -73,7 +73,7 @@ from holdfast.engine.asked import (
     refuse_of_others,
 )
 from holdfast.engine.explain import Explanation, Tree, WaitingTurn, explain, waiting_turn
-from holdfast.engine.past import newest_turn, unsent_request, was_stopped
+from holdfast.engine.past import PastReader, as_of_one_revision, newest_turn, unsent_request, was_stopped
 from holdfast.errors import (
     Busy,
     Conflict,
@@ -975,8 +975,12 @@ class Holdfast:
         from holdfast.engine.packets import gather_packet  # it brings the modules that run processes
 
         told = self.why(session_id, provider)
-        why, policy = because(told.decision), self.policy.context
-        return gather_packet(self.store, told.session, policy, why, work_dir=work_dir)
+        session, why, policy = told.session, because(told.decision), self.policy.context
+        return as_of_one_revision(
+            self.store,
+            self.store.get_conversation(session.conversation_id),
+            lambda now: gather_packet(PastReader(self.store, session, now), policy, why, work_dir=work_dir),
+        )
 
     def _with_task_id(self, keywords: RunKeywords) -> RunKeywords:
         """A ``provider_session`` block speaks for every turn in it that names no session itself."""

@@ -14,17 +14,18 @@ from holdfast.domain.telling.context import request_to_continue
 from holdfast.domain.telling.packet import Packet, Start, TurnFailure
 from holdfast.domain.telling.quoting import shortened
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
-from holdfast.domain.turns import Attempt, AttemptStatus
+from holdfast.domain.turns import AttemptStatus, AttemptSummary
 from holdfast.engine.ground_truth import ground_truth
 from holdfast.engine.past import PastReader, told_answers
 from holdfast.store.contract import Store
 
 _LONGEST_MESSAGE = 2000
 
+_Attempt = tuple[int, AttemptSummary]  #: and its turn
+
 
 def gather_packet(
-    store: Store,
-    session: Session,
+    reader: PastReader,
     policy: ContextPolicy,
     why: Because,
     *,
@@ -33,17 +34,19 @@ def gather_packet(
 ) -> Packet:
     """What a fresh start of turn ``seq`` must know; by default of the turn that is next.
 
-    Without ``work_dir`` it is the one that the session's newest attempt ran in.
+    Raises Conflict, as the ``reader`` does. Without ``work_dir`` it is the
+    one that the session's newest attempt ran in.
     """
-    newest = store.newest_attempt(session.id)
-    next_turn = _next_turn(store, session) if seq is None else seq
-    reader = PastReader(store, session)
+    store, session = reader.store, reader.session
+    next_turn = _next_turn(reader) if seq is None else seq
     past = reader.newest(next_turn, policy.packet_turns)
     turns = [each.turn for each in past]
-    calls = [call for each in past for call in each.calls]
-    calls += reader.calls_of(session.id, next_turn, settled=False)
-    ran = [*((turn.session_id, turn.seq) for turn in turns), (session.id, next_turn)]
-    attempts = [attempt for who, at in ran for attempt in reader.attempts(who, at)]
+    ran = [*past, *reader.unsettled([next_turn])]
+    calls = [call for each in ran for call in each.calls]
+    attempts = [(each.turn.seq, attempt) for each in ran for attempt in each.attempts]
+    if not work_dir:
+        newest = store.newest_attempt(session.id)
+        work_dir = None if newest is None else newest.work_dir
     goal = session.purpose or _asked(turns)
     return Packet(
         session_id=session.id,
@@ -53,12 +56,14 @@ def gather_packet(
         next_turn=next_turn,
         interrupted=_interrupted(next_turn, attempts, calls),
         why_fresh=why,
-        ground_truth=ground_truth(work_dir or (newest.work_dir if newest else None)),
+        ground_truth=ground_truth(work_dir),
         turns=tuple(_shown(turn, policy.message_characters) for turn in turns),
         tool_calls=_newest(calls, policy, in_flight=False),
         in_flight=_newest(calls, policy, in_flight=True),
         artifacts=tuple(dict.fromkeys(path for call in calls for path in call.written)),
-        starts=tuple(_start(attempt) for attempt in attempts if attempt.status is not AttemptStatus.OPEN),
+        starts=tuple(
+            _start(turn, attempt) for turn, attempt in attempts if attempt.status is not AttemptStatus.OPEN
+        ),
         failures=tuple(_failures(attempts)),
         open_approval=_asked_of_people(store, session),
         answers=told_answers(store.situation(session.id)),
@@ -70,14 +75,16 @@ def _asked_of_people(store: Store, session: Session) -> str | None:
     return f"{asked[0].what} ({asked[0].id})" if asked else None
 
 
-def _next_turn(store: Store, session: Session) -> int:
+def _next_turn(reader: PastReader) -> int:
     """The one that is open, else a new one."""
-    head = store.head_turn(session.id)
-    return store.get_conversation(session.conversation_id).next_seq if head is None else head.seq
+    head = reader.store.head_turn(reader.session.id)
+    return reader.conversation.next_seq if head is None else head.seq
 
 
-def _interrupted(next_turn: int, attempts: Iterable[Attempt], calls: Iterable[ToolCall]) -> bool:
-    cut_off = any(a.seq == next_turn and a.status is AttemptStatus.INTERRUPTED for a in attempts)
+def _interrupted(next_turn: int, attempts: Iterable[_Attempt], calls: Iterable[ToolCall]) -> bool:
+    cut_off = any(
+        turn == next_turn and attempt.status is AttemptStatus.INTERRUPTED for turn, attempt in attempts
+    )
     return cut_off or any(call.turn == next_turn for call in calls)
 
 
@@ -100,15 +107,12 @@ def _newest(calls: Iterable[ToolCall], policy: ContextPolicy, *, in_flight: bool
     return tuple(call.within(_LONGEST_MESSAGE) for call in wanted[-policy.packet_tool_calls :])
 
 
-def _start(attempt: Attempt) -> Start:
-    decision = attempt.decision
-    return Start(
-        attempt.seq, attempt.number, decision.kind.value, decision.reason.value, attempt.status.value
-    )
+def _start(turn: int, attempt: AttemptSummary) -> Start:
+    return Start(turn, attempt.number, attempt.kind.value, attempt.reason.value, attempt.status.value)
 
 
-def _failures(attempts: Iterable[Attempt]) -> Iterable[TurnFailure]:
-    for attempt in attempts:
+def _failures(attempts: Iterable[_Attempt]) -> Iterable[TurnFailure]:
+    for turn, attempt in attempts:
         if attempt.failure is not None:
             message = _told(attempt.failure.message, _LONGEST_MESSAGE)
-            yield TurnFailure(attempt.seq, attempt.failure.failure_class.value, message)
+            yield TurnFailure(turn, attempt.failure.failure_class.value, message)

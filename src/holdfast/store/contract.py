@@ -67,6 +67,8 @@ from holdfast.domain.turns import (
     Lease,
     NewTurn,
     Orphan,
+    PastRequest,
+    RecordedTurn,
     Refusal,
     Situation,
     Turn,
@@ -297,6 +299,19 @@ class Store(Protocol):
         Without ``unsent``, returns only the turns that agents are told of. Left out are turns that have not
         begun, and turns that were refused, cancelled, interrupted or could not run (locked, config,
         missing_binary) before any agent was started for them.
+        """
+        ...
+
+    @verb(Role.READER, Role.AGENT)
+    def read_past(self, conversation_id: str, revision: int, wanted: PastRequest) -> tuple[RecordedTurn, ...]:
+        """Returns a page of what agents are told of the past: the newest turns of ``wanted.spans``, newest first.
+
+        Reads through forks. ``wanted.unsent`` is as in ``history``. All is read at one moment. Raises Conflict if the history is not at ``revision`` any more: it was edited or
+        truncated since.
+
+        A page has at most ``wanted.limit`` turns, fewer if they are long, and at least one: only an empty page
+        is the end, and the next page begins below the last turn of this one. A turn that has too many calls
+        for a page is alone on its page, with its newest calls; ``wanted.before`` continues with older ones.
         """
         ...
 

@@ -45,6 +45,8 @@ from holdfast.domain.turns import (
     Lease,
     NewTurn,
     Orphan,
+    PastRequest,
+    RecordedTurn,
     Refusal,
     Situation,
     Turn,
@@ -80,6 +82,7 @@ from holdfast.store.sql import (
     lifecycle,
     observed,
     parts,
+    past,
     pointers,
     provider_sessions,
     retention,
@@ -241,6 +244,13 @@ class SqlStore(HookVerbs):
             conversation = history.get(s, conversation_id)
             up_to, at_most = (history.LAST_SEQ if given is None else given for given in (last, limit))
             return tuple(history.read(s, conversation, first=first, last=up_to, limit=at_most, unsent=unsent))
+
+    def read_past(self, conversation_id: str, revision: int, wanted: PastRequest) -> tuple[RecordedTurn, ...]:
+        _check_numbers(limit=wanted.limit, characters=wanted.characters, before=wanted.before)
+        for span in wanted.spans:
+            _check_numbers(spans=span)
+        with self._read() as s:
+            return past.read(s, conversation_id, revision, wanted)
 
     def edit_turn(
         self, session_id: str, seq: int, *, prompt: str | None = None, response: str | None = None

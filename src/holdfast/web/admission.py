@@ -67,7 +67,7 @@ _PROXY_PREFIX: Final = b"x-forwarded-"
 #: verbs and pages that answer with whole records, as many as there are; the stream of events sends a page at a time
 _LARGE_VERBS: Final = (
     "approvals|attempts|attempts_in|children|delegations|events|free_sessions|history|late_reports|list_sessions"
-    "|newest_events|newest_turns|observed_sessions|open_delegations|orphans|phase_history|trail|turns"
+    "|newest_events|newest_turns|observed_sessions|open_delegations|orphans|phase_history|read_past|trail|turns"
 )
 _LARGE_CALL: Final = re.compile(rf".*/v1/store/(?:{_LARGE_VERBS})/?\Z")
 _LARGE_PAGE: Final = re.compile(r".*/v1/(?:approvals|sessions(?:/[^/]+/(?:history|turns(?:/[^/]+)?))?)/?\Z")

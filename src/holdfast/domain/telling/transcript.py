@@ -11,7 +11,7 @@ from holdfast.domain.inputs import utf8_size
 from holdfast.domain.records import record
 from holdfast.domain.telling.quoting import fitted, on_one_line, quoted
 from holdfast.domain.telling.tool_calls import ToolCall
-from holdfast.domain.turns import TurnStatus
+from holdfast.domain.turns import AttemptSummary, TurnStatus
 
 #: no turn takes fewer bytes in a transcript, so more turns than fit at this size need not be read
 LEAST_TURN_BYTES = 40
@@ -43,6 +43,7 @@ class PastTurn:
     calls_unread: bool = False  #: its texts are whole, and its calls were not read
     older_calls: int = 0  #: that came before ``calls``, and were not read
     begun_before: bool = False  #: the turn that is about to run: its request follows by itself
+    attempts: tuple[AttemptSummary, ...] = ()  #: oldest first; the packet tells how each began and ended
 
 
 @record

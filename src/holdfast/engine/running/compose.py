@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain, islice, takewhile
 
-from holdfast.domain.conversations import HistoryTurn
+from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import Decision, DecisionKind, Fork, Resume, because
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.policy import Policy
@@ -26,7 +26,13 @@ from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
 from holdfast.domain.telling.transcript import PastTurn
 from holdfast.domain.turns import AttemptCause, Claim, Situation, TriedTurn, Turn, TurnStatus
 from holdfast.engine.packets import gather_packet
-from holdfast.engine.past import PastReader, newest_first, told_answers, unsent_request
+from holdfast.engine.past import (
+    PastReader,
+    as_of_one_revision,
+    newest_first,
+    told_answers,
+    unsent_request,
+)
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.recognition import is_request_of, recognise
 from holdfast.store.contract import Store
@@ -46,6 +52,15 @@ class Composer:
         self._policy = policy.context
 
     def compose(self, claim: Claim, decision: Decision, work_dir: str) -> Composed:
+        """What the agent is told is of one revision of the history: that of the claim, or of a newer one."""
+
+        def tell(conversation: Conversation) -> Composed:
+            situation = replace(claim.situation, conversation=conversation)
+            return self._composed(replace(claim, situation=situation), decision, work_dir)
+
+        return as_of_one_revision(self._store, claim.situation.conversation, tell)
+
+    def _composed(self, claim: Claim, decision: Decision, work_dir: str) -> Composed:
         if isinstance(decision, Resume | Fork):
             composed = self._resumed(claim, decision)
         else:
@@ -57,7 +72,7 @@ class Composer:
 
     def _resumed(self, claim: Claim, decision: Resume | Fork) -> Composed:
         turn = claim.turn
-        reader = PastReader(self._store, claim.situation.session)
+        reader = PastReader(self._store, claim.situation.session, claim.situation.conversation)
         window = self._window(claim, reader)
         size, most = past_size(self._policy, window), most_turns(self._policy, window)
         missed = reader.missed(decision.catch_up, size, most)
@@ -91,7 +106,7 @@ class Composer:
         past = tuple(sorted(past, key=lambda each: each.turn.seq))
         packet = None
         if past or turn.attempts > 1:
-            packet = gather_packet(self._store, session, self._policy, why, seq=turn.seq, work_dir=work_dir)
+            packet = gather_packet(reader, self._policy, why, seq=turn.seq, work_dir=work_dir)
         request = self._request(claim, window)
         return compose_fresh(request, past, packet, why, self._policy, unsent=self._unsent_before(turn))
 
@@ -133,15 +148,10 @@ class Composer:
         earlier = islice(chain(begun, self._of_source(claim, decision)), _MOST_UNFINISHED)
         before = takewhile(lambda known: known[1].status is not TurnStatus.DONE, earlier)
         unfinished = [known for known in before if not known[1].is_dropped][::-1]
-        ran = [(session_id, tried.seq) for session_id, tried in unfinished]
+        ran = {tried.seq for _, tried in unfinished}
         if turn.attempts > 1:
-            ran.append((turn.session_id, turn.seq))
-        calls = [
-            call
-            for session_id, seq in ran
-            if seq not in told
-            for call in reader.calls_of(session_id, seq, settled=False)
-        ]
+            ran.add(turn.seq)
+        calls = reader.calls_of(ran.difference(told))
         stopped = tuple(tried.seq for _, tried in unfinished if tried.was_stopped)
         return Interruption(stopped, self._unsaved(calls, claim, decision) if calls else ())
 
@@ -231,9 +241,9 @@ def _begun_before(reader: PastReader, claim: Claim, session: Session) -> Iterato
     known = HistoryTurn(
         turn.seq, session.agent, session.id, turn.status, 0, turn.prompt, None, turn.created_at
     )
-    begun = reader.with_calls(known, settled=False)
-    if begun.calls:
-        yield replace(begun, begun_before=True)
+    for begun in reader.unsettled([turn.seq]):
+        if begun.calls:
+            yield replace(begun, turn=known, begun_before=True)
 
 
 def _no_command(prompt: str) -> str:

@@ -486,12 +486,12 @@ def events_of_turn(
     s: Scope, conversation_id: str, seq: int, after: tuple[int, int], limit: int
 ) -> tuple[tuple[int, Event], ...]:
     rows = s.all(EVENTS_OF_TURN, id=conversation_id, seq=seq, attempt=after[0], after=after[1], limit=limit)
-    return tuple(_event(s, seq, row) for row in rows)
+    return tuple(read_event(s, seq, row) for row in rows)
 
 
 def newest_events(s: Scope, conversation_id: str, seq: int, limit: int) -> tuple[tuple[int, Event], ...]:
     rows = s.all(NEWEST_EVENTS, id=conversation_id, seq=seq, limit=limit)
-    return tuple(_event(s, seq, row) for row in reversed(rows))
+    return tuple(read_event(s, seq, row) for row in reversed(rows))
 
 
 def before_newest_events(s: Scope, conversation_id: str, seq: int, limit: int) -> tuple[int, int]:
@@ -500,7 +500,7 @@ def before_newest_events(s: Scope, conversation_id: str, seq: int, limit: int) -
     return attempt, number
 
 
-def _event(s: Scope, seq: int, row: Row) -> tuple[int, Event]:
+def read_event(s: Scope, seq: int, row: Row) -> tuple[int, Event]:
     try:
         EVENT.check(row)
         attempt, number, kind, at, data = row

@@ -6,7 +6,7 @@ remembers its parent's revision, so that it keeps reading the parent as it stood
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from holdfast.domain.conversations import ChangeKind, Conversation, ForkPoint, HistoryChange, HistoryTurn
 from holdfast.domain.failures import FailureClass
@@ -88,16 +88,20 @@ INHERITED_CUT = """
 SELECT MIN(first_seq) FROM history_changes
 WHERE workspace = :ws AND conversation_id = :id AND kind = 'truncate' AND revision <= :revision"""
 _MAY_BE_UNSENT = ", ".join(f"'{kind}'" for kind in FailureClass if kind.then.may_be_unsent)
-VISIBLE_TURNS = f"""
+#: the turns of a conversation that are in its history
+IN_HISTORY = f"""
 SELECT {TURN.sql}
 FROM turns t JOIN sessions s ON s.workspace = t.workspace AND s.id = t.session_id
 WHERE t.workspace = :ws AND t.conversation_id = :id AND t.seq >= :first AND t.seq <= :last
-    AND (t.dropped IS NULL OR t.dropped > :revision)
-    AND (:unsent OR NOT (t.status IN ('queued', 'claimed')
+    AND (t.dropped IS NULL OR t.dropped > :revision)"""
+#: those of them that an agent was sent
+WAS_SENT = f"""(NOT (t.status IN ('queued', 'claimed')
             OR COALESCE(t.failure_class, '') IN ({_MAY_BE_UNSENT}))
         OR EXISTS (SELECT 1 FROM attempts a
             WHERE a.workspace = t.workspace AND a.conversation_id = t.conversation_id AND a.seq = t.seq
-                AND (a.process IS NOT NULL OR a.transcript IS NOT NULL OR a.status IN ('done', 'deferred', 'fell_back'))))
+                AND (a.process IS NOT NULL OR a.transcript IS NOT NULL OR a.status IN ('done', 'deferred', 'fell_back'))))"""
+VISIBLE_TURNS = f"""{IN_HISTORY}
+    AND (:unsent OR {WAS_SENT})
 ORDER BY t.seq DESC LIMIT :limit"""
 LEASED_FROM = """
 SELECT seq FROM turns INDEXED BY open_turns
@@ -243,7 +247,7 @@ def read(
         return []
     (newest, *_), (oldest, *_) = rows[0], rows[-1]
     texts = _texts(s, chain, oldest, newest)
-    return [_turn(s, conversation, row, texts) for row in reversed(rows)]
+    return [read_turn(s, conversation, row, texts) for row in reversed(rows)]
 
 
 def seqs(
@@ -257,17 +261,23 @@ def seqs(
 def _rows(s: Scope, chain: list[Segment], first: int, last: int, limit: int, *, unsent: bool) -> list[Row]:
     """Newest first."""
     rows: list[Row] = []
-    below = last
-    for segment in chain:
-        own_first = max(first, min(segment.last, segment.inherits) + 1)
-        top = min(below, segment.last)
-        if len(rows) < limit and own_first <= top:
+    for segment, own_first, top in windows(chain, first, last):
+        if len(rows) < limit:
             rows += s.all(
                 VISIBLE_TURNS, id=segment.id, first=own_first, last=top, revision=segment.revision,
                 limit=limit - len(rows), unsent=unsent,
             )  # fmt: skip
-        below = min(below, own_first - 1)
     return rows
+
+
+def windows(chain: Iterable[Segment], first: int, last: int) -> Iterator[tuple[Segment, int, int]]:
+    """The turns from ``first`` to ``last``, by the conversation that each lies in; the youngest conversation first."""
+    for segment in chain:
+        own_first = max(first, min(segment.last, segment.inherits) + 1)
+        top = min(last, segment.last)
+        if own_first <= top:
+            yield segment, own_first, top
+        last = min(last, own_first - 1)
 
 
 def _texts(s: Scope, chain: list[Segment], first: int, last: int) -> dict[tuple[int, str], tuple[int, str]]:
@@ -275,13 +285,21 @@ def _texts(s: Scope, chain: list[Segment], first: int, last: int) -> dict[tuple[
     texts: dict[tuple[int, str], tuple[int, str]] = {}
     for segment in reversed(chain):
         top = min(last, segment.last)
-        for row in s.all(TEXTS, id=segment.id, first=first, last=top, revision=segment.revision):
-            seq, role, revision, text = TEXT_ROW.checked(s.where, row, "turn", row[0], "of", segment.id)
-            texts[seq, role] = (revision, text)
+        rows = s.all(TEXTS, id=segment.id, first=first, last=top, revision=segment.revision)
+        lay_over(s, segment, rows, texts)
     return texts
 
 
-def _turn(
+def lay_over(
+    s: Scope, segment: Segment, rows: Iterable[Row], texts: dict[tuple[int, str], tuple[int, str]]
+) -> None:
+    """Put the texts of a conversation, in the order of their revisions, in the place of older ones."""
+    for row in rows:
+        seq, role, revision, text = TEXT_ROW.checked(s.where, row, "turn", row[0], "of", segment.id)
+        texts[seq, role] = (revision, text)
+
+
+def read_turn(
     s: Scope, conversation: Conversation, row: Row, texts: Mapping[tuple[int, str], tuple[int, str]]
 ) -> HistoryTurn:
     try:
