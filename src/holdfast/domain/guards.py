@@ -13,7 +13,6 @@ To add a guard: a ``Reason`` and its words in ``decisions``, a function here and
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Final
 
 from holdfast.domain.decisions import (
@@ -35,7 +34,7 @@ from holdfast.domain.decisions import (
 )
 from holdfast.domain.pointers import NOTHING_YET, Pointer, ProviderSession
 from holdfast.domain.policy import ResumePolicy
-from holdfast.domain.records import record
+from holdfast.domain.records import record, replace
 from holdfast.domain.runtimes import Capabilities
 from holdfast.domain.usage import NO_CALL_YET, ContextState, context_state
 from holdfast.errors import Refused

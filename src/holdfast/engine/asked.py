@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection
-from dataclasses import replace
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
 from holdfast.domain.guards import not_for_others
 from holdfast.domain.ids import ProviderSessionId, check_id, check_provider
 from holdfast.domain.inputs import check_name, check_text
-from holdfast.domain.records import record
+from holdfast.domain.records import record, replace
 from holdfast.domain.turns import NewTurn, TurnRequest
 from holdfast.errors import InvalidInput
 from holdfast.store.contract import Store
@@ -131,7 +130,7 @@ def check_turn(prompt: str, new: NewTurn, *, accepted: Collection[tuple[str, ...
     }
     for field, given in directories.items():
         for directory in filter(None, given):
-            if not PurePath(check_text(field, directory)).is_absolute():
+            if not os.path.isabs(check_text(field, directory)):  # noqa: PTH117 - a Path takes ten times as long
                 raise InvalidInput(field, f"{directory} must be absolute")
     if request.rights is not None:
         allow_wider = request.allow_wider_rights or request.rights.extra_args in accepted

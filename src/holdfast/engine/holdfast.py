@@ -12,7 +12,6 @@ import shlex
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -47,6 +46,7 @@ from holdfast.domain.inputs import check_name, check_text, check_whole
 from holdfast.domain.metadata import encode_metadata
 from holdfast.domain.phases import MayContinue, Phase, may_continue, parse_outcome, parse_phase
 from holdfast.domain.policy import Policy
+from holdfast.domain.records import replace
 from holdfast.domain.redaction import Json
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import (
@@ -628,9 +628,7 @@ class Holdfast:
 
         ``at``: only a turn up to this one is meant.
         """
-        from holdfast.domain.telling.context import (
-            says_continue,
-        )  # with all that tells of the past
+        from holdfast.domain.telling.context import says_continue  # and all that tells of the past
 
         stopped = self.stopped_turn(session_id) if says_continue(prompt) else None
         if stopped is None or (at is not None and stopped.seq > at):
@@ -901,9 +899,8 @@ class Holdfast:
         Returns notices for the person; none if nothing was found.
         """
         session = self.session(session_id)
-        if session.finalized_at is not None or not self.store.pointers(session.id):
-            return ()
-        return self._work.adopt(session.id, self.provider_of(session, None))
+        pointers = () if session.finalized_at is not None else self.store.pointers(session.id)
+        return self._work.adopt(session.id, session.provider or pointers[0].provider) if pointers else ()
 
     def open_native(self, session_id: str) -> int:
         """The provider's own program on this session, for a person; its exit code.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import replace
 
 from holdfast.domain.approvals import (
     Answer,
@@ -20,6 +19,7 @@ from holdfast.domain.approvals import (
 from holdfast.domain.ids import ApprovalId, ConversationId, SessionId
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.phases import Phase
+from holdfast.domain.records import replace
 from holdfast.domain.redaction import encode_redacted, redact_text
 from holdfast.domain.turns import Turn, TurnRequest
 from holdfast.errors import AmbiguousId, Conflict, NotFound, Refused, SessionClosed

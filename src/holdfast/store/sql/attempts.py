@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 from holdfast.domain.conversations import Conversation, SeenTurns
 from holdfast.domain.decisions import (
@@ -22,7 +22,7 @@ from holdfast.domain.failures import Failure
 from holdfast.domain.ids import AttemptId, ProviderSessionId, RuntimeId, make_attempt_id
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, TranscriptMark, choose_pointer
-from holdfast.domain.records import record
+from holdfast.domain.records import record, replace
 from holdfast.domain.redaction import encode_redacted, redact_text
 from holdfast.domain.turns import (
     Attempt,
@@ -49,7 +49,7 @@ ROWS = Rows(
     cause=AttemptCause,
     status=AttemptStatus,
     decision=part(codec.decode_decided, "decision", "reason", "evidence", encode=codec.encode_decided),
-    seen=coded(str, SeenTurns.parse),
+    seen=coded(str, codec.decode_seen),
     process=coded(codec.encode_process, codec.decode_process),
     failure=part(codec.decode_failure, "failure_class", "error"),
     usage=part(Usage, "input_tokens", "cached_input_tokens", "output_tokens", "cost_usd"),

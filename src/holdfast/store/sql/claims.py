@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.clock import after, to_iso
@@ -26,7 +25,7 @@ from holdfast.domain.failures import Failure, FailureClass, Retry
 from holdfast.domain.guards import decide_resume, only_natively
 from holdfast.domain.ids import SessionId
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, choose_pointer
-from holdfast.domain.records import record
+from holdfast.domain.records import record, replace
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session
 from holdfast.domain.statistics import TotalKind

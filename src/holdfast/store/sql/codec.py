@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from holdfast.domain.conversations import SeenTurns
@@ -20,6 +20,7 @@ from holdfast.domain.decisions import (
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import NO_RIGHTS, Rights, TranscriptMark
+from holdfast.domain.records import replace
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.runtimes import Capabilities
 from holdfast.domain.turns import ProcessMark, TurnRequest
@@ -122,6 +123,9 @@ def encode_request(request: TurnRequest) -> str:
     return dump(value) if value else "{}"
 
 
+# a turn is read when it is claimed, when it ends, and for the turn after it. Records never change, so the same text may
+# give the same record
+@lru_cache(maxsize=256)
 def decode_request(text: str) -> TurnRequest:
     if text == "{}":
         return TurnRequest()
@@ -150,6 +154,7 @@ def encode_seen(seen: SeenTurns | None) -> str | None:
     return None if seen is None else str(seen)
 
 
+@lru_cache(maxsize=256)
 def decode_seen(text: str | None) -> SeenTurns | None:
     return None if text is None else SeenTurns.parse(text)
 
@@ -158,6 +163,7 @@ def encode_transcript(mark: TranscriptMark | None) -> str | None:
     return None if mark is None else dump([mark.path, mark.size, mark.digest, mark.turns])
 
 
+@lru_cache(maxsize=256)
 def decode_transcript(text: str | None) -> TranscriptMark | None:
     if text is None:
         return None

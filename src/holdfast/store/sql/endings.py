@@ -6,7 +6,6 @@ Each is one transaction that leaves the record, the pointer, the counters and th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from holdfast.clock import Instant
 from holdfast.domain.decisions import DecisionKind, Fresh, Outcome, Reason, Standing, Verdict
@@ -21,7 +20,7 @@ from holdfast.domain.failures import (
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import ProviderSession, TranscriptMark
-from holdfast.domain.records import record
+from holdfast.domain.records import record, replace
 from holdfast.domain.redaction import Json, redact_text
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import (

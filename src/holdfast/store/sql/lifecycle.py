@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from holdfast.domain.metadata import Metadata, encode_metadata, merge_metadata
 from holdfast.domain.phases import Phase
+from holdfast.domain.records import replace
 from holdfast.domain.redaction import Json, redact_text
 from holdfast.domain.sessions import Session, SessionError, SessionUpdate
 from holdfast.errors import NotFound, PhaseConflict, SessionClosed
@@ -83,7 +84,7 @@ def _changed(s: Scope, current: Session, change: SessionUpdate, metadata: Metada
     errors = 0 if change.clear_errors else current.error_count
     if change.error is not None:
         error, errors = SessionError(redact_text(change.error), s.now), errors + 1
-    return ROWS.changed(
+    return replace(
         current,
         phase=phase,
         resume_ready=ready,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.guards import not_for_others
 from holdfast.domain.pointers import NOTHING_YET, Pointer
+from holdfast.domain.records import replace
 from holdfast.domain.usage import NO_CALL_YET, ContextUse, Usage, check_usage
 from holdfast.errors import InvalidInput
 from holdfast.store.driver import Row

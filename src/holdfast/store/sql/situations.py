@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import groupby
 from operator import itemgetter
 
 from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import DecisionKind
+from holdfast.domain.records import replace
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import (
     MOST_TRIES,
@@ -26,7 +26,7 @@ from holdfast.domain.usage import NO_USAGE
 from holdfast.errors import Conflict
 from holdfast.store.driver import Row
 from holdfast.store.sql import approvals, codec, history, leases, pointers, sessions, turns
-from holdfast.store.sql.rows import Rows, coded, computed, cut, part
+from holdfast.store.sql.rows import Rows, coded, computed, part
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.tables import ATTEMPTS, FLAG, MISREAD, TURNS, unreadable
 
@@ -151,9 +151,8 @@ def _tried(s: Scope, session: Session, before: int) -> tuple[TriedTurn, ...]:
 
 
 def _turn(s: Scope, seq: int, rows: list[Row], session_id: str) -> TriedTurn:
-    parts = [tuple(cut(row, _SEQ, _TRIES, _TURN)) for row in rows]
-    tries = tuple(_TRIES.read(s.where, tried) for _, tried, _, _ in parts)
-    _, _, own, _ = parts[-1]
+    tries = tuple([_TRIES.read(s.where, row[_SEQ.width : _TRY.width]) for row in rows])
+    own = rows[-1][_TRY.width :]
     try:
         _TURN.check(own)
         status, dropped, failure_class, error, request = own

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import NamedTuple
 
 from holdfast.clock import Instant
@@ -12,6 +11,7 @@ from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.failures import WAS_CANCELLED, Failure
 from holdfast.domain.ids import SessionId
 from holdfast.domain.phases import Phase
+from holdfast.domain.records import replace
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import AttemptCause, NewTurn, Turn, TurnStatus
