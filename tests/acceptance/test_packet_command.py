@@ -31,7 +31,7 @@ def test_a_packet_as_json_says_why_it_would_start_fresh(each_engine: str) -> Non
     assert document["session_id"] == session
     assert document["why_fresh"]["reason"] == "no_pointer"
     assert document["goal"] == "approval_workflow"
-    assert document["ground_truth"]["problem"] == "It is not known where it worked."
+    assert document["ground_truth"]["problem"] == "The directory of the work is not known."
 
 
 def test_nothing_in_a_packet_moves_the_cursor(library: Holdfast) -> None:

@@ -93,7 +93,7 @@ def test_what_was_answered_is_not_continued(shop: Workshop) -> None:
     _killed(shop, *RUN)
     hf = shop.open()
 
-    with pytest.raises(InvalidInput, match=r"turn 1 of .* was answered meanwhile: holdfast show work"):
+    with pytest.raises(InvalidInput, match=r"turn 1 of .* was answered in the meantime: holdfast show work"):
         hf.resume(hf.find("work"))
 
     assert _turns(hf) == [DONE]

@@ -397,7 +397,7 @@ def test_a_fork_beside_a_turn_that_waits_says_that_it_left_the_turn_out(shop: Wo
     forked = hf.fork(first.session_id, "SAY another way")
 
     assert forked.notices == (
-        "the fork goes to turn 1: what comes after it has not ended, and was not taken along",
+        "the fork has the turns up to 1: later turns have not ended, so the fork does not have them",
     )
     assert hf.fork(first.session_id, "SAY another way", at=1).notices == ()
 

@@ -240,7 +240,7 @@ def test_a_worker_is_told_of_turns_again_after_a_restart_of_the_database(
     crew.until(crew.ask(crew.session(), "SAY before"), TurnStatus.DONE)
 
     postgres.stop()
-    told(worker, "not told of new turns")
+    told(worker, "not notified of new turns")
     postgres.start()
 
     for word in ("after", "it"):
@@ -254,7 +254,7 @@ def test_a_worker_is_told_of_turns_again_after_a_restart_of_the_server(crew: Cre
         crew.until(crew.ask(crew.session(), "SAY before"), TurnStatus.DONE)
 
         served.end(signal.SIGTERM)
-        told(worker, "not told of new turns")
+        told(worker, "not notified of new turns")
         served.start()
 
         for word in ("after", "it"):

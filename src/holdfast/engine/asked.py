@@ -1,4 +1,4 @@
-"""Owns what a turn may be asked for: the keywords of a run, read once, and the checks that every new turn passes."""
+"""Owns the request of a turn: the keywords that a run takes, and the checks that every new turn passes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.engine.running.agents import Agent
     from holdfast.providers.contract import Provider
 
-#: told of the decision before anything runs, and of everything that happens then
+#: is called with the decision before anything runs, and then with every event
 Observer: TypeAlias = "Callable[[Decision | AgentEvent], None]"
 
 _LONGEST_TIMEOUT = 366 * 24 * 3600.0
@@ -32,13 +32,13 @@ MOST_PRIORITY = 1000
 
 
 class RunKeywords(TypedDict, total=False):
-    cwd: str | None  #: where to work; None: where the session did, else the current directory
-    model: str | None
+    cwd: str | None  #: the directory to work in; None: the session's, else the current one
+    model: str | None  #: None: the session's, else the provider's default
     rights: Rights | None  #: None: those of the session's first launch
     fresh: bool  #: start a new provider session, with the whole context
-    provider_session_id: str | None  #: this very one; never replaced by another
+    provider_session_id: str | None  #: this provider session and no other
     allow_wider_rights: bool
-    timeout: float | None  #: seconds; None: the configured one
+    timeout: float | None  #: seconds; None: as configured
     observer: Observer
 
 
@@ -48,7 +48,7 @@ def ignore(_: Decision | AgentEvent) -> None:
 
 @record
 class Asked:
-    """What a run was asked for: the turn's own request, which is recorded with it, and how this process runs it."""
+    """What a run was asked for: the request, which is recorded with the turn, and how this process runs it."""
 
     request: TurnRequest
     timeout_seconds: float | None = None
@@ -56,9 +56,9 @@ class Asked:
 
 
 def read_keywords(keywords: RunKeywords, agent: Agent) -> Asked:
-    """InvalidInput for what this agent cannot be asked for; nothing has been recorded by then.
+    """Raises InvalidInput for what this agent cannot be asked for; nothing has been recorded by then.
 
-    Directories are meant from where the caller is, whatever directory the agent works in.
+    Relative directories are relative to the caller's current directory.
     """
     for name in keywords:
         if name not in RunKeywords.__annotations__:
@@ -88,7 +88,7 @@ def read_keywords(keywords: RunKeywords, agent: Agent) -> Asked:
 
 
 def existing_directory(path: str, field: str = "cwd") -> str:
-    """Absolute, as it was given: a link stays a link, so that people recognise it."""
+    """The absolute path of a directory that must exist. Links are not resolved, so that people recognise the path."""
     directory = Path(os.path.expanduser(check_text(field, path)))  # noqa: PTH111 - a ~user nobody knows stays as it is
     if not directory.is_dir():
         raise InvalidInput(field, f"{path} is not a directory")
@@ -96,7 +96,7 @@ def existing_directory(path: str, field: str = "cwd") -> str:
 
 
 def refuse_of_others(store: Store, provider: str, named: ProviderSessionId, session_id: str | None) -> None:
-    """Who owns a provider session that is asked for by name is known before a turn is put in."""
+    """Raises Refused if another session owns the provider session that a turn names. Checked before the turn is queued."""
     owner = store.owner_of(provider, named, session_id)
     if owner is not None:
         is_closed = store.get_session(owner).phase.is_final
@@ -104,7 +104,7 @@ def refuse_of_others(store: Store, provider: str, named: ProviderSessionId, sess
 
 
 def accepted_arguments(store: Store, session_id: str, request: TurnRequest) -> frozenset[tuple[str, ...]]:
-    """Those that an agent of this session was launched with: somebody may give them, and accepted them then."""
+    """The extra arguments that agents of this session were launched with: they were accepted then, and are accepted again."""
     if request.rights is None or not request.rights.extra_args:
         return frozenset()
     launched = [pointer.rights for pointer in store.pointers(session_id)]
@@ -115,9 +115,10 @@ def accepted_arguments(store: Store, session_id: str, request: TurnRequest) -> f
 
 
 def check_turn(prompt: str, new: NewTurn, *, accepted: Collection[tuple[str, ...]] = ()) -> None:
-    """Whoever runs it works in another directory: a relative one would mean something else there.
+    """Raises InvalidInput for a turn that must not be queued. Directories must be absolute, because the worker that
+    runs the turn has another current directory.
 
-    ``accepted``: arguments for the agent that were accepted before.
+    ``accepted``: extra arguments that were accepted before.
     """
     check_text("prompt", prompt)
     check_provider(new.provider)
@@ -138,8 +139,8 @@ def check_turn(prompt: str, new: NewTurn, *, accepted: Collection[tuple[str, ...
 
 
 def _check_rights(rights: Rights, provider: str, allow_wider: bool) -> None:
-    """As far as it is one of ours. Of another provider no argument is known to be harmless."""
-    from holdfast.providers.registry import get_provider, is_provider  # brings the providers
+    """Checks the rights by the rules of their provider. Without the provider, no extra argument is known to be harmless."""
+    from holdfast.providers.registry import get_provider, is_provider  # imports the providers
 
     if is_provider(provider):
         check_rights(rights, get_provider(provider), allow_wider=allow_wider)
@@ -151,9 +152,10 @@ def _check_rights(rights: Rights, provider: str, allow_wider: bool) -> None:
 
 
 def check_rights(rights: Rights, provider: Provider, *, allow_wider: bool = False) -> None:
-    """Wherever it will run: neither directories nor the version of the agent are looked at.
+    """Raises InvalidInput for rights that the provider cannot have on any machine: directories and the agent's version
+    are not looked at.
 
-    ``allow_wider``: arguments that may widen the rights were accepted. Those that override a decision never are.
+    ``allow_wider``: arguments that may widen the rights were accepted. Arguments that override a decision never are.
     """
     if rights.permission_mode is not None:
         check_name("permission_mode", rights.permission_mode)
@@ -164,15 +166,16 @@ def check_rights(rights: Rights, provider: Provider, *, allow_wider: bool = Fals
         "approve_tools": rights.approve_tools,
     }
     for field, values in named.items():
-        if isinstance(values, str):  # whose letters would count as values
+        if isinstance(values, str):  # each letter would count as a value
             raise InvalidInput(field, "must be several texts, not one")
         for value in values:
             check_text(field, value)
-    from holdfast.hooks.tool_patterns import read_pattern  # only where somebody asks for it
+    if rights.approve_tools:
+        from holdfast.hooks.tool_patterns import read_pattern  # most turns need none
 
-    for pattern in rights.approve_tools:
-        try:
-            read_pattern(pattern)
-        except ValueError as exc:
-            raise InvalidInput("approve_tools", str(exc)) from None
+        for pattern in rights.approve_tools:
+            try:
+                read_pattern(pattern)
+            except ValueError as exc:
+                raise InvalidInput("approve_tools", str(exc)) from None
     provider.check(rights, allow_wider=allow_wider)

@@ -1,4 +1,4 @@
-"""Owns the audit trail of a session: who did what to it and when, from everything that keeps a record of it."""
+"""Owns the audit trail of a session: who changed it, how and when, gathered from changes, approvals and failed attempts."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ from holdfast.processes.machine import describe_owner
 from holdfast.store.contract import Store
 
 _PAGE = 500
-#: put down for what follows from something else
-_OURSELVES = "holdfast"
+_HOLDFAST = (
+    "holdfast"  #: the author of what Holdfast itself does: an approval expires, is used or becomes void
+)
 
 
 class AuditKind(StrEnum):
     CREATED = "created"
     PHASE = "phase"
     METADATA = "metadata"
-    ERROR = "error"  #: one that somebody counted, or with which an attempt ended
+    ERROR = "error"  #: counted by a caller, or the failure of an attempt
     ERRORS_CLEARED = "errors_cleared"
     SUMMARY = "summary"
     APPROVAL = "approval"  #: asked, approved, denied, used, voided or expired
@@ -35,32 +36,31 @@ class AuditEntry:
     at: Instant
     kind: AuditKind
     by: str | None  #: None: not recorded
-    words: str
-    data: dict[str, Json]
+    words: str  #: for a person
+    data: dict[str, Json]  #: for a program
     turn: int | None = None
-    key: tuple[object, ...] = ()  #: the same whenever the trail is read
+    key: tuple[object, ...] = ()  #: identifies the entry, whenever the trail is read
 
 
 def audit_trail(store: Store, session_id: str) -> list[AuditEntry]:
-    """Oldest first."""
+    """All entries, oldest first."""
     session = store.get_session(session_id)
     now = store.now()
     entries = [
         AuditEntry(session.created_at, AuditKind.CREATED, None, session.purpose, {"purpose": session.purpose})
     ]
-    for change in _changes(store, session.id):
-        entries += _of_change(change)
-    for approval in _approvals(store, session.id):
-        entries += _of_approval(approval, now)
+    number = 0
+    while changes := store.trail(session.id, after=number, limit=_PAGE):
+        for change in changes:
+            entries += _of_change(change)
+        number = changes[-1].number
+    last: str | None = None
+    while approvals := store.approvals(session_id=session.id, open_only=False, after=last, limit=_PAGE):
+        for approval in approvals:
+            entries += _of_approval(approval, now)
+        last = approvals[-1].id
     entries += _failures(store, session)
     return sorted(entries, key=lambda entry: entry.at)
-
-
-def _changes(store: Store, session_id: str) -> Iterator[SessionChange]:
-    after = 0
-    while found := store.trail(session_id, after=after, limit=_PAGE):
-        yield from found
-        after = found[-1].number
 
 
 def _of_change(change: SessionChange) -> Iterator[AuditEntry]:
@@ -81,13 +81,6 @@ def _of_change(change: SessionChange) -> Iterator[AuditEntry]:
         yield entry(kind, words, from_phase=change.from_phase, to_phase=change.to_phase)
 
 
-def _approvals(store: Store, session_id: str) -> Iterator[Approval]:
-    after = None
-    while found := store.approvals(session_id=session_id, open_only=False, after=after, limit=_PAGE):
-        yield from found
-        after = found[-1].id
-
-
 def _of_approval(approval: Approval, now: Instant) -> Iterator[AuditEntry]:
     def entry(at: Instant, what: str, by: str | None, words: str = "", **data: Json) -> AuditEntry:
         told = f"{what} {approval.id}" + (f": {words}" if words else "")
@@ -96,18 +89,18 @@ def _of_approval(approval: Approval, now: Instant) -> Iterator[AuditEntry]:
 
     yield entry(approval.requested_at, "asked", approval.requested_by, approval.what, question=approval.what)
     if approval.answered_at is not None:
-        # one that was answered and is void now keeps who answered, not what
+        # an approval that became void after its answer no longer says what the answer was
         answer = "answered" if approval.status is ApprovalStatus.VOIDED else approval.status.value
         note = approval.note or ""
         yield entry(approval.answered_at, answer, approval.answered_by, note, note=approval.note)
     if approval.used_at is not None:
-        yield entry(approval.used_at, "used", _OURSELVES)
+        yield entry(approval.used_at, "used", _HOLDFAST)
     has_expired = approval.is_expired(now) or approval.void_reason == "expired"
     if has_expired and approval.expires_at is not None:
-        yield entry(approval.expires_at, "expired", _OURSELVES)
+        yield entry(approval.expires_at, "expired", _HOLDFAST)
     if approval.status is ApprovalStatus.VOIDED and approval.voided_at is not None:
         reason = approval.void_reason or ""
-        yield entry(approval.voided_at, "voided", _OURSELVES, reason, reason=approval.void_reason)
+        yield entry(approval.voided_at, "voided", _HOLDFAST, reason, reason=approval.void_reason)
 
 
 def _failures(store: Store, session: Session) -> Iterator[AuditEntry]:

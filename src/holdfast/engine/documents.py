@@ -1,4 +1,4 @@
-"""Owns the JSON form of what the command and the server show about sessions."""
+"""Owns the JSON documents that the command and the server show: sessions, turns, attempts, approvals, results, figures."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Document = dict[str, object]
 def session_document(
     session: Session, state: SessionState, history: tuple[PhaseChange, ...] | None = None
 ) -> Document:
-    """The published state and what else identifies the session; the phase history where it was read."""
+    """The published state of a session, and what else identifies the session. The phase history only if it was read."""
     document = state_document(session, history or (), state)
     if history is None:
         del document["history"]
@@ -46,7 +46,7 @@ def session_document(
 def provider_session_document(
     pointer: Pointer | None, known: tuple[ProviderSessionTotals, ...]
 ) -> dict[str, str | None]:
-    """The provider's own session. A fork has none until its first launch, only the one it will fork."""
+    """The provider's own session. Until a fork is launched it has none of its own, only the one that it will fork."""
     own_id: str | None = None
     source: str | None = None
     last_seen: Instant | None = None
@@ -178,7 +178,7 @@ def explanation_document(explanation: Explanation, sentence: str) -> Document:
 
 
 def waiting_document(waiting: WaitingTurn | None) -> Document:
-    """What the turn at the head of the queue waits for; null: for nothing of the kind."""
+    """What the turn at the head of the queue waits for, besides a worker; null if it does not wait for that."""
     if waiting is None:
         return {"waits_for_time": None, "waits_for_runtime": None}
     turn, until, known = waiting.turn, waiting.until, waiting.runtime

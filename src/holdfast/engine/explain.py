@@ -1,4 +1,4 @@
-"""Owns what Holdfast tells about a session: why it goes on as it does, and where it comes from."""
+"""Owns what Holdfast says about a session: how its next turn would continue and why, and its family of forks."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class WaitingTurn:
     """The turn at the head of a session's queue, and what it waits for besides a worker."""
 
     turn: Turn
-    until: Instant | None  #: its time, if that has not come
-    runtime: KnownRuntime | None  #: the only one that may run it
+    until: Instant | None  #: the time before which it may not start; None: it may start now
+    runtime: KnownRuntime | None  #: the only runtime that may run it; None: any
 
 
 @record
@@ -31,12 +31,12 @@ class Explanation:
     session: Session
     may_continue: MayContinue
     provider: str
-    decision: Decision  #: what a claim would decide now, on that runtime
-    runtime: Runtime | None  #: the one its pointer was recorded on, if there is one
-    last_attempt: Attempt | None  #: what was decided the last time
-    last_turn: Turn | None = None  #: the one of that attempt
-    waiting: WaitingTurn | None = None  #: at the head of its queue
-    waits_for: Approval | None = None  #: nothing of it runs until somebody has answered
+    decision: Decision  #: what a claim on ``runtime`` would decide now
+    runtime: Runtime | None  #: where the session ran last, if that is known
+    last_attempt: Attempt | None
+    last_turn: Turn | None = None  #: the turn of the last attempt
+    waiting: WaitingTurn | None = None  #: the turn at the head of the queue, if it waits
+    waits_for: Approval | None = None  #: no turn of the session runs until somebody has answered it
 
 
 @record
@@ -48,7 +48,7 @@ class Tree:
 
     @classmethod
     def of(cls, store: Store, session_id: str) -> Tree:
-        """The whole family, from its oldest ancestor that still exists."""
+        """The whole family of a session, from its oldest ancestor that still exists."""
         root = store.get_session(session_id)
         seen = {root.id}
         while root.parent_session_id is not None:
@@ -77,7 +77,7 @@ class Tree:
 
 
 def explain(store: Store, session: Session, provider: str, may: MayContinue) -> Explanation:
-    """How a session continues where it ran before, and what was decided the last time."""
+    """How a session would continue on the runtime where it ran before, and what its last attempt was."""
     pointer = store.pointer(session.id, provider)
     last = store.newest_attempt(session.id)
     ran = pointer if pointer is not None or last is None or last.provider != provider else last
@@ -101,7 +101,7 @@ def explain(store: Store, session: Session, provider: str, may: MayContinue) -> 
 def waiting_turn(
     store: Store, session_id: str, known: Mapping[RuntimeId, KnownRuntime]
 ) -> WaitingTurn | None:
-    """The turn that comes next, if it waits in the queue."""
+    """The next turn of a session, if it waits in the queue. ``known`` are all runtimes by their ids."""
     head = store.head_turn(session_id)
     if head is None or head.status is not TurnStatus.QUEUED:
         return None

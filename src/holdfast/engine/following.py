@@ -17,7 +17,7 @@ from holdfast.engine.past import newest_turn
 from holdfast.store.contract import Store
 from holdfast.store.pages import Pace
 
-#: of events at a time; one may have 32 KiB
+#: events that are read at a time; one may have 32 KiB
 _PAGE = 64
 
 
@@ -35,7 +35,7 @@ BEGINNING = EventPosition(0, 0, 0)
 def events_behind(
     store: Store, session_id: str, place: EventPosition, only: int | None = None
 ) -> Iterator[tuple[EventPosition, Event]]:
-    """The events after ``place``, in order; ``only``: those of this turn."""
+    """The events after ``place``, in order; with ``only``, those of this turn."""
     for turn in _turns(store, session_id, max(0, place.turn - 1)):
         if only is not None and turn.seq != only:
             continue
@@ -47,7 +47,7 @@ def events_behind(
 
 
 def is_over(store: Store, session_id: str, only: int | None = None) -> bool:
-    """Nothing more can happen: the session is closed, or the one turn has ended."""
+    """Whether no more events can come: the session is closed or, with ``only``, that turn has ended."""
     session = store.get_session(session_id)
     if only is None:
         return session.finalized_at is not None
@@ -68,8 +68,8 @@ _FIRST_LOOK, _LAST_LOOK = 0.1, 2.0
 class Reached(StrEnum):
     DONE = "done"  #: completed, or its newest turn is done and none is open
     FAILED = "failed"  #: failed or abandoned, or its newest turn did not end well
-    NEEDS_PERSON = "needs_person"  #: somebody has to answer
-    STILL_OPEN = "still_open"  #: others are at work on it, or nobody has begun
+    NEEDS_PERSON = "needs_person"  #: a person has to answer an approval
+    STILL_OPEN = "still_open"  #: a turn waits or runs, or there is no turn yet
 
 
 @record
@@ -81,7 +81,7 @@ class Waited:
 
 
 def wait_for(store: Store, session_id: str, timeout: float | None) -> Waited:
-    """Looks now and then, and holds nothing meanwhile; without ``timeout``, for as long as it takes."""
+    """Looks from time to time until the session has reached an end; with ``timeout``, at most so many seconds."""
     deadline = None if timeout is None else time.monotonic() + timeout
     pause = _FIRST_LOOK
     while True:
@@ -96,7 +96,7 @@ def wait_for(store: Store, session_id: str, timeout: float | None) -> Waited:
 
 
 def look(store: Store, session_id: str) -> Waited:
-    """How far it has come by now."""
+    """How far the work of a session has come by now."""
     session = store.get_session(session_id)
     turn = newest_turn(store, session.id)
     if session.finalized_at is not None:

@@ -1,7 +1,7 @@
-"""Owns asking git what a work directory really looks like, without running anything that lies in it.
+"""Owns asking git for the state of a work directory, without running any program that the directory names.
 
 A repository's own settings can name programs: monitors, hooks, filters, diff drivers, signature checkers,
-transports. All of them are switched off, so that a packet can be made in a directory nobody trusts.
+transports. All of them are switched off, so that a packet can be made in a directory that is not trusted.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from holdfast.domain.telling.packet import GroundTruth
 from holdfast.domain.telling.quoting import on_one_line, shortened
 from holdfast.processes.process import find_program
 
-_SECONDS = 5.0  #: for each question
+_SECONDS = 5.0  #: for each command
 _MOST_BYTES = 1_000_000
 _MOST_CHARACTERS = 4_000
 _ON_A_LINE = 200
@@ -33,11 +33,11 @@ _OFF = {
 _ENVIRONMENT = {
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_TERMINAL_PROMPT": "0",
-    "GIT_ALLOW_PROTOCOL": "none",  # a partial clone would fetch what it lacks
+    "GIT_ALLOW_PROTOCOL": "none",  # otherwise a partial clone would fetch missing objects
     "LC_ALL": "C",
 }
 _FILTERS = ("config", "--null", "--name-only", "--get-regexp", r"^filter\.")
-# A submodule's own settings would count in it.
+# Without submodules: in a submodule its own settings would count.
 _STATUS = ("status", "--porcelain", "--branch", "--no-ahead-behind", "--ignore-submodules=all")
 _HEAD = ("log", "-1", "--no-color", "--format=%h %s")
 _DIFF = (
@@ -50,9 +50,9 @@ class _Unanswered(Exception):
 
 
 def ground_truth(work_dir: str | None) -> GroundTruth:
-    """Never raises: what cannot be found out is said in ``problem``."""
+    """Never raises: if git has no answer, ``problem`` says why."""
     if work_dir is None:
-        return GroundTruth(None, problem="It is not known where it worked.")
+        return GroundTruth(None, problem="The directory of the work is not known.")
     git = find_program("git", os.environ)
     if not Path(work_dir).is_dir():
         return GroundTruth(work_dir, problem="There is no such directory on this machine.")
@@ -82,8 +82,8 @@ class _Repository:
         return _told(self._work_dir, branch, head, status, self._ask(*_DIFF))
 
     def _filters(self) -> Iterator[str]:
-        """The keys of every filter that is configured: an empty command is no command."""
-        answer = self._ask(*_FILTERS, fine=(0, 1))  # 1: there is none
+        """The settings of every configured filter; an empty value switches the filter off."""
+        answer = self._ask(*_FILTERS, fine=(0, 1))  # 1: there is no filter
         if len(answer) > _MOST_BYTES:
             raise _Unanswered("Too many filters are configured there to switch them all off.")
         for key in answer.split("\0"):
@@ -120,7 +120,7 @@ class _Repository:
 
 
 def _output(process: subprocess.Popen[bytes]) -> bytes:
-    """Up to a limit and one byte more; what runs longer or says more is ended, with everything it started."""
+    """What git prints, up to ``_MOST_BYTES`` and one byte more. If it runs longer or prints more, it is ended."""
     late: list[bool] = []
 
     def give_up() -> None:

@@ -1,7 +1,8 @@
-"""Owns the library's face: every verb of Holdfast on one store, in one class.
+"""Owns the class ``Holdfast``: every verb of the library, on one store.
 
-The plain verbs speak in ids, dicts and booleans. They answer False or None for a session that does
-not exist, is closed, or was given an unknown phase. A store that cannot be used is an error everywhere.
+The plain verbs (``create_session`` … ``list_sessions``) take and return ids, dicts and booleans. They return False or
+None for a session that does not exist or is closed, and for an unknown phase. A store that cannot be used is an error
+in every verb.
 """
 
 from __future__ import annotations
@@ -103,15 +104,15 @@ _PAGE = 500
 _LONGEST_PURPOSE = 10_000
 _MOST_SECONDS = 100 * 365 * 24 * 3600
 _MOST_HOURS = 10_000_000  #: of a clean-up
-#: the ids that turns get inside ``Holdfast.provider_session``, by handle; explicit, so they beat configuration
+#: by the id of a ``Holdfast`` object: the provider session that turns ask for inside its ``provider_session`` block
 _task_ids: ContextVar[Mapping[int, ProviderSessionId]] = ContextVar(
     "holdfast_provider_session", default=MappingProxyType({})
 )
-#: what a turn asks for that goes on with one that was stopped
+#: the prompt of a turn that continues one that was stopped
 CONTINUE = "continue"
-#: a session's purpose is the beginning of its first prompt
+#: characters of the first prompt that become the session's purpose
 _PURPOSE = 200
-#: what a turn that waits was given when it was put in
+#: keywords of a run that a turn in the queue already has
 _OF_THE_TURN = ("cwd", "model", "rights", "fresh", "provider_session_id", "allow_wider_rights")
 
 
@@ -127,7 +128,7 @@ class Holdfast:
     An open store; also a context manager that closes it. Safe to share between threads.
     """
 
-    #: the directory of the work, where hooks look for the sessions that are begun here; None: unknown
+    #: the directory of the project: hooks look in it for the sessions that are begun here; None: unknown
     project: str | None = None
     #: keys of ``[retention]`` that a project's file has set -> the directory of that project
     project_retention: Mapping[str, str] = MappingProxyType({})
@@ -139,10 +140,10 @@ class Holdfast:
         clock: Clock = system_clock,
         environ: Mapping[str, str] | None = None,
     ) -> None:
-        """``environ`` is the one that agents are run with; None: this process's."""
+        """``environ`` is the environment of agents; None: that of this process."""
         self.store = store
         self.policy = policy or Policy()
-        self._clock = clock  #: for ids alone; what is recorded carries the store's own time
+        self._clock = clock  #: for ids only; records have the store's own time
         self._environ = environ
 
     def within(self, workspace: str) -> Holdfast:
@@ -152,7 +153,7 @@ class Holdfast:
 
     @cached_property
     def _work(self) -> Work:
-        from holdfast.engine.running.runs import Work  # brings everything that runs processes
+        from holdfast.engine.running.runs import Work  # imports everything that runs processes
 
         return Work(self.store, self.policy, self._environ)
 
@@ -177,7 +178,7 @@ class Holdfast:
     def create_session(
         self, agent_name: str, purpose: str = "", metadata: Mapping[str, Json] | None = None
     ) -> str:
-        """Begin a delegated session; its id."""
+        """Begin a delegated session; returns its id."""
         return self.create(agent_name, purpose, metadata).id
 
     def update_state(
@@ -187,11 +188,11 @@ class Holdfast:
         metadata: Mapping[str, Json] | None = None,
         error: str | None = None,
     ) -> bool:
-        """Move to a phase, merge metadata, count an error: whatever is given. False if it did not happen."""
+        """Move to a phase, merge metadata, count an error: whatever is given. False if nothing was changed."""
         return _happened(lambda: self.update(agent_id, phase=phase, metadata=metadata, error=error))
 
     def should_resume(self, agent_id: str) -> bool:
-        """May this session's work go on?"""
+        """May the work of this session continue?"""
         return self.may_continue(agent_id) is MayContinue.YES
 
     def get_session(self, agent_id: str) -> dict[str, object] | None:
@@ -205,13 +206,13 @@ class Holdfast:
         return None
 
     def finalize_session(self, agent_id: str, outcome: str, summary: str | None = None) -> bool:
-        """Close as completed, failed or abandoned. False if it did not happen."""
+        """Close as completed, failed or abandoned. False if nothing was changed."""
         return _happened(lambda: self.finalize(agent_id, outcome, summary))
 
     def cleanup_old_sessions(self, hours: float | None = None) -> int:
-        """Abandon the delegated sessions that were idle, delete those that were final for that long; how many.
+        """Abandon the delegated sessions that were idle, and delete those that were final, for so long. Returns how many.
 
-        Without ``hours`` it is the configured ``max_age_hours``, 24 by default. Conversations are kept, unless
+        Without ``hours`` the setting ``max_age_hours`` counts, 24 by default. Conversations are kept unless
         ``conversations_max_age_hours`` is configured.
         """
         return self.cleanup(hours).count
@@ -279,7 +280,7 @@ class Holdfast:
         )
 
     def status(self, session_id: str) -> SessionStatus:
-        """What is true of it now: running, queued, waiting for a person, idle, failed or done."""
+        """What the session does now: running, queued, waiting for a person, idle, failed or done."""
         return self.store.session_state(check_id("session", session_id)).status
 
     def update(  # noqa: PLR0913 - everything that can be changed, by keyword
@@ -293,7 +294,7 @@ class Holdfast:
         summary: str | None = None,
         expected_phase: str | None = None,
     ) -> Session:
-        """``expected_phase`` makes it compare-and-set: PhaseConflict if someone was faster."""
+        """Change what is given. With ``expected_phase``, raises PhaseConflict if the session is in another phase."""
         change = SessionUpdate(
             phase=None if phase is None else parse_phase(phase),
             metadata=None if metadata is None else _metadata(metadata),
@@ -305,7 +306,7 @@ class Holdfast:
         return self.store.update_session(check_id("session", session_id), change)
 
     def finalize(self, session_id: str, outcome: str, summary: str | None = None) -> Session:
-        """Close the session; what a dead owner left running of it is ended first, and its answer kept."""
+        """Close the session. If its worker is dead, the worker's agent is ended first, and its answer is kept."""
         target = parse_outcome(outcome)
         if summary is not None:
             check_text("summary", summary)
@@ -319,7 +320,7 @@ class Holdfast:
         self.store.remove_session(check_id("session", session_id))
 
     def may_continue(self, session_id: str) -> MayContinue:
-        """Never raises for what the session is: a missing or unreadable one may simply not go on."""
+        """Whether the work may continue, or why not. Never raises for a missing or an unreadable session."""
         try:
             return self._judge(self.session(session_id))
         except (NotFound, InvalidInput):
@@ -331,13 +332,13 @@ class Holdfast:
     def _judge(self, session: Session) -> MayContinue:
         rules, now = self.policy.continue_, self.store.now()
         answer = may_continue(session, rules, now)
-        # an approval bears on nothing else, so that nobody need look for one
+        # approvals matter only in these two cases, so they are read only then
         if session.phase is Phase.APPROVAL or answer is MayContinue.TOO_OLD:
             return may_continue(session, rules, now, self.store.approval_window(session.id))
         return answer
 
     def page(self, wanted: SessionFilter, limit: int = 50, cursor: str | None = None) -> SessionPage:
-        """One page, newest first; rows that cannot be read are named in it."""
+        """One page of sessions, newest first. The page names the rows that cannot be read."""
         if not 1 <= limit <= 10_000:
             raise InvalidInput("limit", "must be between 1 and 10000")
         page = self.store.list_sessions(wanted, limit, cursor)
@@ -346,7 +347,7 @@ class Holdfast:
         return page
 
     def pages(self, wanted: SessionFilter, limit: int | None = None) -> Iterator[SessionPage]:
-        """As many as it takes, for all sessions that fit or ``limit`` of them; one that cannot be read counts."""
+        """Pages with all matching sessions, or with ``limit`` of them; a session that cannot be read counts."""
         cursor, left = None, limit
         while left is None or left > 0:
             page = self.page(wanted, _PAGE if left is None else min(left, _PAGE), cursor)
@@ -358,7 +359,7 @@ class Holdfast:
                 left -= len(page.sessions) + len(page.unreadable)
 
     def sessions(self, wanted: SessionFilter) -> Iterator[Session]:
-        """All of them, one at a time."""
+        """All matching sessions, one at a time."""
         return (session for page in self.pages(wanted) for session in page.sessions)
 
     def cleanup(
@@ -388,7 +389,7 @@ class Holdfast:
         return self.store.clean_up(old, dry_run=dry_run)
 
     def stats(self, since: Instant | None = None, agent: str | None = None) -> Stats:
-        """How well it goes, over whole days of UTC: each measure with its target, and whether that is met."""
+        """The measures of this workspace over whole days of UTC, each with its target and whether it is met."""
         if agent is not None:
             check_name("agent", agent)
         now = self.store.now()
@@ -415,9 +416,9 @@ class Holdfast:
         expires: float | None = None,
         answerers: Collection[str] = (),
     ) -> Approval:
-        """Ask people, and put the session into phase ``approval``; nothing waits for the answer.
+        """Ask people, and put the session into phase ``approval``. Returns at once.
 
-        ``expires`` are seconds; None: as configured. ``answerers``: only they may answer, else anyone.
+        ``expires`` are seconds; None: as configured. ``answerers``: only they may answer; empty: anyone may.
         """
         if not check_text("what", what, limit=MAX_WORDS).strip():
             raise InvalidInput("what", "must not be empty")
@@ -447,13 +448,13 @@ class Holdfast:
         after: str | None = None,
         limit: int = 1000,
     ) -> tuple[Approval, ...]:
-        """Oldest first, those behind ``after``. Open ones are those without an answer, expired ones included."""
+        """Approvals after the id ``after``, oldest first. Those without an answer are open, even if they have expired."""
         if session_id is not None:
             check_id("session", session_id)
         return self.store.approvals(session_id=session_id, open_only=open_only, after=after, limit=limit)
 
     def approval(self, given: str) -> Approval:
-        """By id, by the unique beginning of one, or by a session that has exactly one open."""
+        """Find an approval by its id, by the unique beginning of it, or by a session that has exactly one open."""
         return self.store.get_approval(self.store.find_approval(check_name("approval", given)))
 
     def approve(self, given: str, note: str | None = None, **answer: Unpack[AnswerKeywords]) -> Approval:
@@ -495,13 +496,13 @@ class Holdfast:
         return self.store.history(self.session(session_id).conversation_id, last=last, limit=limit)
 
     def tree(self, session_id: str) -> Tree:
-        """The whole family of forks this session belongs to."""
+        """The whole family of forks that this session belongs to."""
         return Tree.of(self.store, check_id("session", session_id))
 
     def edit(
         self, session_id: str, seq: int, *, prompt: str | None = None, response: str | None = None
     ) -> HistoryTurn:
-        """Change what the history says of a turn. Turns made by hand join the history before that."""
+        """Change the texts of a turn in the history. Turns made by hand are adopted first."""
         for field, text in (("prompt", prompt), ("response", response)):
             if text is not None:
                 check_text(field, text)
@@ -510,7 +511,7 @@ class Holdfast:
         return self.store.edit_turn(check_id("session", session_id), seq, prompt=prompt, response=response)
 
     def truncate(self, session_id: str, keep: int) -> Conversation:
-        """Drop every turn after ``keep``, those that were made by hand included."""
+        """Drop every turn after ``keep``, also turns made by hand."""
         check_whole("turn", keep)
         self._settle(session_id)
         return self.store.truncate(check_id("session", session_id), keep)
@@ -529,7 +530,7 @@ class Holdfast:
         return self.store.new_generation(check_id("session", session_id))
 
     def _settle(self, session_id: str) -> None:
-        """Before the history changes: end what a dead owner left running, and adopt turns made by hand."""
+        """Call this before the history changes: ends the agent of a dead worker, and adopts turns made by hand."""
         self.take_over(session_id)
         for notice in self.adopt(session_id):
             log.warning("session %s: %s", session_id, notice)
@@ -565,10 +566,7 @@ class Holdfast:
 
     @contextmanager
     def provider_session(self, provider_session_id: str) -> Iterator[None]:
-        """Every turn put in inside the block asks for this provider session, whatever the configuration.
-
-        Undone at the end of the block, also when there was none before.
-        """
+        """Every turn that is queued or run inside the block asks for this provider session, unless it names another."""
         task_id = ProviderSessionId(check_id("provider_session_id", provider_session_id))
         token = _task_ids.set({**_task_ids.get(), id(self): task_id})
         try:
@@ -577,10 +575,10 @@ class Holdfast:
             _task_ids.reset(token)
 
     def enqueue(self, session_id: str, prompt: str, new: NewTurn | None = None) -> Turn:
-        """Put a turn into the queue; ``new`` carries everything besides the prompt.
+        """Put a turn into the queue; ``new`` has everything besides the prompt.
 
-        To continue a request that never reached an agent is to send it. Refused for the provider session of another
-        session, asked for by name.
+        A prompt that only says to continue means the request of the turn before it, if no agent got that request.
+        Raises Refused if ``new`` names a provider session that another session owns.
         """
         turn = self._turn(check_id("session", session_id), prompt, new)
         if turn.request.provider_session_id is not None:
@@ -619,14 +617,14 @@ class Holdfast:
         )
 
     def stopped_turn(self, session_id: str) -> Turn | None:
-        """The newest turn of a session, if it waits to be run, or was stopped before it ended."""
+        """The newest turn of a session, if it waits to run or was stopped before it ended."""
         last = newest_turn(self.store, self.session(session_id).id)
         return last if last is not None and was_stopped(last) else None
 
     def meant_by(self, session_id: str, prompt: str, *, at: int | None = None) -> str:
-        """The prompt; or, if it only says to continue, the request of the stopped turn, if no agent was sent that.
+        """The prompt. If it only says to continue, the request of the stopped turn, unless an agent got that request.
 
-        ``at``: only a turn up to this one is meant.
+        ``at``: a turn after this one does not count.
         """
         from holdfast.domain.telling.context import says_continue  # and all that tells of the past
 
@@ -644,14 +642,14 @@ class Holdfast:
         new: NewTurn | None = None,
         usage: Usage = NO_USAGE,
     ) -> Turn:
-        """A turn that was run elsewhere and has already ended."""
+        """Record a turn that was run elsewhere and has already ended."""
         if response is not None:
             check_text("response", response)
         turn = self._turn(session_id, prompt, new)
         return self.store.record_turn(check_id("session", session_id), turn, response, usage)
 
     def claim(self, runtime: Runtime, owner: str, *, key: str | None = None) -> Claim | None:
-        """The next turn for this runtime, decided and leased; give ``key`` to repeat a call whose reply was lost."""
+        """Claim the next turn for this runtime, decided and leased. The same ``key`` repeats a call whose reply was lost."""
         queue = self.policy.queue
         return self.store.claim_turn(
             ClaimRequest(
@@ -670,9 +668,9 @@ class Holdfast:
         request: TurnRequest | None = None,
         runtime: Runtime | None = None,
     ) -> Decision:
-        """What would happen if the next turn were claimed now. Changes nothing.
+        """What a claim of the next turn would decide now. Changes nothing.
 
-        Without a request, the turn that waits at the head of the session's queue is meant, if there is one.
+        Without a request, that of the turn at the head of the session's queue counts, if there is one.
         """
         session = self.session(session_id)
         asked = (
@@ -683,7 +681,7 @@ class Holdfast:
         return self.store.explain(session.id, self.provider_of(session, provider), asked, runtime)
 
     def provider_of(self, session: Session, given: str | None) -> str:
-        """The one asked for, the session's own, that of its pointer, or the default."""
+        """The provider that was asked for, else the session's, else that of its pointer, else the configured one."""
         if given is not None:
             return check_provider(given)
         if session.provider is not None:
@@ -716,10 +714,10 @@ class Holdfast:
         name: str | None = None,
         **keywords: Unpack[RunKeywords],
     ) -> RunResult:
-        """Begin a session with its first turn, and see that through. The session stays open."""
+        """Begin a session and run its first turn. The session stays open."""
         _check_prompt(prompt)
         chosen = check_provider(provider or self.policy.run.provider)
-        # where it is begun is checked before anything is recorded
+        # the directory is checked before anything is recorded
         placed: RunKeywords = {**self._with_task_id(keywords), "cwd": keywords.get("cwd") or "."}
         options = self._work.prepare(chosen, placed)
         session = self.begin(prompt, agent=agent, provider=chosen, name=name)
@@ -729,7 +727,8 @@ class Holdfast:
         )
 
     def _first_turn(self, session: Session, run: Callable[[], RunResult]) -> RunResult:
-        """A session whose first turn could not be put in is not kept; of one that is, the error has the id."""
+        """Runs the first turn of a session. If the turn could not be recorded, the session is removed; otherwise the
+        error names the session."""
         try:
             return run()
         except StoreError:
@@ -744,7 +743,7 @@ class Holdfast:
     def begin(
         self, prompt: str, *, agent: str | None = None, provider: str | None = None, name: str | None = None
     ) -> Session:
-        """A session for what a prompt asks for, with no turn yet: ``enqueue`` gives it one."""
+        """Begin a session for what a prompt asks for. It has no turn yet: ``enqueue`` gives it one."""
         _check_prompt(prompt)
         chosen = check_provider(provider or self.policy.run.provider)
         purpose = prompt.strip()[:_PURPOSE]
@@ -755,7 +754,7 @@ class Holdfast:
     def begin_queued(
         self, prompt: str, new: NewTurn, *, agent: str | None = None, name: str | None = None
     ) -> Turn:
-        """A session whose first turn waits for a worker. None is begun for a turn that could not be put in."""
+        """Begin a session whose first turn waits for a worker. If the turn cannot be queued, there is no session."""
         check_turn(prompt, new)
         if new.runtime_id is not None and new.runtime_id not in {known.id for known in self.store.runtimes()}:
             raise NotFound("runtime", new.runtime_id)
@@ -767,7 +766,7 @@ class Holdfast:
             raise
 
     def worker(self, providers: Sequence[str], options: WorkerOptions) -> Worker:
-        """For these providers, or for every one that is installed here."""
+        """A worker for these providers; for an empty list, for every provider that is installed here."""
         from holdfast.engine.worker import Worker
 
         if providers:
@@ -786,9 +785,9 @@ class Holdfast:
         provider: str | None = None,
         **keywords: Unpack[RunKeywords],
     ) -> RunResult:
-        """Go on with a session; without a prompt, with its turn that waits or was stopped.
+        """Continue a session; without a prompt, its turn that waits or was stopped.
 
-        To continue a request that never reached an agent is to send it.
+        A prompt that only says to continue means the request of the turn before it, if no agent got that request.
         """
         if provider is not None:
             check_provider(provider)
@@ -805,7 +804,7 @@ class Holdfast:
             called = session.id if session.name is None else shlex.quote(session.name)
             why = f"no turn of {session.id} was stopped"
             if taken is not None:
-                why = f"turn {taken.seq} of {session.id} was answered meanwhile: holdfast show {called}"
+                why = f"turn {taken.seq} of {session.id} was answered in the meantime: holdfast show {called}"
             raise InvalidInput("prompt", f'{why}; say what to do next: holdfast resume {called} "..."')
         if stopped.status not in (TurnStatus.QUEUED, TurnStatus.WAITING):
             chosen = provider or stopped.provider
@@ -817,7 +816,7 @@ class Holdfast:
         return self._work.run_waiting(session.id, stopped.provider, options)
 
     def _check_waiting(self, stopped: Turn, provider: str | None, keywords: RunKeywords) -> None:
-        """A turn that waits is run as it was asked for, and when it can be."""
+        """Raises if the turn that waits cannot run now, or if it was to run otherwise than it was asked for."""
         if stopped.status is TurnStatus.WAITING:
             for approval in self.store.approvals(session_id=stopped.session_id):
                 if approval.seq == stopped.seq:
@@ -886,15 +885,17 @@ class Holdfast:
         return self.store.fork(check_id("session", session_id), self.new_id(), at=at, name=name), notices
 
     def _left_out(self, session_id: str, child: Session) -> tuple[str, ...]:
-        """A notice if the newest turns had not ended, so that the fork could not take them along."""
+        """A notice if the newest turns had not ended, so that the fork does not have them."""
         last = self.store.get_conversation(child.conversation_id).next_seq - 1
         newest = self.history(session_id, 1)
         if not newest or newest[-1].seq <= last:
             return ()
-        return (f"the fork goes to turn {last}: what comes after it has not ended, and was not taken along",)
+        return (
+            f"the fork has the turns up to {last}: later turns have not ended, so the fork does not have them",
+        )
 
     def adopt(self, session_id: str) -> tuple[str, ...]:
-        """Take what a person made in the agent's own program, on this machine, into the history.
+        """Adopt the turns that a person made in the agent's own program on this machine.
 
         Returns notices for the person; none if nothing was found.
         """
@@ -903,25 +904,25 @@ class Holdfast:
         return self._work.adopt(session.id, session.provider or pointers[0].provider) if pointers else ()
 
     def open_native(self, session_id: str) -> int:
-        """The provider's own program on this session, for a person; its exit code.
+        """Run the provider's own program on this session, for a person; returns its exit code.
 
-        Nobody else writes to the session meanwhile, and what was said there is in the history afterwards.
+        No other process writes to the session while the program runs. Afterwards its turns are in the history.
         """
         session = self.session(session_id)
         return self._work.open(session.id, self.provider_of(session, None))
 
     def relocate(self, session_id: str, directory: str) -> str:
-        """The project was moved: go on in its new place, which is returned as it is recorded."""
+        """Continue the session in another directory, where its project was moved. Returns the recorded path."""
         return self._work.relocate(self.session(session_id).id, directory)
 
     def recover(self) -> tuple[Turn, ...]:
-        """Take over from workers that went away; see ``Store.recover``."""
+        """Take over from all workers that are gone; see ``Store.recover``."""
         return self._work.recover()
 
     # --- delegating ---
 
     def pre_delegate_hook(self, context: Mapping[str, Json]) -> dict[str, Any]:
-        """Is there a session that a delegation would go on with? Never raises for what it is given.
+        """Is there a session that a delegation would continue? Never raises for a wrong ``context``.
 
         ``context``: ``agent_name``, and, if known, ``agent_id``, ``task_id``, ``task_description``, ``metadata``.
         """
@@ -930,16 +931,15 @@ class Holdfast:
         return answer_pre_delegate(self.store, context)
 
     def take_over(self, session_id: str, *, by_force: bool = False) -> Turn | None:
-        """End what an owner that is gone left running of this session, and free its turn, which is returned.
+        """Ends the processes of a worker that is gone, and frees its turn of this session. Returns that turn, if any.
 
-        ``by_force``: take it from whoever has it. Only for an owner that does not come back.
+        ``by_force`` takes the turn from any worker: only for one that does not come back.
         """
-        if self.store.holder(check_id("session", session_id)) is None:
-            return None
-        return self._work.take_over(session_id, by_force=by_force)
+        holder = self.store.holder(check_id("session", session_id))
+        return None if holder is None else self._work.take_over(holder, by_force=by_force)
 
     def wait(self, session_id: str, timeout: float | None = None) -> Waited:
-        """Until its work is done, has failed, or needs a person; at most ``timeout`` seconds."""
+        """Wait until the work is done, has failed, or needs a person; at most ``timeout`` seconds."""
         from holdfast.engine.following import wait_for
 
         return wait_for(self.store, self.session(session_id).id, timeout)
@@ -947,9 +947,9 @@ class Holdfast:
     # --- telling ---
 
     def why(self, session_id: str, provider: str | None = None) -> Explanation:
-        """May it continue, how (if it continues where it ran before), and what was decided the last time.
+        """May the session continue, how would it continue where it ran before, and what was decided the last time?
 
-        On the machine where it ran, with everything that can be seen there.
+        On the machine where it ran, the answer includes what only that machine can see.
         """
         session = self.session(session_id)
         told = explain(
@@ -962,14 +962,14 @@ class Holdfast:
         return replace(told, decision=self._work.judge_here(told.decision, pointer, seq))
 
     def waiting(self, session_id: str) -> WaitingTurn | None:
-        """The turn that comes next, if it waits in the queue."""
+        """The next turn of the session, if it waits in the queue."""
         known = {one.id: one for one in self.store.runtimes()}
         return waiting_turn(self.store, session_id, known)
 
     def packet(self, session_id: str, provider: str | None = None, work_dir: str | None = None) -> Packet:
-        """Where the work stands now, to hand it over. Changes nothing."""
+        """The hand-over sheet of the session as it is now. Changes nothing."""
         from holdfast.domain.decisions import because
-        from holdfast.engine.packets import gather_packet  # it brings the modules that run processes
+        from holdfast.engine.packets import gather_packet  # imports the modules that run processes
 
         told = self.why(session_id, provider)
         session, why, policy = told.session, because(told.decision), self.policy.context
@@ -980,7 +980,7 @@ class Holdfast:
         )
 
     def _with_task_id(self, keywords: RunKeywords) -> RunKeywords:
-        """A ``provider_session`` block speaks for every turn in it that names no session itself."""
+        """The keywords with the provider session of the ``provider_session`` block around the call, unless they name one."""
         if keywords.get("provider_session_id") is not None:
             return keywords
         return {**keywords, "provider_session_id": self.asked(TurnRequest()).provider_session_id}
@@ -992,7 +992,7 @@ def _check_prompt(prompt: str) -> None:
 
 
 def _happened(verb: Callable[[], Session]) -> bool:
-    """False for what the session is or the phase is called; anything else the caller got wrong is raised."""
+    """Whether ``verb`` changed something. False for a session or a phase that does not allow it; other errors are raised."""
     try:
         verb()
     except (NotFound, Conflict, UnreadableSession) as exc:

@@ -1,4 +1,4 @@
-"""Owns what a run gives back: the answer, how it came about, and how to go on."""
+"""Owns the result of a run: the answer, how it came about, and the command that continues the session."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ class RunResult:
     usage: Usage
     failure: Failure | None = None
     session_name: str | None = None
-    notices: tuple[str, ...] = ()  #: worth a person's attention: not saved, context nearly full …
-    approval: Approval | None = None  #: what a turn that waits is waiting for
-    past: PastTold = NOTHING_TOLD  #: what of the past was sent along with the request
+    notices: tuple[str, ...] = ()  #: for a person: the session was not saved, the context is nearly full, …
+    approval: Approval | None = None  #: the question that a waiting turn waits for
+    past: PastTold = NOTHING_TOLD  #: what of the past was sent with the request
 
     @property
     def ok(self) -> bool:
@@ -39,15 +39,14 @@ class RunResult:
 
     @property
     def status(self) -> str:
-        """``done``, ``failed``, ``cancelled``, ``waiting`` for a person, or ``interrupted`` for a failure that says
-        nothing about the work."""
+        """The status of the turn, or ``interrupted`` if the agent was stopped before it came to an end."""
         if self.failure is not None and self.failure.then.is_cut_off:
             return INTERRUPTED
         return self.turn_status.value
 
     @property
     def exit_code(self) -> int:
-        """What a command ends with: 0 done, 1 failed, 4 refused by a guard or busy, 5 waits for a person."""
+        """The exit code of a command: 0 done, 1 failed, 4 refused by a guard or busy, 5 waits for a person."""
         if self.ok:
             return 0
         if self.turn_status is TurnStatus.WAITING:
@@ -56,7 +55,7 @@ class RunResult:
 
     @property
     def continue_with(self) -> str:
-        """The command that goes on from here."""
+        """The command that continues the session."""
         if self.approval is not None:
             return f"holdfast approve {self.approval.id}"
         stopped = self.status == INTERRUPTED or self.turn_status is TurnStatus.QUEUED
@@ -64,12 +63,12 @@ class RunResult:
 
     @property
     def called(self) -> str:
-        """The session as a person would write it in a shell."""
+        """The name of the session, or its id, as a word of a shell command."""
         return self.session_id if self.session_name is None else shlex.quote(self.session_name)
 
 
 class RunInterrupted(KeyboardInterrupt):
-    """Someone stopped the run; ``result`` is what it came to, and is committed."""
+    """Somebody stopped the run. Its ``result`` is committed."""
 
     def __init__(self, result: RunResult) -> None:
         super().__init__(f"turn {result.turn} of {result.session_id} was interrupted")

@@ -1,4 +1,4 @@
-"""Owns a worker: it hears of new turns, claims them for the agents of this machine and runs each to its end."""
+"""Owns a worker: it claims turns for the agents of this machine, and runs each of them to its end."""
 
 from __future__ import annotations
 
@@ -24,16 +24,17 @@ from holdfast.store.contract import QueueWatch, Store
 
 log = logging.getLogger("holdfast")
 
-#: a signal that the kernel gave to another thread does not end a wait of this one, where its handler runs
+#: the longest wait of the main thread: a signal that the kernel gives to another thread does not end the wait, but its
+#: handler runs only in the main thread
 _SIGNAL_SECONDS = 1.0
 
 
 @record
 class WorkerOptions:
     slots: int = 1  #: turns at the same time
-    once: bool = False  #: end when nothing can be run now
-    drain_seconds: float = 60.0  #: what still runs so long after the stop is handed back
-    #: done when a turn has ended: what its hooks left for the store, and its own token can take there no more
+    once: bool = False  #: end when no turn can run now
+    drain_seconds: float = 60.0  #: turns that still run so long after the stop are given to other workers
+    #: called when a turn has ended: writes what the turn's hooks have left, because its own token is not valid any more
     after_each: Callable[[], object] = lambda: None
 
 
@@ -45,11 +46,11 @@ class _Running:
     session_id: str
     path: TurnPath
     name: str
-    about: Mapping[str, object]  #: what lines of the log say of it besides their words
+    about: Mapping[str, object]  #: fields of all log lines about it
 
 
 class Worker:
-    """``run`` in one thread; ``stop`` from any, also out of a signal handler."""
+    """Call ``run`` in one thread, and ``stop`` from any thread, also from a signal handler."""
 
     def __init__(
         self, store: Store, installed: Agents, agents: Sequence[Agent], policy: Policy, options: WorkerOptions
@@ -59,11 +60,11 @@ class Worker:
         self._agents = list(agents)
         self._policy = policy
         self._options = options
-        self._stops = 0  #: how often it was told to
-        # the thread of a turn that ended, or None: to stop, or to look again. Of all that can be waited for, this
-        # alone may be used by a signal handler that interrupts the waiting itself
+        self._stops = 0  #: how often ``stop`` was called
+        # the thread of a turn that has ended; or None: stop, or look for turns again. A SimpleQueue, because a signal
+        # handler may put into it even while the interrupted thread waits for it
         self._news: SimpleQueue[threading.Thread | None] = SimpleQueue()
-        self._has_rung = False  #: and was not heard yet: once is enough
+        self._has_rung = False  #: None was put into the queue and not taken yet: one is enough
         self._running: dict[threading.Thread, _Running] = {}
         self._look_at = time.monotonic()
         self._spare_until = 0.0 if options.once else self._next_heartbeat()
@@ -73,12 +74,13 @@ class Worker:
         self._unanswered: dict[str, str] = {}  #: by runtime, the key of a claim whose reply never came
 
     def stop(self) -> None:
-        """No new turn from now on. What runs may end within the time to drain; a second call cuts that short."""
+        """Start no new turn. Running turns may end within ``drain_seconds``; a second call cuts that short."""
         self._stops += 1
         self._news.put(None)
 
     def run(self) -> None:
-        """Raises only if it was to work once, or was never let in: otherwise an outage is sat out."""
+        """Works until ``stop``. Waits while the store cannot be reached; raises then only with ``once``, or if the store
+        has never accepted this worker's token."""
         watcher = QueueWatcher(self._store, self._ring)
         try:
             while not self._stops:
@@ -101,7 +103,7 @@ class Worker:
             self._news.put(None)
 
     def _next(self) -> tuple[Agent, Claim] | None:
-        """None: no slot is free, nothing can run, or the store cannot be reached for the moment."""
+        """The next turn to run; None if no slot is free, no turn can run, or the store cannot be reached now."""
         try:
             self._look_around()
             return self._claim() if len(self._running) < self._options.slots else None
@@ -128,13 +130,13 @@ class Worker:
             self._is_cut_off = False
 
     def _next_heartbeat(self) -> float:
-        """By then whoever lives has renewed what expired while the store was away: it is not taken from them."""
+        """By then every living worker has renewed the leases that expired during an outage, and keeps its turns."""
         return time.monotonic() + self._policy.queue.heartbeat_seconds
 
     # --- claiming ---
 
     def _look_around(self) -> None:
-        """Now and then: say that we are here, and take over from those who are not."""
+        """From time to time: registers the runtimes, and takes over from workers that are gone."""
         if time.monotonic() < self._look_at:
             return
         for agent in self._agents:
@@ -151,7 +153,7 @@ class Worker:
 
     def _claim(self) -> tuple[Agent, Claim] | None:
         for agent in list(self._agents):
-            # whoever was asked first is asked last the next time
+            # in turn: the agent that is first now is last the next time
             self._agents.append(self._agents.pop(0))
             if time.monotonic() < self._absent_until.get(agent.provider.name, 0.0):
                 continue
@@ -163,7 +165,7 @@ class Worker:
         return None
 
     def _request(self, agent: Agent) -> ClaimRequest:
-        """Until it is answered the same one again: a turn may have been claimed by it."""
+        """The same request again until the store answers it: a lost reply may have claimed a turn."""
         owner = self._installed.machine.claimant()
         key = self._unanswered.setdefault(agent.runtime.id, os.urandom(16).hex())
         queue = self._policy.queue
@@ -192,7 +194,7 @@ class Worker:
             self._news.put(threading.current_thread())
 
     def _see_through(self, running: _Running) -> None:
-        """A worker outlives whatever becomes of one turn."""
+        """Runs one turn. No error of a turn ends the worker."""
         try:
             self._note(running, running.path.walk())
         except LeaseLost:
@@ -211,7 +213,7 @@ class Worker:
         became = "put back" if result.status is TurnStatus.QUEUED else result.status
         log.warning("%s: %s: %s", running.name, became, result.failure.message)
         if result.failure.then.is_put_back:
-            # whoever cannot run an agent would be the fastest to claim its turns
+            # a worker that cannot run an agent would otherwise claim its turns again at once
             until = time.monotonic() + self._policy.queue.recover_seconds
             self._absent_until[running.agent.provider.name] = until
 
@@ -237,7 +239,7 @@ class Worker:
             log.info("stopping; still running, for up to %g s: %s", self._options.drain_seconds, names)
         while self._running and self._stops < 2 and (left := until - time.monotonic()) > 0:
             self._await_news(left)
-        # each takes as long as its agent needs to end
+        # in threads: each call lasts until its agent has ended
         ending = [threading.Thread(target=running.path.hand_back) for running in self._running.values()]
         for thread in ending:
             thread.start()
@@ -245,17 +247,17 @@ class Worker:
             thread.join()
 
 
-#: one wait; news ends it
+#: the longest wait for one notification
 _WAIT_SECONDS = 600.0
-#: before a watch that failed is opened again: twice as long each time
+#: the pause before a watch that failed is opened again: twice as long each time
 _FIRST_PAUSE = 1.0
 _LONGEST_PAUSE = 60.0
-#: for the thread, which may be connecting; it ends by itself then
+#: how long ``close`` waits for the thread, which may be connecting; it ends by itself afterwards
 _LAST_SECONDS = 2.0
 
 
 class QueueWatcher:
-    """Whatever becomes of the watch, nobody but this thread is concerned: the worker looks by itself, too."""
+    """Calls ``tell`` when there are new turns. Errors of the watch stay in its thread: the worker also polls."""
 
     def __init__(self, store: Store, tell: Callable[[], None]) -> None:
         self._store = store
@@ -271,7 +273,7 @@ class QueueWatcher:
             self._thread.start()
 
     def close(self) -> None:
-        """At once; also if it was never started."""
+        """Ends the watch at once; also if it was never started."""
         self._closed.set()
         if self._watch is not None:
             self._watch.close()
@@ -284,14 +286,14 @@ class QueueWatcher:
                 self._listen()
             except HoldfastError as exc:
                 if self._pause == _FIRST_PAUSE and not self._closed.is_set():
-                    log.info("not told of new turns, looking for them now and then: %s", exc)
+                    log.info("not notified of new turns, polling for them instead: %s", exc)
             self._closed.wait(self._pause)
             self._pause = min(2 * self._pause, _LONGEST_PAUSE)
 
     def _listen(self) -> None:
         with self._store.watch_queue() as self._watch:
             self._pause = _FIRST_PAUSE
-            self._tell()  # of what came while nobody listened
+            self._tell()  # turns may have come before the watch was open
             while not self._closed.is_set():
                 if self._watch.wait(_WAIT_SECONDS):
                     self._tell()

@@ -27,7 +27,7 @@ from holdfast.providers.registry import get_provider, provider_names
 
 log = logging.getLogger("holdfast")
 
-#: what agents are given as their token, instead of one for their own session; deprecated
+#: the token that agents get instead of one for their own session; deprecated
 AGENT_TOKEN_VARIABLE = "HOLDFAST_AGENT_TOKEN"  # noqa: S105 - its name, not a token
 
 
@@ -42,14 +42,14 @@ class Agent:
     environ: Mapping[str, str]
     lock_dir: Path
     machine: Machine
-    agents: Agents  #: all that this machine has
+    agents: Agents  #: all agents of this machine
 
     def lock(self, session_id: ProviderSessionId) -> SessionLock:
-        """Nobody else on this machine writes to the provider session while it is held."""
+        """The lock on a provider session: no other process on this machine writes to the session while it is held."""
         return SessionLock(self.lock_dir, Path(self.runtime.home), self.provider.name, session_id)
 
     def saved(self, session_id: ProviderSessionId, work_dir: str | None) -> TranscriptMark | None:
-        """What the provider's own store holds of a session; None if it holds nothing that was answered."""
+        """The mark of a provider session as it is on disk now; None if it is not there or cannot be read."""
         path = self.archive.find(session_id, work_dir)
         if path is None:
             return None
@@ -57,7 +57,7 @@ class Agent:
 
 
 class Agents:
-    """Finds each agent once; the environment is the one that agents are given, but for our token."""
+    """Finds each agent once. ``environ`` becomes the environment of the agents, without Holdfast's own token."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = _for_agents(environ)
@@ -68,7 +68,7 @@ class Agents:
         return this_machine(data_dir(self._environ))
 
     def get(self, name: str) -> Agent:
-        """MissingBinary if it is not installed."""
+        """Raises MissingBinary if the agent is not installed."""
         if name not in self._found:
             provider = get_provider(name)
             found = find_runtime(provider, self._environ, cache_dir(self._environ), self.machine)
@@ -85,7 +85,7 @@ class Agents:
         return self._found[name]
 
     def of_runtime(self, name: str, runtime_id: str | None) -> Agent | None:
-        """The agent with the home that an attempt ran in; None if this machine does not have it."""
+        """The agent of this runtime; None if this machine does not have it."""
         try:
             agent = self.get(name)
         except HoldfastError:
@@ -93,7 +93,7 @@ class Agents:
         return agent if agent.runtime.id == runtime_id else None
 
     def all(self) -> Mapping[str, Agent | HoldfastError]:
-        """By the provider's name: each agent, or why it cannot be run here."""
+        """By the provider's name: the agent, or the error that says why it cannot be run here."""
         found: dict[str, Agent | HoldfastError] = {}
         for name in provider_names():
             try:
@@ -104,7 +104,7 @@ class Agents:
 
 
 def _for_agents(environ: Mapping[str, str]) -> dict[str, str]:
-    """Whatever an agent prints is kept and read by others: it does without our token, or has one of its own."""
+    """The environment for agents. What an agent prints is stored and read by others, so it does not get our token."""
     given = dict(environ)
     given.pop(TOKEN_VARIABLE, None)
     own = given.pop(AGENT_TOKEN_VARIABLE, "")

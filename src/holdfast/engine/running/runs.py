@@ -21,6 +21,7 @@ from holdfast.domain.turns import (
     Claim,
     ClaimRequest,
     NewTurn,
+    Orphan,
     Refusal,
     Situation,
     Turn,
@@ -55,60 +56,160 @@ from holdfast.processes.table import MARKER, QUICKLY, Traces, end_all
 from holdfast.providers.contract import LaunchSpec
 from holdfast.store.contract import Store
 
+log = logging.getLogger("holdfast")
 
-def run_turn(
-    store: Store, agent: Agent, policy: Policy, situation: Situation, prompt: str, asked: Asked
-) -> RunResult:
-    """One turn of a session, now, on this machine.
 
-    Busy if others are at work on the session and stay so. A turn that a guard refuses comes back as a
-    result, too: it is part of the record.
-    """
-    session_id = situation.session.id
-    request = _as_before(store, agent, situation, asked.request)
-    _require_waiting(agent, situation, request)
-    _require_directory(store, situation, request)
-    taken = recover_session(store, agent.agents, situation.holder)
-    if taken is not None:
-        became = "its agent had answered" if taken.status is TurnStatus.DONE else "it is ended"
-        asked.observer(Noted(f"turn {taken.seq} was left by a process that is gone: {became}"))
+class Work:
+    """The verbs of ``Holdfast`` that need an agent of this machine: a process, a provider's files or a lock."""
+
+    def __init__(self, store: Store, policy: Policy, environ: Mapping[str, str] | None) -> None:
+        self.agents = Agents(os.environ if environ is None else environ)
+        self._store = store
+        self._policy = policy
+
+    def prepare(self, provider: str, keywords: RunKeywords, session_id: SessionId | None = None) -> Asked:
+        """Checks what was asked for, before anything is recorded."""
+        asked = read_keywords(keywords, self.agents.get(provider))
+        if asked.request.provider_session_id is not None:
+            refuse_of_others(self._store, provider, asked.request.provider_session_id, session_id)
+        return asked
+
+    def run(self, situation: Situation, provider: str, prompt: str, asked: Asked) -> RunResult:
+        """Runs one turn of a session now, on this machine. ``situation`` is the session's with this provider.
+
+        Raises Busy if other turns of the session run, and still run after a few tries. A turn that a guard refuses is
+        recorded, so it is returned as a result.
+        """
+        store, policy, agent = self._store, self._policy, self.agents.get(provider)
+        session_id = situation.session.id
+        request = _as_before(store, agent, situation, asked.request)
+        _require_waiting(agent, situation, request)
+        _require_directory(store, situation, request)
+        taken = recover_session(store, agent.agents, situation.holder)
+        if taken is not None:
+            became = "its agent had answered" if taken.status is TurnStatus.DONE else "it is ended"
+            asked.observer(Noted(f"turn {taken.seq} was left by a process that is gone: {became}"))
+            situation = store.situation(session_id, agent.provider.name)
+        if _take_over_named(store, agent, policy.resume, situation, request):
+            situation = store.situation(session_id, agent.provider.name)
+        outside = adopt_outside_turns(store, agent, policy.resume, situation)
+        new = NewTurn(prompt, agent.provider.name, request, foreground=True)
+        claimed = _start(store, agent, policy, session_id, new, asked.observer)
+        if isinstance(claimed, Refusal):
+            return RunResult(
+                session_id, claimed.turn.seq, claimed.turn.status, None, claimed.decision, agent.provider.name,
+                None, request.work_dir or "", NO_USAGE, claimed.turn.failure, situation.session.name,
+                outside.notices,
+            )  # fmt: skip
+        timeout = asked.timeout_seconds or policy.run.timeout_seconds
+        context = RunContext(store, agent, policy, timeout, asked.observer)
+        return TurnPath(context, claimed, outside.notices).walk()
+
+    def run_waiting(self, session_id: SessionId, provider: str, asked: Asked) -> RunResult:
+        """Runs the turn at the head of a session's queue now, on this machine.
+
+        Raises Busy if the turn cannot run yet, and Refused if a guard has refused it: then the turn has ended.
+        """
+        store, policy, agent = self._store, self._policy, self.agents.get(provider)
+        recover_session(store, agent.agents, store.holder(session_id))
         situation = store.situation(session_id, agent.provider.name)
-    if _take_over_named(store, agent, policy.resume, situation, request):
+        outside = adopt_outside_turns(store, agent, policy.resume, situation)
+        queued = _queued(store, session_id)
+        claimed = store.claim_turn(_claim_request(agent, policy, session_id))
+        if claimed is None:
+            raise _not_claimed(store, queued) if queued else Busy(f"the next turn of {session_id}")
+        timeout = asked.timeout_seconds or policy.run.timeout_seconds
+        context = RunContext(store, agent, policy, timeout, asked.observer)
+        return TurnPath(context, claimed, outside.notices).walk()
+
+    def open(self, session_id: SessionId, provider: str) -> int:
+        """Runs the provider's own program on the session, for a person; returns its exit code.
+
+        Raises Refused, with the reason, unless the provider's session can be resumed on this machine.
+        """
+        store, policy, agent = self._store, self._policy.resume, self.agents.get(provider)
         situation = store.situation(session_id, agent.provider.name)
-    outside = adopt_outside_turns(store, agent, policy.resume, situation)
-    new = NewTurn(prompt, agent.provider.name, request, foreground=True)
-    claimed = _start(store, agent, policy, session_id, new, asked.observer)
-    if isinstance(claimed, Refusal):
-        return RunResult(
-            session_id, claimed.turn.seq, claimed.turn.status, None, claimed.decision, agent.provider.name,
-            None, request.work_dir or "", NO_USAGE, claimed.turn.failure, situation.session.name,
-            outside.notices,
-        )  # fmt: skip
-    timeout = asked.timeout_seconds or policy.run.timeout_seconds
-    return TurnPath(
-        RunContext(store, agent, policy, timeout, asked.observer), claimed, outside.notices
-    ).walk()
+        if situation.session.phase.is_final:
+            raise SessionClosed(session_id, situation.session.phase.value)
+        if recover_session(store, agent.agents, situation.holder) is not None:
+            situation = store.situation(session_id, agent.provider.name)
+        situation = adopt_outside_turns(store, agent, policy, situation).situation
+        pointer = situation.pointer
+        decision = _decide(store, agent, policy, situation)
+        if isinstance(decision, Fork):
+            raise Refused(
+                "fork_not_run",
+                f"it is a fork that has not run yet: holdfast resume {session_id} PROMPT comes first",
+            )
+        if not isinstance(decision, Resume) or pointer is None or pointer.work_dir is None:
+            told = f"it cannot be opened: {because(decision).note}; {_instead(decision, session_id)}"
+            raise Refused(decision.reason.value, told)
+        rights = pointer.rights or NO_RIGHTS
+        check_rights(rights, agent.provider, allow_wider=True)
+        waited = situation.withheld if agent.runtime.capabilities.can_defer else frozenset()
+        with (
+            agent.lock(decision.provider_session_id) as lock,
+            opened_gate(rights, waited, attended=True) as gate,
+        ):
+            if not lock.try_acquire():
+                raise Busy(f"the {agent.provider.name} session of {session_id}")
+            spec = LaunchSpec(
+                agent.binary, agent.runtime.home, pointer.work_dir, "", decision, None, pointer.model, rights,
+                gate,
+            )  # fmt: skip
+            command = agent.provider.interactive(spec)
+            exit_code = _run(agent, session_id, command, spec.work_dir, lock)
+            adopt_locked(store, agent, policy, store.situation(session_id, agent.provider.name))
+        return exit_code
 
+    def relocate(self, session_id: SessionId, directory: str) -> str:
+        work_dir = existing_directory(directory)
+        if self._store.holder(session_id) is not None:
+            raise Conflict(f"session {session_id} is running: stop it first")
+        pointers = self._store.pointers(session_id)
+        if not pointers:
+            raise Conflict(
+                f"session {session_id} has no session of an agent to be moved: "
+                f"holdfast resume {session_id} PROMPT --cwd DIR continues in another directory"
+            )
+        for pointer in pointers:
+            self._store.set_pointer(replace(pointer, work_dir=work_dir, updated_at=self._store.now()))
+        return work_dir
 
-def run_waiting(store: Store, agent: Agent, policy: Policy, session_id: SessionId, asked: Asked) -> RunResult:
-    """The turn at the head of a session's queue, now, on this machine.
+    def recover(self) -> tuple[Turn, ...]:
+        return recover_all(self._store, self.agents)
 
-    Busy if it cannot run yet. NeedsApproval if it waits for one. Refused if a guard said no: it has ended then.
-    """
-    recover_session(store, agent.agents, store.holder(session_id))
-    situation = store.situation(session_id, agent.provider.name)
-    outside = adopt_outside_turns(store, agent, policy.resume, situation)
-    queued = _queued(store, session_id)
-    claimed = store.claim_turn(_claim_request(agent, policy, session_id))
-    if claimed is None:
-        raise _not_claimed(store, queued) if queued else Busy(f"the next turn of {session_id}")
-    timeout = asked.timeout_seconds or policy.run.timeout_seconds
-    context = RunContext(store, agent, policy, timeout, asked.observer)
-    return TurnPath(context, claimed, outside.notices).walk()
+    def take_over(self, holder: Orphan, *, by_force: bool = False) -> Turn | None:
+        """See ``recover_session``."""
+        return recover_session(self._store, self.agents, holder, by_force=by_force)
+
+    def adopt(self, session_id: SessionId, provider: str) -> tuple[str, ...]:
+        """Adopts turns made by hand, if the provider is installed here. Returns notices for the person."""
+        try:
+            agent = self.agents.get(provider)
+        except HoldfastError:
+            return ()
+        situation = self._store.situation(session_id, provider)
+        return adopt_outside_turns(self._store, agent, self._policy.resume, situation).notices
+
+    def judge_here(self, judged: Decision, pointer: Pointer, seq: int) -> Decision:
+        """The decision with what this machine can see, if the pointer was recorded on this machine."""
+        try:
+            agent = self.agents.get(pointer.provider)
+        except HoldfastError:
+            return judged  # the provider is not installed here: there is nothing more to see
+        if agent.runtime.id != pointer.runtime_id or pointer.work_dir is None:
+            return judged
+        is_free = agent.lock(pointer.provider_session_id).is_free()
+        planned = PlannedLaunch(seq, 0, pointer.work_dir, lock_free=is_free)
+        return decide_here(self._store, judged, pointer, planned, agent, self._policy.resume)
 
 
 def _as_before(store: Store, agent: Agent, situation: Situation, request: TurnRequest) -> TurnRequest:
-    """What a turn does not say is as it was; where no session was begun yet, as the last try had it."""
+    """Where no provider session was begun yet: the request, completed by what the last try asked for.
+
+    Otherwise the request as it is: the claim completes it from the pointer.
+    """
     pointer = situation.pointer
     if pointer is not None and pointer.work_dir is not None:
         return request
@@ -117,7 +218,7 @@ def _as_before(store: Store, agent: Agent, situation: Situation, request: TurnRe
     newest = situation.newest_try
     if newest is not None:
         return request.else_recorded(newest) if newest.provider == agent.provider.name else request
-    # a turn that a guard refused counts with what it asked for
+    # a turn that a guard refused has no try, but a request
     is_new = situation.conversation.next_seq == 1
     turn = None if is_new else newest_turn(store, situation.session.id)
     is_same = turn is not None and turn.provider == agent.provider.name
@@ -127,10 +228,10 @@ def _as_before(store: Store, agent: Agent, situation: Situation, request: TurnRe
 def _take_over_named(
     store: Store, agent: Agent, policy: ResumePolicy, situation: Situation, request: TurnRequest
 ) -> bool:
-    """Whether a provider session that exists and that nobody here has run in becomes this session's.
+    """Takes over a provider session that is named, exists, and in which Holdfast has never run. True if it did.
 
-    It is pointed at as one of which nothing is known yet: all of its turns are then adopted. Refused, and
-    nothing has changed, if the turn could not go on in it.
+    The new pointer says that nothing in the session is known yet, so that all of its turns are adopted. Raises
+    Refused if the turn could not continue in the session; nothing has changed then.
     """
     named, provider, before = request.provider_session_id, agent.provider.name, situation.pointer
     place = request.work_dir or (None if before is None else before.work_dir)
@@ -152,7 +253,7 @@ def _take_over_named(
 
 
 def _pointer_to(agent: Agent, situation: Situation, request: TurnRequest) -> Pointer:
-    """To the provider session that is named, with what the session was run with until now."""
+    """A pointer to the provider session that is named, with the directory, model and rights that the session had."""
     assert request.provider_session_id is not None
     conversation, before = situation.conversation, situation.pointer
     wanted, rights = request.else_recorded(before), request.rights
@@ -187,7 +288,8 @@ def _require_resumable(
 
 
 def _require_waiting(agent: Agent, situation: Situation, request: TurnRequest) -> None:
-    """What waited for a person goes along with the session: refused before a turn is put in that could not run."""
+    """Raises InvalidInput before a turn is recorded that could not run: its session has a tool gate, and this provider
+    has none."""
     newest = situation.newest_try
     waits = newest is not None and newest.rights is not None and newest.rights.approve_tools
     if waits and not request.allow_wider_rights and not agent.runtime.capabilities.can_defer:
@@ -198,7 +300,7 @@ def _require_waiting(agent: Agent, situation: Situation, request: TurnRequest) -
 
 
 def _require_directory(store: Store, situation: Situation, request: TurnRequest) -> None:
-    """Before a turn is put in that could not run."""
+    """Raises InvalidInput before a turn is recorded that could not run: its directory does not exist."""
     session_id, pointer = situation.session.id, situation.pointer
     place = request.work_dir or (pointer.work_dir if pointer is not None else None)
     if place is not None and not Path(place).is_dir():
@@ -260,111 +362,6 @@ def _not_claimed(store: Store, queued: Turn) -> HoldfastError:
     )
 
 
-class Work:
-    """The verbs of ``Holdfast`` that need a process, a provider's files or a lock."""
-
-    def __init__(self, store: Store, policy: Policy, environ: Mapping[str, str] | None) -> None:
-        self.agents = Agents(os.environ if environ is None else environ)
-        self._store = store
-        self._policy = policy
-
-    def prepare(self, provider: str, keywords: RunKeywords, session_id: SessionId | None = None) -> Asked:
-        """Everything that can be wrong with what was asked for, before anything is recorded."""
-        asked = read_keywords(keywords, self.agents.get(provider))
-        if asked.request.provider_session_id is not None:
-            refuse_of_others(self._store, provider, asked.request.provider_session_id, session_id)
-        return asked
-
-    def run(self, situation: Situation, provider: str, prompt: str, asked: Asked) -> RunResult:
-        """``situation`` is the session's with this provider."""
-        return run_turn(self._store, self.agents.get(provider), self._policy, situation, prompt, asked)
-
-    def run_waiting(self, session_id: SessionId, provider: str, asked: Asked) -> RunResult:
-        return run_waiting(self._store, self.agents.get(provider), self._policy, session_id, asked)
-
-    def open(self, session_id: SessionId, provider: str) -> int:
-        return open_native(self._store, self.agents.get(provider), self._policy.resume, session_id)
-
-    def relocate(self, session_id: SessionId, directory: str) -> str:
-        work_dir = existing_directory(directory)
-        if self._store.holder(session_id) is not None:
-            raise Conflict(f"session {session_id} is running: stop it first")
-        pointers = self._store.pointers(session_id)
-        if not pointers:
-            raise Conflict(
-                f"session {session_id} has no session of an agent to be moved: "
-                f"holdfast resume {session_id} PROMPT --cwd DIR continues in another directory"
-            )
-        for pointer in pointers:
-            self._store.set_pointer(replace(pointer, work_dir=work_dir, updated_at=self._store.now()))
-        return work_dir
-
-    def recover(self) -> tuple[Turn, ...]:
-        return recover_all(self._store, self.agents)
-
-    def take_over(self, session_id: str, *, by_force: bool = False) -> Turn | None:
-        """From an owner that is gone, so that nothing of its turn runs on behind what comes next."""
-        return recover_session(self._store, self.agents, self._store.holder(session_id), by_force=by_force)
-
-    def adopt(self, session_id: SessionId, provider: str) -> tuple[str, ...]:
-        """What was made by hand, where the provider is installed at all; the notices of it for the person."""
-        try:
-            agent = self.agents.get(provider)
-        except HoldfastError:
-            return ()
-        situation = self._store.situation(session_id, provider)
-        return adopt_outside_turns(self._store, agent, self._policy.resume, situation).notices
-
-    def judge_here(self, judged: Decision, pointer: Pointer, seq: int) -> Decision:
-        """A decision with what this machine can see, if it is the one that the pointer was recorded on."""
-        try:
-            agent = self.agents.get(pointer.provider)
-        except HoldfastError:
-            return judged  # the provider is not installed here: there is nothing more to see
-        if agent.runtime.id != pointer.runtime_id or pointer.work_dir is None:
-            return judged
-        is_free = agent.lock(pointer.provider_session_id).is_free()
-        planned = PlannedLaunch(seq, 0, pointer.work_dir, lock_free=is_free)
-        return decide_here(self._store, judged, pointer, planned, agent, self._policy.resume)
-
-
-log = logging.getLogger("holdfast")
-
-
-def open_native(store: Store, agent: Agent, policy: ResumePolicy, session_id: SessionId) -> int:
-    """Refused, with the reason, unless the provider's session can be resumed right here."""
-    situation = store.situation(session_id, agent.provider.name)
-    if situation.session.phase.is_final:
-        raise SessionClosed(session_id, situation.session.phase.value)
-    if recover_session(store, agent.agents, situation.holder) is not None:
-        situation = store.situation(session_id, agent.provider.name)
-    situation = adopt_outside_turns(store, agent, policy, situation).situation
-    pointer = situation.pointer
-    decision = _decide(store, agent, policy, situation)
-    if isinstance(decision, Fork):
-        raise Refused(
-            "fork_not_run",
-            f"it is a fork that has not run yet: holdfast resume {session_id} PROMPT comes first",
-        )
-    if not isinstance(decision, Resume) or pointer is None or pointer.work_dir is None:
-        told = f"it cannot be opened: {because(decision).note}; {_instead(decision, session_id)}"
-        raise Refused(decision.reason.value, told)
-    rights = pointer.rights or NO_RIGHTS
-    check_rights(rights, agent.provider, allow_wider=True)
-    waited = situation.withheld if agent.runtime.capabilities.can_defer else frozenset()
-    with agent.lock(decision.provider_session_id) as lock, opened_gate(rights, waited, attended=True) as gate:
-        if not lock.try_acquire():
-            raise Busy(f"the {agent.provider.name} session of {session_id}")
-        spec = LaunchSpec(
-            agent.binary, agent.runtime.home, pointer.work_dir, "", decision, None, pointer.model, rights,
-            gate,
-        )  # fmt: skip
-        command = agent.provider.interactive(spec)
-        exit_code = _run(agent, session_id, command, spec.work_dir, lock)
-        adopt_locked(store, agent, policy, store.situation(session_id, agent.provider.name))
-    return exit_code
-
-
 def _instead(decision: Decision, session_id: SessionId) -> str:
     match decision:
         case Wait():
@@ -376,7 +373,7 @@ def _instead(decision: Decision, session_id: SessionId) -> str:
 
 
 def _run(agent: Agent, session_id: SessionId, command: Command, work_dir: str, lock: SessionLock) -> int:
-    """Nothing of the program is left when it has ended: whatever it started has inherited the lock."""
+    """Runs the program, and then ends all processes that it started: they have inherited the lock."""
     marker = f"open.{os.urandom(16).hex()}"
     variables = {**environment(command, agent.environ), SESSION_VARIABLE: session_id, MARKER: marker}
     try:
@@ -387,7 +384,7 @@ def _run(agent: Agent, session_id: SessionId, command: Command, work_dir: str, l
     try:
         return _attend(child)
     finally:
-        # also when we are told to terminate: nobody else would know of it
+        # also if this process is told to terminate: no other process would find them
         if not end_all(Traces(child.pid, started_at, marker, is_own=True), QUICKLY):
             log.warning(
                 "a process that %s has left behind cannot be ended, and keeps the session", command.argv[0]
@@ -406,7 +403,7 @@ def _decide(store: Store, agent: Agent, policy: ResumePolicy, situation: Situati
 
 
 def _attend(child: subprocess.Popen[bytes]) -> int:
-    """Ctrl-C is meant for the program in front. Its exit code, as a shell tells it."""
+    """Waits for the program; Ctrl-C is for the program, not for Holdfast. Returns its exit code, as a shell would."""
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         code = child.wait()

@@ -1,4 +1,4 @@
-"""Owns the tool gate of one run: its rules, what people are asked, and whether their answer still counts here."""
+"""Owns the tool gate of one run: its rules, the question to people, and whether their answer still counts here."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _BESIDE_OTHERS = (
     "them, name them in approvals.allow_hooks"
 )
 _MOST_NAMED = 10
-#: of the program with its rules, which stand three times, escaped, in one argument: Linux limits it to 128 KiB
+#: characters of the gate's command: one argument has it three times, escaped, and Linux limits an argument to 128 KiB
 _LONGEST_COMMAND = 20 * 1024
 
 
@@ -38,7 +38,7 @@ _LONGEST_COMMAND = 20 * 1024
 def opened_gate(
     rights: Rights, withheld: Collection[str], answered: Approval | None = None, *, attended: bool = False
 ) -> Iterator[ToolGate | None]:
-    """None if every call may run. ``attended``: a person sits in front of the agent and can be asked there."""
+    """The tool gate of a run; None if every call may run. ``attended``: the agent itself can ask a person."""
     if not rights.approve_tools and not withheld:
         yield None
         return
@@ -49,7 +49,7 @@ def opened_gate(
         "given": None if answered is None else _given(answered),
     }
     approved = answered if answered is not None and answered.status is ApprovalStatus.APPROVED else None
-    # its folder is for this user alone, and a run that is killed leaves nothing in it that counts later
+    # only this user can read the folder; if the run is killed, no later run uses what is left in it
     with TemporaryDirectory(prefix="holdfast-gate-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         if answered is not None:
@@ -61,13 +61,13 @@ def opened_gate(
             raise ConfigError(
                 "approve_tools", "too many patterns, or calls that have waited: begin another session"
             )
-        # in any other way than with this code a hook that fails lets the call through
+        # a hook that fails with any other exit code lets the call through
         yield ToolGate(
             f"{program} || exit {gate.BLOCKED}",
             2 * gate.DEADLINE_SECONDS,
             shlex.join([*start, gate.ARM]),
             folder / gate.ARMED,
-            # a person in front of the agent answers there, which the gate does not see
+            # a person answers in the agent's own program, and the gate does not see the answer
             None if attended else f"{program} {gate.DONE} || exit {gate.BLOCKED}",
             folder / gate.CHANGED,
             None if approved is None else (str(approved.call_id), folder / gate.EXECUTED),
@@ -77,7 +77,7 @@ def opened_gate(
 def refuse_beside_others(
     agent: Agent, work_dir: str, rights: Rights, policy: ApprovalPolicy
 ) -> Failure | None:
-    """A gate is only worth something if nobody changes a call behind it."""
+    """A failure if hooks of other programs could change a call after the gate has judged it."""
     found = agent.provider.foreign_hooks(Path(agent.runtime.home), Path(work_dir), rights)
     named = [hook for hook in found if policy.allow_hooks.isdisjoint((hook.what, hook.where))]
     if not named:
@@ -108,7 +108,7 @@ def ask_for(call: Deferred, requested_by: str, store: Store, policy: ApprovalPol
 
 
 def awaited(store: Store, turn: Turn) -> Approval | None:
-    """What a turn that waits is waiting for."""
+    """The open approval that a waiting turn waits for."""
     if turn.status is not TurnStatus.WAITING:
         return None
     known = store.approvals(session_id=turn.session_id)
@@ -120,7 +120,7 @@ def is_void(store: Store, approval: Approval) -> bool:
 
 
 def refuse_elsewhere(tries: Sequence[Try], work_dir: str) -> Refuse | None:
-    """What people approved, they approved for one directory: a session that was moved since is elsewhere."""
+    """Refuses to run an approved call in another directory than the one in which people were asked."""
     asked_in = next(
         (each.work_dir for each in reversed(tries) if each.status is AttemptStatus.DEFERRED), None
     )
@@ -128,7 +128,7 @@ def refuse_elsewhere(tries: Sequence[Try], work_dir: str) -> Refuse | None:
         if asked_in is not None and Path(asked_in).samefile(work_dir):
             return None
     except OSError:
-        pass  # one of them is gone
+        pass  # one of the directories does not exist any more
     evidence = f"it was asked in {asked_in}"
     moved = Verdict(Reason.WORKDIR_CHANGED, Standing.FAILED, Outcome.REFUSE, evidence)
     return Refuse(Reason.WORKDIR_CHANGED, (moved,))
