@@ -233,7 +233,8 @@ class CodexStream:
             case "item.completed":
                 yield from self._complete(as_object(line.get("item")))
             case "turn.completed":
-                yield _spent(as_object(line.get("usage")))
+                # Codex counts since the thread began, and a fork inherits the count
+                yield Spent(UsageReport(_total_usage(as_object(line.get("usage"))), cumulative=True))
                 yield Ended(ok=True)
             case "turn.failed":
                 yield _failure(as_text(as_object(line.get("error")).get("message")))
@@ -302,11 +303,6 @@ def _output(item: Mapping[str, Json]) -> str:
         case _:
             found = item.get("error") or item.get("result")
             return "" if found is None else json.dumps(found, ensure_ascii=False)
-
-
-def _spent(usage: Mapping[str, Json]) -> Spent:
-    """Codex counts since the thread began, and a fork inherits the count."""
-    return Spent(UsageReport(_total_usage(usage), cumulative=True))
 
 
 def _total_usage(usage: Mapping[str, Json]) -> Usage:
@@ -475,7 +471,8 @@ class _Calls:
     _returned: dict[str, Returned] = field(default_factory=dict)
 
     def add(self, line: Mapping[str, Json]) -> None:
-        event, response = _event(line), _response(line)
+        event = _event(line)
+        response = as_object(line.get("payload")) if line.get("type") == "response_item" else {}
         if event.get("type") == "item_completed":
             self._item(_as_streamed(as_object(event.get("item"))))
         elif response.get("type") in _CALLS and response.get("name") not in _UNREPORTED:
@@ -528,10 +525,6 @@ def _as_streamed(item: Mapping[str, Json]) -> Mapping[str, Json]:
 
 def _event(line: Mapping[str, Json]) -> Mapping[str, Json]:
     return as_object(line.get("payload")) if line.get("type") == "event_msg" else {}
-
-
-def _response(line: Mapping[str, Json]) -> Mapping[str, Json]:
-    return as_object(line.get("payload")) if line.get("type") == "response_item" else {}
 
 
 def _base(line: Mapping[str, Json]) -> Mapping[str, Json]:

@@ -60,17 +60,17 @@ class Report:
     _said: list[str] = field(default_factory=list)  #: since the last terminal event
     _size: int = 0
     _cut: bool = False
-    _has_gone_on: bool = False  #: since the last terminal event
+    _has_continued: bool = False  #: since the last terminal event
 
     def add(self, event: AgentEvent) -> None:
         match event:
             case Named(session_id):
                 self.session_id = session_id
             case Said(text):
-                self._has_gone_on = True
+                self._has_continued = True
                 self._keep(self._said, text)
             case Called(call_id, tool):
-                self._has_gone_on = True
+                self._has_continued = True
                 self.tools += 1
                 self.in_flight[call_id] = tool
             case Returned(call_id):
@@ -91,7 +91,7 @@ class Report:
     @property
     def is_answered(self) -> bool:
         """The agent said that it ended well, and nothing after that."""
-        return self.ended is not None and self.ended.ok and not self._has_gone_on
+        return self.ended is not None and self.ended.ok and not self._has_continued
 
     @property
     def lacks_answer(self) -> bool:
@@ -123,7 +123,7 @@ class Report:
         return (text + _CUT if self._cut else text) or None
 
     def _end(self, ended: Ended) -> None:
-        self.ended, self._has_gone_on = ended, False
+        self.ended, self._has_continued = ended, False
         said, self._said = "".join(self._said), []
         self._size -= len(said)
         self._keep(self._answers, said if ended.response is None else ended.response)
@@ -192,7 +192,7 @@ def _other_session(spec: LaunchSpec, report: Report) -> str | None:
     if got is None:
         return None
     if isinstance(spec.decision, Fork) and got == spec.decision.provider_session_id:
-        return f"asked to fork {got}, the provider went on with that very session"
+        return f"asked to fork {got}, the provider continued that very session"
     minted = isinstance(spec.decision, Fresh) and spec.decision.provider_session_id is None
     if expected is not None and got != expected and not minted:
         return f"asked for session {expected}, the provider ran {got}"
@@ -211,7 +211,8 @@ def _classify(spec: LaunchSpec, report: Report, exit_: Exit, rules: FailureRules
         return Ending(Failure(FailureClass.INTERRUPTED, _without_end(exit_)))
     if report.is_answered and report.deferred is None:
         # what the agent wrote to standard error before it answered is no reason to try again
-        return Ending(Failure(FailureClass.UNKNOWN, text[:MAX_MESSAGE] or _after_answer(exit_)))
+        without_words = f"the agent ended with {_how(exit_)} after its final event"
+        return Ending(Failure(FailureClass.UNKNOWN, text[:MAX_MESSAGE] or without_words))
     found = rules.classify(
         Evidence(
             text,
@@ -239,10 +240,6 @@ def _has_begun(report: Report, exit_: Exit) -> bool:
 
 def _without_end(exit_: Exit) -> str:
     return f"the agent ended with {_how(exit_)} and no final event"
-
-
-def _after_answer(exit_: Exit) -> str:
-    return f"the agent ended with {_how(exit_)} after its final event"
 
 
 def _how(exit_: Exit) -> str:

@@ -128,7 +128,8 @@ class Launcher:
         self._work_dir = spec.work_dir
         self._observe(spec.decision)
         outcome = AttemptOutcome(spec.decision, Ending(), spec.work_dir)
-        self._before = self._saved_before(spec)
+        if isinstance(spec.decision, Resume):
+            self._before = self._agent.saved(spec.decision.provider_session_id, spec.work_dir)
         with ExitStack() as held:
             try:
                 if lock is None and spec.new_id is not None:
@@ -183,11 +184,6 @@ class Launcher:
                 if has_no_end or report.lacks_answer:
                     report.take_answer(turn.response)
                 outcome.ending = Ending()
-
-    def _saved_before(self, spec: LaunchSpec) -> TranscriptMark | None:
-        if not isinstance(spec.decision, Resume):
-            return None
-        return self._agent.saved(spec.decision.provider_session_id, spec.work_dir)
 
     def _run(
         self,
@@ -454,12 +450,11 @@ class Recorder:
         self._since = self._since or time.monotonic()
         self._size += _size(data)
         self._batch.append(Event(self._number, kind, data, self._clock()))
-        while self._is_unreachable and self._is_too_much():
+        while self._is_unreachable and (
+            len(self._batch) > _MOST_EVENTS_WAITING or self._size > _MOST_CHARACTERS_WAITING
+        ):
             self._size -= _size(self._batch.pop(0).data)
             self._dropped += 1
-
-    def _is_too_much(self) -> bool:
-        return len(self._batch) > _MOST_EVENTS_WAITING or self._size > _MOST_CHARACTERS_WAITING
 
 
 def late_events(found: Sequence[Said | Called | Returned], after: int, at: Instant) -> list[Event]:

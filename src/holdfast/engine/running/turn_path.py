@@ -263,17 +263,18 @@ class TurnPath:
         )
 
     def _adopt_broken_off(self) -> None:
-        """Adopts the turn that a person had begun in the session before this one. The answer counts even if this fails."""
-        with suppress(HoldfastError):
-            self._once_reachable(self._look_again)
+        """Adopts the turn that a person had begun in the session before this one."""
+        store, turn = self._store, self._claim.turn
 
-    def _look_again(self) -> None:
-        """Reads the situation again, because the launch has moved the pointer since the claim."""
-        turn = self._claim.turn
-        situation = self._store.situation(turn.session_id, turn.provider)
-        found = adopt_locked(self._store, self._agent, self._policy.resume, situation, self._claim.lease)
-        self._take_up(found)  # otherwise the next look would use a pointer that this one has moved
-        self._is_unfinished = found.is_unfinished
+        def look_again() -> Outside:
+            # the launch has moved the pointer since the claim, so the situation is read again
+            situation = store.situation(turn.session_id, turn.provider)
+            return adopt_locked(store, self._agent, self._policy.resume, situation, self._claim.lease)
+
+        with suppress(HoldfastError):  # the answer counts even if this fails
+            found = self._once_reachable(look_again)
+            self._take_up(found)  # otherwise the next look would use a pointer that this one has moved
+            self._is_unfinished = found.is_unfinished
 
     def _cannot_run(self, work_dir: str) -> Failure | None:
         rights = self._rights()
