@@ -18,7 +18,7 @@ from holdfast.domain.usage import Usage, UsageReport
 from holdfast.engine.documents import result_document
 from holdfast.engine.result import RunResult
 from holdfast.engine.running import agents
-from holdfast.engine.running.outside import adopt_outside_turns
+from holdfast.engine.running.provider_sessions import adopt_outside_turns
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.providers.scripted import ScriptedArchive
 from holdfast.store.contract import Store

@@ -9,8 +9,7 @@ from holdfast.domain.turns import NewTurn, TurnStatus
 from holdfast.domain.usage import NO_USAGE
 from holdfast.engine.following import Reached
 from holdfast.engine.running.agents import Agents
-from holdfast.engine.running.look import last_directory
-from holdfast.engine.running.recognition import recognise
+from holdfast.engine.running.provider_sessions import last_directory, recognise
 from tests.integration.workshop import Workshop
 
 OTHERS = 60

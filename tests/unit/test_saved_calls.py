@@ -5,7 +5,7 @@ from typing import Any
 
 from holdfast.domain.events import Called
 from holdfast.engine.running.launching import MAX_EVENT
-from holdfast.engine.running.recognition import lacking_calls
+from holdfast.engine.running.provider_sessions import lacking_calls
 
 
 def saved(call_id: str, command: str, tool: str = "command_execution") -> Called:

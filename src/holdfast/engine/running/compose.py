@@ -34,7 +34,7 @@ from holdfast.engine.past import (
     unsent_request,
 )
 from holdfast.engine.running.agents import Agent
-from holdfast.engine.running.recognition import is_request_of, recognise
+from holdfast.engine.running.provider_sessions import is_request_of, recognise
 from holdfast.store.contract import Store
 
 #: of the window, after a fresh start that was too long for it

@@ -15,7 +15,7 @@ from holdfast.domain.turns import Attempt, AttemptStatus, Lease, Orphan, Process
 from holdfast.engine.running.agents import Agents
 from holdfast.engine.running.launching import late_events
 from holdfast.engine.running.log_subject import lease_fields, lines_about
-from holdfast.engine.running.recognition import find_own_turn, unrecorded_calls
+from holdfast.engine.running.provider_sessions import find_own_turn, unrecorded_calls
 from holdfast.errors import Conflict, NotFound, StoreCorrupt
 from holdfast.hooks.serving import free_lost_delegations
 from holdfast.processes.machine import Machine

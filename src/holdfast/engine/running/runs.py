@@ -42,8 +42,13 @@ from holdfast.engine.past import newest_turn
 from holdfast.engine.result import RunResult
 from holdfast.engine.running.agents import Agent, Agents
 from holdfast.engine.running.launching import SESSION_VARIABLE, RunContext
-from holdfast.engine.running.look import PlannedLaunch, decide_here, last_directory
-from holdfast.engine.running.outside import adopt_locked, adopt_outside_turns
+from holdfast.engine.running.provider_sessions import (
+    PlannedLaunch,
+    adopt_locked,
+    adopt_outside_turns,
+    decide_here,
+    last_directory,
+)
 from holdfast.engine.running.recovery import recover_all, recover_session
 from holdfast.engine.running.tool_gate import opened_gate
 from holdfast.engine.running.turn_path import TurnPath, lock_delays

@@ -30,9 +30,16 @@ from holdfast.engine.result import RunInterrupted, RunResult
 from holdfast.engine.running.compose import Composer
 from holdfast.engine.running.launching import AttemptOutcome, Audience, Launcher, RunContext
 from holdfast.engine.running.log_subject import go_on_about
-from holdfast.engine.running.look import PlannedLaunch, decide_here, last_directory
-from holdfast.engine.running.outside import Outside, adopt_locked, adopt_outside_turns, is_left_by_history
-from holdfast.engine.running.recognition import calls_left_by
+from holdfast.engine.running.provider_sessions import (
+    Outside,
+    PlannedLaunch,
+    adopt_locked,
+    adopt_outside_turns,
+    calls_left_by,
+    decide_here,
+    is_left_by_history,
+    last_directory,
+)
 from holdfast.engine.running.stopping import KeepAlive, Stops
 from holdfast.engine.running.tool_gate import (
     ask_for,
