@@ -16,7 +16,7 @@ from holdfast.clock import Instant
 from holdfast.domain.ids import ConversationId, SessionId
 from holdfast.domain.policy import QueuePolicy
 from holdfast.domain.turns import Heartbeat, Lease
-from holdfast.engine.running.log_subject import go_on_about, lease_fields, lines_about, log_subject
+from holdfast.engine.running.log_subject import lease_fields, lines_about, log_about, log_subject
 from holdfast.engine.running.stopping import KeepAlive
 from holdfast.errors import (
     Forbidden,
@@ -106,7 +106,7 @@ def test_what_it_logs_is_about_the_turn_that_it_keeps() -> None:
     alive.watch(lambda _: told.set())
     try:
         with lines_about(lease_fields(LEASE)):
-            go_on_about(replace(LEASE, attempt=2))
+            log_about(replace(LEASE, attempt=2))
             with alive:
                 assert told.wait(30)
     finally:

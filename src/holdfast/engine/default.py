@@ -27,7 +27,7 @@ _open: dict[tuple[str, str, Settings], Holdfast] = {}
 
 
 def open(url: str | None = None, clock: Clock | None = None, *, workspace: str | None = None) -> Holdfast:  # noqa: A001 - read as holdfast.open
-    """Open a store: the one named, else the one that the settings name, else the user's own SQLite file."""
+    """Open a store: the one that ``url`` names, else that of the settings, else the user's own SQLite file."""
     overrides = {"url": url, "workspace": workspace}
     return open_with(
         load_settings(overrides=overrides, environ=os.environ, cwd=current_directory(os.environ)), clock
@@ -59,7 +59,7 @@ def open_with(settings: Settings, clock: Clock | None = None) -> Holdfast:
 
 
 def _tell(notices: tuple[str, ...]) -> None:
-    """Once in a process: the settings are read with every call of the plain verbs."""
+    """Logs each notice once in a process: every call of a plain verb reads the settings."""
     for notice in notices:
         if notice not in _told:
             _told.add(notice)
@@ -72,7 +72,7 @@ def default() -> Holdfast:
     key = (settings.url or default_url(os.environ), _project(), settings)
     if key not in _open:
         opened = open_with(settings)
-        # without a lock, which a fork could leave locked: of two that come first, one is closed again
+        # no lock, because a process fork could leave it locked: if two threads come first, one store is closed again
         if _open.setdefault(key, opened) is not opened:
             opened.close()
     return _open[key]
@@ -147,10 +147,10 @@ _FILE = "holdfast.db"
 
 
 class AgentSession(Holdfast):
-    """The plain lifecycle as it was there, ``active_only`` included. What differs on purpose is in decision 0003.
+    """The plain verbs, for programs that have used a class of this name; decision 0003 lists what is different.
 
-    ``base_path`` is a directory that has its own sessions, in one SQLite file; without it they are in the
-    default store. The store is closed with the object, or before by ``close``.
+    The sessions are in one SQLite file in the directory ``base_path``; without it, in the default store. ``close``, or
+    the end of the object, closes the store.
     """
 
     def __init__(self, base_path: str | os.PathLike[str] | None = None) -> None:
@@ -162,7 +162,7 @@ class AgentSession(Holdfast):
 
     @property
     def base_path(self) -> Path:
-        """The directory that it was given, else that of Holdfast's data."""
+        """The given directory, else the directory of Holdfast's data."""
         return data_dir(os.environ) if self._base_path is None else self._base_path
 
     def close(self) -> None:

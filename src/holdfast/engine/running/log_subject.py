@@ -1,4 +1,4 @@
-"""Owns what the lines of the log are about: the turn that a thread works for, as fields for whoever collects them."""
+"""Owns the subject of log lines: the turn that a thread works for, as fields of each line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _SUBJECT: ContextVar[dict[str, object] | None] = ContextVar("holdfast_log_subjec
 
 @contextmanager
 def lines_about(fields: Mapping[str, object]) -> Iterator[None]:
-    """In this thread, and in those that are started in a copy of its context."""
+    """Log lines inside the block have these fields: in this thread, and in threads with a copy of its context."""
     token = _SUBJECT.set(dict(fields))
     try:
         yield
@@ -21,15 +21,15 @@ def lines_about(fields: Mapping[str, object]) -> Iterator[None]:
         _SUBJECT.reset(token)
 
 
-def go_on_about(lease: Lease) -> None:
-    """The same turn in its next attempt, for every thread that speaks of it."""
+def log_about(lease: Lease) -> None:
+    """Changes the fields to the turn's next attempt, for all threads that log about the turn."""
     subject = _SUBJECT.get()
     if subject is not None:
         subject.update(lease_fields(lease))
 
 
 def log_subject() -> Mapping[str, object]:
-    """What a line that is logged here and now is about; empty: nothing in particular."""
+    """The fields for a line that is logged now; empty outside of ``lines_about``."""
     return _SUBJECT.get() or {}
 
 

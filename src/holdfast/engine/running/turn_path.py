@@ -29,7 +29,7 @@ from holdfast.engine.asked import check_rights
 from holdfast.engine.result import RunInterrupted, RunResult
 from holdfast.engine.running.compose import Composer
 from holdfast.engine.running.launching import AttemptOutcome, Audience, Launcher, RunContext
-from holdfast.engine.running.log_subject import go_on_about
+from holdfast.engine.running.log_subject import log_about
 from holdfast.engine.running.provider_sessions import (
     Outside,
     PlannedLaunch,
@@ -392,7 +392,7 @@ class TurnPath:
             lambda: self._store.fall_back(lease, failure, key, outcome.report.usage)
         )
         self._alive.replace(self._claim.lease)
-        go_on_about(self._claim.lease)
+        log_about(self._claim.lease)
         return self._attempt()
 
     def _write_rest(self) -> None:
