@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         should_resume,
         update_state,
     )
-    from holdfast.engine.following import Waited
+    from holdfast.engine.explain import Waited
     from holdfast.engine.holdfast import Holdfast
     from holdfast.engine.result import RunInterrupted, RunResult
     from holdfast.errors import HoldfastError
@@ -99,7 +99,7 @@ _ELSEWHERE = {
     "TurnStatus": "domain.turns",
     "Usage": "domain.usage",
     "UsageReport": "domain.usage",
-    "Waited": "engine.following",
+    "Waited": "engine.explain",
 }
 
 

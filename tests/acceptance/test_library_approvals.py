@@ -8,7 +8,7 @@ import holdfast
 from holdfast import Holdfast
 from holdfast.domain.phases import MayContinue
 from holdfast.domain.policy import ApprovalPolicy, Policy
-from holdfast.engine.following import Reached
+from holdfast.engine.explain import Reached
 from holdfast.errors import InvalidInput, NotFound, Refused
 from holdfast.store.open import open_store
 from tests import steps

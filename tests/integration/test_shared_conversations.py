@@ -7,7 +7,7 @@ from holdfast.domain.ids import ConversationId
 from holdfast.domain.sessions import NewSession
 from holdfast.domain.turns import NewTurn, TurnStatus
 from holdfast.domain.usage import NO_USAGE
-from holdfast.engine.following import Reached
+from holdfast.engine.explain import Reached
 from holdfast.engine.running.agents import Agents
 from holdfast.engine.running.provider_sessions import last_directory, recognise
 from tests.integration.workshop import Workshop

@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 
 from holdfast.domain.tokens import ENTROPY, Role, make_token
-from holdfast.engine.following import BEGINNING
+from holdfast.engine.session_log import BEGINNING
 from holdfast.errors import StoreUnavailable, TooMany
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore

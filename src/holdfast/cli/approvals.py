@@ -17,7 +17,7 @@ from holdfast.domain.metadata import Metadata
 from holdfast.domain.telling.quoting import on_one_line
 from holdfast.domain.turns import TurnStatus
 from holdfast.engine.documents import approval_document, turn_document
-from holdfast.engine.following import Reached, Waited
+from holdfast.engine.explain import Reached, Waited
 
 _EXIT_CODES = {
     Reached.DONE: 0,

@@ -14,8 +14,14 @@ from holdfast.cli.arguments import TURN, session_argument
 from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.clock import to_iso
 from holdfast.domain.events import Event, EventKind
-from holdfast.engine.audit import AuditEntry, audit_trail
-from holdfast.engine.following import BEGINNING, EventPosition, events_behind, is_over
+from holdfast.engine.session_log import (
+    BEGINNING,
+    AuditEntry,
+    EventPosition,
+    audit_trail,
+    events_behind,
+    is_over,
+)
 from holdfast.store.contract import Store
 
 _LOOK_EVERY = 0.5

@@ -1,18 +1,21 @@
-"""Owns what Holdfast says about a session: how its next turn would continue and why, and its family of forks."""
+"""Owns what Holdfast says about a session: how it would continue and why, its family of forks, how far its work has come."""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
+from enum import StrEnum
 
 from holdfast.clock import Instant
 from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import Decision
 from holdfast.domain.ids import RuntimeId
-from holdfast.domain.phases import MayContinue
+from holdfast.domain.phases import MayContinue, Phase
 from holdfast.domain.records import record
 from holdfast.domain.runtimes import KnownRuntime, Runtime
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import Attempt, Turn, TurnStatus
+from holdfast.engine.past import newest_turn
 from holdfast.errors import NotFound, StoreCorrupt, UnreadableSession
 from holdfast.store.contract import Store
 
@@ -108,3 +111,55 @@ def waiting_turn(
     is_early = head.not_before is not None and head.not_before > store.now()
     runtime = None if head.runtime_id is None else known.get(head.runtime_id)
     return WaitingTurn(head, head.not_before if is_early else None, runtime)
+
+
+# --- how far the work has come ---
+
+_FIRST_LOOK, _LAST_LOOK = 0.1, 2.0
+
+
+class Reached(StrEnum):
+    DONE = "done"  #: completed, or its newest turn is done and none is open
+    FAILED = "failed"  #: failed or abandoned, or its newest turn did not end well
+    NEEDS_PERSON = "needs_person"  #: a person has to answer an approval
+    STILL_OPEN = "still_open"  #: a turn waits or runs, or there is no turn yet
+
+
+@record
+class Waited:
+    session: Session
+    reached: Reached
+    turn: Turn | None = None  #: the newest one
+    approval: Approval | None = None  #: the oldest that can be answered, else the oldest that expired
+
+
+def wait_for(store: Store, session_id: str, timeout: float | None) -> Waited:
+    """Looks from time to time until the session has reached an end; with ``timeout``, at most so many seconds."""
+    deadline = None if timeout is None else time.monotonic() + timeout
+    pause = _FIRST_LOOK
+    while True:
+        waited = look(store, session_id)
+        if waited.reached is not Reached.STILL_OPEN:
+            return waited
+        left = pause if deadline is None else deadline - time.monotonic()
+        if left <= 0:
+            return waited
+        time.sleep(min(pause, left))
+        pause = min(2 * pause, _LAST_LOOK)
+
+
+def look(store: Store, session_id: str) -> Waited:
+    """How far the work of a session has come by now."""
+    session = store.get_session(session_id)
+    turn = newest_turn(store, session.id)
+    if session.finalized_at is not None:
+        done = session.phase is Phase.COMPLETED
+        return Waited(session, Reached.DONE if done else Reached.FAILED, turn)
+    asked = store.approvals(session_id=session.id)
+    if asked:
+        now = store.now()
+        in_time = (approval for approval in asked if not approval.is_expired(now))
+        return Waited(session, Reached.NEEDS_PERSON, turn, next(in_time, asked[0]))
+    if turn is None or turn.status.is_open:
+        return Waited(session, Reached.STILL_OPEN, turn)
+    return Waited(session, Reached.DONE if turn.status is TurnStatus.DONE else Reached.FAILED, turn)

@@ -73,7 +73,7 @@ from holdfast.engine.asked import (
     check_turn,
     refuse_of_others,
 )
-from holdfast.engine.explain import Explanation, Tree, WaitingTurn, explain, waiting_turn
+from holdfast.engine.explain import Explanation, Tree, Waited, WaitingTurn, explain, wait_for, waiting_turn
 from holdfast.engine.past import PastReader, as_of_one_revision, newest_turn, unsent_request, was_stopped
 from holdfast.errors import (
     Busy,
@@ -92,7 +92,6 @@ from holdfast.store.contract import Store
 
 if TYPE_CHECKING:
     from holdfast.domain.telling.packet import Packet
-    from holdfast.engine.following import Waited
     from holdfast.engine.result import RunResult
     from holdfast.engine.running.agents import Agents
     from holdfast.engine.running.runs import Work
@@ -940,8 +939,6 @@ class Holdfast:
 
     def wait(self, session_id: str, timeout: float | None = None) -> Waited:
         """Wait until the work is done, has failed, or needs a person; at most ``timeout`` seconds."""
-        from holdfast.engine.following import wait_for
-
         return wait_for(self.store, self.session(session_id).id, timeout)
 
     # --- telling ---

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from holdfast.clock import to_iso
 from holdfast.domain.events import Event
 from holdfast.domain.records import record
-from holdfast.engine.following import BEGINNING, EventPosition, events_behind, is_over
+from holdfast.engine.session_log import BEGINNING, EventPosition, events_behind, is_over
 from holdfast.errors import HoldfastError, InvalidInput, StoreUnavailable, TooMany
 from holdfast.store.contract import Store
 from holdfast.web.access import Guarded, caller_of

@@ -1,18 +1,69 @@
-"""Owns the audit trail of a session: who changed it, how and when, gathered from changes, approvals and failed attempts."""
+"""Owns reading what happened in a session: its events from a position on, and its audit trail."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import StrEnum
+from typing import NamedTuple
 
 from holdfast.clock import Instant
 from holdfast.domain.approvals import Approval, ApprovalStatus
+from holdfast.domain.events import Event
 from holdfast.domain.phases import FINAL_PHASES
 from holdfast.domain.records import record
 from holdfast.domain.redaction import Json
 from holdfast.domain.sessions import Session, SessionChange
+from holdfast.domain.turns import Turn
 from holdfast.processes.machine import describe_owner
 from holdfast.store.contract import Store
+from holdfast.store.pages import Pace
+
+#: events that are read at a time; one may have 32 KiB
+_EVENTS = 64
+
+
+class EventPosition(NamedTuple):
+    """The place of one event in a session."""
+
+    turn: int
+    attempt: int
+    number: int
+
+
+BEGINNING = EventPosition(0, 0, 0)
+
+
+def events_behind(
+    store: Store, session_id: str, place: EventPosition, only: int | None = None
+) -> Iterator[tuple[EventPosition, Event]]:
+    """The events after ``place``, in order; with ``only``, those of this turn."""
+    for turn in _turns(store, session_id, max(0, place.turn - 1)):
+        if only is not None and turn.seq != only:
+            continue
+        behind = (place.attempt, place.number) if turn.seq == place.turn else (0, 0)
+        while found := store.events(turn.conversation_id, turn.seq, after=behind, limit=_EVENTS):
+            for tried, event in found:
+                yield EventPosition(turn.seq, tried, event.number), event
+            behind = (found[-1][0], found[-1][1].number)
+
+
+def is_over(store: Store, session_id: str, only: int | None = None) -> bool:
+    """Whether no more events can come: the session is closed or, with ``only``, that turn has ended."""
+    session = store.get_session(session_id)
+    if only is None:
+        return session.finalized_at is not None
+    return not store.get_turn(session.conversation_id, only).status.is_open
+
+
+def _turns(store: Store, session_id: str, after: int) -> Iterator[Turn]:
+    pace = Pace()
+    while found := store.turns(session_id, after=after, limit=pace.size):
+        yield from found
+        pace.adapt(found)
+        after = found[-1].seq
+
+
+# --- the audit trail: who changed a session, how and when ---
 
 _PAGE = 500
 _HOLDFAST = (
