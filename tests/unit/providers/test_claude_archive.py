@@ -9,7 +9,7 @@ from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.usage import Usage
 from holdfast.processes.owners import process_start
-from holdfast.providers.claude.archive import ClaudeArchive
+from holdfast.providers.claude.provider import ClaudeArchive
 from holdfast.providers.contract import ArchivedTurn
 from tests.unit.providers.builders import HERE
 

@@ -2,8 +2,7 @@ import pytest
 
 from holdfast.clock import Instant
 from holdfast.domain.failures import FailureClass
-from holdfast.providers.claude.provider import Claude
-from holdfast.providers.claude.stream import ClaudeStream
+from holdfast.providers.claude.provider import Claude, ClaudeStream
 from holdfast.providers.failure_rules import Evidence
 from tests.unit.providers.builders import RESUME, a_launch_spec, read_all, recorded, recorded_stderr, the_end
 

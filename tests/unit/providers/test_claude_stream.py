@@ -17,7 +17,7 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.pointers import Rights
 from holdfast.domain.usage import ContextUse, Usage
-from holdfast.providers.claude.stream import ClaudeStream
+from holdfast.providers.claude.provider import ClaudeStream
 from holdfast.providers.contract import ToolGate
 from tests.unit.providers.builders import (
     FORK,
