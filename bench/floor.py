@@ -2,7 +2,7 @@
 
 The same rows as Holdfast, in transactions of the same extent, with the reads that its guarantees need:
 the session is open, the sequence number is the next one, the lease is held, the head is the oldest. No
-validation, no redaction, no records, no gate between processes.
+validation, no redaction, no records, no write lock between processes.
 """
 
 from __future__ import annotations

@@ -16,6 +16,13 @@ USER = this_user()
 PATCHED = json.dumps({"metadata": sorted(w.PATCH)}, separators=(",", ":"))
 FINAL = ("completed", "failed", "abandoned")
 
+#: all that is known of a session
+SESSION = (
+    "id, conversation_id, agent, kind, purpose, name, provider, phase, resume_ready, metadata, error_count,"
+    " last_error, last_error_at, created_at, updated_at, finalized_at, summary, parent_session_id, input_tokens,"
+    " cached_input_tokens, output_tokens, cost_usd, project"
+)
+
 Row = tuple[Any, ...]
 
 
@@ -150,10 +157,7 @@ class FloorSessions:
 
     def get(self, session_id: str) -> Row:
         row: Row = self._c.execute(
-            "SELECT id, conversation_id, agent, kind, purpose, name, provider, phase, resume_ready, metadata,"
-            " error_count, last_error, last_error_at, created_at, updated_at, finalized_at, summary,"
-            " parent_session_id, input_tokens, cached_input_tokens, output_tokens, cost_usd"
-            " FROM sessions WHERE workspace = ? AND id = ?",
+            f"SELECT {SESSION} FROM sessions WHERE workspace = ? AND id = ?",
             (w.WORKSPACE, session_id),
         ).fetchone()
         return (*row, json.loads(row[9]))
@@ -173,10 +177,7 @@ class FloorSessions:
 
     def list_newest(self, limit: int) -> list[Row]:
         rows = self._c.execute(
-            "SELECT id, conversation_id, agent, kind, purpose, name, provider, phase, resume_ready, metadata,"
-            " error_count, last_error, last_error_at, created_at, updated_at, finalized_at, summary,"
-            " parent_session_id, input_tokens, cached_input_tokens, output_tokens, cost_usd"
-            " FROM sessions WHERE workspace = ? ORDER BY created_at DESC, id DESC LIMIT ?",
+            f"SELECT {SESSION} FROM sessions WHERE workspace = ? ORDER BY created_at DESC, id DESC LIMIT ?",
             (w.WORKSPACE, limit + 1),
         ).fetchall()
         return [(*row, json.loads(row[9])) for row in rows]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 
 from bench import workload as w
-from bench.floor_sessions import FINAL, Connection, FloorSessions, Row
+from bench.floor_sessions import FINAL, SESSION, Connection, FloorSessions, Row
 
 CAPABILITIES = json.dumps(
     ["can_resume", "can_fork", "chooses_id", "append_only_transcript"], separators=(",", ":")
@@ -94,7 +95,11 @@ class FloorTurns(FloorSessions):
                 c.execute(notice)
 
     def claim(self) -> tuple[str, str, int, int, int] | None:
-        """Pick the best head, decide, open the attempt, take the lease. None: nothing is free."""
+        """Pick the best head, decide, open the attempt, take the lease. None: nothing is free.
+
+        The worker is handed what Holdfast's claim carries: the session, the conversation, the pointer, and what was tried
+        since the newest answer.
+        """
         now = self._clock()
         self._claims += 1
         key = f"claim-{self._claims}"
@@ -106,6 +111,7 @@ class FloorTurns(FloorSessions):
             session_id, conversation_id, seq, fence = picked
             number, revision, generation = self._read_head(c, conversation_id, seq)
             resumed = self._resumable(c, session_id, revision, generation, now)
+            self._read_tried(c, session_id, fence)
             self._insert_attempt(
                 c, (session_id, conversation_id, seq, number, fence), resumed, (revision, generation), now
             )
@@ -149,7 +155,7 @@ class FloorTurns(FloorSessions):
         heads = []
         for runtime_id in (self._runtime_id, ""):
             heads += c.execute(
-                "SELECT head_priority, ready_at, id, conversation_id, head_seq, fence FROM sessions"
+                f"SELECT head_priority, ready_at, head_seq, fence, {SESSION} FROM sessions"
                 " WHERE workspace = ? AND head_provider = ? AND head_runtime_id = ? AND ready_at IS NOT NULL"
                 " ORDER BY head_priority DESC, ready_at LIMIT 1 /*lock skip*/",
                 (w.WORKSPACE, w.PROVIDER, runtime_id),
@@ -157,31 +163,55 @@ class FloorTurns(FloorSessions):
         if not heads:
             return None
         best = min(heads, key=lambda head: (-head[0], head[1]))
-        return best[2], best[3], best[4], best[5] + 1
+        _, _, seq, fence, session_id, conversation_id, *_ = best
+        json.loads(best[13])  # the metadata
+        return session_id, conversation_id, seq, fence + 1
 
     def _read_head(self, c: Connection, conversation_id: str, seq: int) -> tuple[int, int, int]:
-        """What a worker is handed: the turn with its prompt, and where the history stands."""
+        """The turn with its prompt, where the history stands, and whether people were ever asked for something."""
         turn = c.execute(
-            "SELECT attempts, request FROM turns WHERE workspace = ? AND conversation_id = ? AND seq = ?",
+            "SELECT attempts, request, EXISTS (SELECT 1 FROM approvals p"
+            " WHERE p.workspace = t.workspace AND p.session_id = t.session_id)"
+            " FROM turns t WHERE workspace = ? AND conversation_id = ? AND seq = ?",
             (w.WORKSPACE, conversation_id, seq),
         ).fetchone()
+        json.loads(turn[1])
         c.execute(
             "SELECT text FROM messages WHERE workspace = ? AND conversation_id = ? AND seq = ?"
             " AND role = 'prompt' ORDER BY revision DESC LIMIT 1",
             (w.WORKSPACE, conversation_id, seq),
         ).fetchone()
-        revision, generation = c.execute(
-            "SELECT revision, generation FROM conversations WHERE workspace = ? AND id = ?",
+        revision, generation, *_ = c.execute(
+            "SELECT revision, generation, parent_id, fork_seq, fork_revision, next_seq, created_at"
+            " FROM conversations WHERE workspace = ? AND id = ?",
             (w.WORKSPACE, conversation_id),
         ).fetchone()
         return turn[0] + 1, revision, generation
+
+    def _read_tried(self, c: Connection, session_id: str, fence: int) -> list[Row]:
+        """The attempts since the newest turn that was answered, and that turn's own; oldest first."""
+        newest = (
+            "SELECT a.seq, a.number, a.fence, a.provider, a.status, a.decision, a.provider_session_id, a.forked_from,"
+            " a.work_dir, a.model, a.rights, a.process IS NOT NULL, a.transcript IS NOT NULL, a.failure_class, a.error,"
+            " a.started_at, t.status, t.dropped, t.failure_class, t.error, t.request"
+            " FROM attempts a JOIN turns t"
+            " ON t.workspace = a.workspace AND t.conversation_id = a.conversation_id AND t.seq = a.seq"
+            " WHERE a.workspace = ? AND a.session_id = ? AND a.fence < ? ORDER BY a.fence DESC LIMIT ?"
+        )
+        tried = c.execute(newest, (w.WORKSPACE, session_id, fence, 1)).fetchall()
+        if tried and (tried[0][16] != "done" or tried[0][1] > 1):
+            raise RuntimeError("the floor knows turns only that were answered by their first attempt")
+        for row in tried:
+            json.loads(row[20])
+        return list(tried)
 
     def _resumable(
         self, c: Connection, session_id: str, revision: int, generation: int, now: int
     ) -> str | None:
         """The provider session to go on with, by the handful of checks a person would write."""
         pointer = c.execute(
-            "SELECT provider_session_id, runtime_id, epoch, generation, work_dir, model, rights, seen"
+            "SELECT provider_session_id, runtime_id, epoch, generation, work_dir, model, rights, seen, transcript,"
+            " version, context_tokens, context_window, fork_seq, updated_at"
             " FROM pointers WHERE workspace = ? AND session_id = ? AND provider = ?",
             (w.WORKSPACE, session_id, w.PROVIDER),
         ).fetchone()
@@ -219,14 +249,14 @@ class FloorTurns(FloorSessions):
         c.execute(
             "INSERT INTO attempts (workspace, conversation_id, seq, number, session_id, provider, runtime_id,"
             " version, owner, claim_key, fence, cause, status, decision, reason, evidence,"
-            " provider_session_id, work_dir, model, rights, epoch, generation, seen, started_at)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'first', 'open', ?, ?, ?, ?, ?, ?, '{}', ?, ?, ?, ?)",
+            " provider_session_id, work_dir, model, rights, epoch, generation, seen, started_at, id)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, 'first', 'open', ?, ?, ?, ?, ?, ?, '{}', ?, ?, ?, ?, ?)",
             (
                 w.WORKSPACE, conversation_id, seq, number, session_id, w.PROVIDER, self._runtime_id,
                 w.RUNTIME.version, w.OWNER, f"claim-{self._claims}", fence,
                 "fresh" if resumed is None else "resume", "no_pointer" if resumed is None else "resumable",
                 NOTHING_TO_RESUME if resumed is None else "[]", resumed, w.WORK_DIR, w.MODEL, *stand,
-                "1" if seq == 1 else f"1-{seq}", now,
+                "1" if seq == 1 else f"1-{seq}", now, os.urandom(8).hex(),
             ),
         )  # fmt: skip
 

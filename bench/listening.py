@@ -1,7 +1,7 @@
 """Owns the section on listening to an agent: the CPU of one turn beside that of a bare reader.
 
 Counted is the process that listens (``RUSAGE_SELF``, all its threads). What it starts, the agent and its
-tools, is counted apart (``RUSAGE_CHILDREN``): the gate that holds the agent back until it is on record is
+tools, is counted apart (``RUSAGE_CHILDREN``): the launch barrier, which holds the agent back until it is on record, is
 in there, and it is not part of the target.
 """
 
@@ -51,7 +51,7 @@ def measure(place: Place, found: Findings) -> None:
             "The bare reader starts the same command, reads line by line and parses each line. Holdfast"
             " runs the whole turn: a new session, the claim and its decision, the lock, events redacted and"
             " recorded, the answer committed, and a look whether any process is left. The children are the agent"
-            " with its tools and, before it, the gate; they are not in the columns on the left. Of five"
+            " with its tools and, before it, the launch barrier; they are not in the columns on the left. Of five"
             " events one is text, two are calls of tools, and two are their results, one of them of 1 KB.",
         )
     )
@@ -105,5 +105,5 @@ def _commands(place: Place, stage: Stage) -> Table:
         ("command", "CPU", "wall time"),
         [[name, micros(median(cpu[name][1:])), micros(median(wall[name][1:]))] for name in commands],
         "All processes together, from the command's start to its end: Python and its modules, the store, the"
-        " gate, the agent. The first run of each is not counted.",
+        " launch barrier, the agent. The first run of each is not counted.",
     )

@@ -21,6 +21,7 @@ from bench import (
     listing,
     machine,
     memory,
+    opening,
     operations,
     over_http,
     plot,
@@ -59,6 +60,7 @@ SECTIONS: dict[str, Section] = {
     "listening": listening.measure,
     "turn-syncs": turn_syncs.measure,
     "memory": memory.measure,
+    "opening": opening.measure,
     "hook": hooks.measure,
 }
 
