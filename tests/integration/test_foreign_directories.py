@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.engine.ground_truth import ground_truth
+from holdfast.engine.packets import ground_truth
 from holdfast.hooks.installation import HOOKS, command_entries
 from holdfast.hooks.main import EVENTS
 from tests.integration.hook_process import HOLDFAST, environment

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.engine import ground_truth as module
-from holdfast.engine.ground_truth import ground_truth
+from holdfast.engine import packets as module
+from holdfast.engine.packets import ground_truth
 from tests.integration.agents import until
 
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

@@ -1,4 +1,4 @@
-"""Owns reading the past of a session: its own newest turns, and what an agent is told of them."""
+"""Owns reading the past of a session: its newest turns, and what an agent is told of them."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ from holdfast.store.contract import Store
 
 _PAGE = 100  #: turns that are read at a time
 _OUTLINES = 1000  #: turns that are read at a time, if only the beginnings of their texts are
-_OUTLINE = 2 * FIRST_LINE_CHARACTERS + 1  #: one character more than is shown: that there is more shows
-_CALL_EVENTS = 4000  #: of each turn, the newest calls and results; older calls are counted
-_TURNS_WITH_CALLS = 300  #: of older ones the texts are read, and not what they called
+_OUTLINE = (
+    2 * FIRST_LINE_CHARACTERS + 1
+)  #: one character more than is shown, so that a cut can be told from an end
+_CALL_EVENTS = 4000  #: the newest calls and results that are read of each turn; older calls are only counted
+_TURNS_WITH_CALLS = 300  #: the newest turns; of older ones the texts are read without the calls
 _NO_LIMIT = 2**62
-_MOST_CHANGES = 10  #: of the history while it is read, one after the other
-_PROVIDER_SESSIONS, _ATTEMPTS = 4, 8  #: in which a context window is looked for
-_EVENTS_TO_THE_WINDOW = 100  #: how full it is is among the last things that an agent says
+_MOST_CHANGES = 10  #: how often the past is read again because the history has changed
+_PROVIDER_SESSIONS, _ATTEMPTS = 4, 8  #: how many are searched for the size of the context window
+_EVENTS_TO_THE_WINDOW = 100  #: agents report the size of the window among their last events
 
 Spans = Sequence[tuple[int, int]]
 T = TypeVar("T")
 
 
 def as_of_one_revision(store: Store, conversation: Conversation, tell: Callable[[Conversation], T]) -> T:
-    """What ``tell`` makes of the past; made anew, of the newer history, if the history changes while it is read."""
+    """The result of ``tell``. If the history changes while ``tell`` reads it, ``tell`` is called again with the new one."""
     for _ in range(_MOST_CHANGES):
         try:
             return tell(conversation)
@@ -62,19 +64,19 @@ class PastReader:
         self.conversation = conversation
 
     def past(self, before: int, size: int, most: int) -> tuple[PastTurn, ...]:
-        """The turns that were there before one began, as ``missed`` has them."""
+        """The turns that existed before turn ``before`` began, as ``missed`` returns them."""
         return self.missed(self._spans_before(before), size, most)
 
     def newest(self, before: int, most: int) -> tuple[PastTurn, ...]:
-        """The ``most`` newest turns that were there before one began, oldest first, whole and with their calls."""
+        """The ``most`` newest turns that existed before turn ``before`` began, oldest first, whole and with their calls."""
         found, _ = self._read(self._spans_before(before), _NO_LIMIT, most)
         return tuple(reversed(found))
 
     def missed(self, spans: Spans, size: int, most: int) -> tuple[PastTurn, ...]:
         """The turns of these spans, oldest first, with their calls.
 
-        Once ``size`` bytes are read, nothing older can be told whole: of that, only the first lines are kept. Of
-        those before the ``most`` newest nothing is kept but that they are there.
+        Of turns that are older than the newest ``size`` characters only the first lines are read. Turns before the
+        ``most`` newest ones are only listed.
         """
         found, rest = self._read(spans, size, most)
         while page := self._page(rest, limit=_OUTLINES, calls=False, characters=0):
@@ -83,7 +85,7 @@ class PastReader:
         return tuple(reversed(found))
 
     def _read(self, spans: Spans, size: int, most: int) -> tuple[list[PastTurn], Spans]:
-        """The ``most`` newest turns, newest first; and the spans of those that were not read."""
+        """The ``most`` newest turns, newest first, and the spans of the turns that were not read."""
         found: list[PastTurn] = []
         answered: set[str] = set()  #: sessions that have answered since
         while len(found) < most and (page := self._page_of(spans, size, len(found), most)):
@@ -105,7 +107,7 @@ class PastReader:
         return found, spans
 
     def _page_of(self, spans: Spans, size: int, count: int, most: int) -> tuple[RecordedTurn, ...]:
-        """As much of the turns as can be told, after ``count`` of them were read."""
+        """The next page, after ``count`` turns were read: whole texts while there is ``size`` left, else their beginnings."""
         if size < 0:
             return self._page(spans, limit=min(_OUTLINES, most - count), calls=False, characters=_OUTLINE)
         return self._page(spans, limit=min(_PAGE, most - count), calls=count < _TURNS_WITH_CALLS)
@@ -118,7 +120,7 @@ class PastReader:
         return self.store.read_past(self.conversation.id, self.conversation.revision, wanted)
 
     def _told(self, recorded: RecordedTurn, *, settled: bool) -> PastTurn:
-        """With the newest calls, and how many calls came before them."""
+        """The turn with its newest calls, and the number of calls before those."""
         turn, events, older = recorded.turn, recorded.calls, recorded.older_calls
         while older and len(events) < _CALL_EVENTS:
             attempt, event = events[0]
@@ -132,7 +134,7 @@ class PastReader:
         return PastTurn(turn, tuple(calls), older_calls=older, attempts=recorded.attempts)
 
     def unsettled(self, seqs: Iterable[int]) -> list[PastTurn]:
-        """These turns with their calls, oldest first. What has no result among the calls may be in flight."""
+        """These turns with their calls, oldest first. A call without a result may be in flight."""
         spans: Spans = ranges(sorted(set(seqs)))
         found: list[PastTurn] = []
         while page := self._page(spans, characters=0, unsent=True):
@@ -141,13 +143,13 @@ class PastReader:
         return found[::-1]
 
     def calls_of(self, seqs: Iterable[int]) -> list[ToolCall]:
-        """The newest calls of these turns, oldest first. What has no result may be in flight."""
+        """The newest calls of these turns, oldest first. A call without a result may be in flight."""
         return [call for past in self.unsettled(seqs) for call in past.calls]
 
     def reported_window(self, turn: Turn) -> int | None:
-        """The context window that the newest attempt with a turn's model, in the session's provider sessions, told of.
+        """The context window that the newest attempt with the turn's model reported, in the session's provider sessions.
 
-        A turn that names no model has the one that the newest attempt had.
+        A turn that names no model has the model of the newest attempt.
         """
         model = turn.request.model
         for attempt in self._newest_attempts(turn):
@@ -158,7 +160,7 @@ class PastReader:
         return None
 
     def _newest_attempts(self, turn: Turn) -> Iterator[Attempt]:
-        """In what the turn was to resume or to fork first, then in the provider sessions before it; a few of each."""
+        """Attempts in the provider session that the turn was to resume or to fork, then in those before it; a few of each."""
         tried = reversed(self.store.attempts(turn.conversation_id, turn.seq))
         natives = [attempt.forked_from or attempt.provider_session_id for attempt in tried]
         known = self.store.provider_sessions(self.session.id)
@@ -175,7 +177,8 @@ class PastReader:
         return None
 
     def _spans_before(self, seq: int) -> list[tuple[int, int]]:
-        """What a person did in the agent's own program while a turn was in the queue has a larger number than it."""
+        """The spans of turns before ``seq``, and of turns made by hand while turn ``seq`` was in the queue: their numbers
+        are larger."""
         if self.conversation.next_seq == seq + 1:
             return [(1, seq - 1)]
         later = takewhile(lambda turn: turn.seq > seq, newest_first(self.store, self.session.id))
@@ -211,12 +214,12 @@ _FIRST_PAGE, _LARGEST_PAGE = 4, 64  #: mostly the newest few are enough
 
 
 def newest_turn(store: Store, session_id: str) -> Turn | None:
-    """The newest that is still in the history."""
+    """The newest turn of a session that is still in the history."""
     return next(iter(store.newest_turns(session_id, 1, dropped=False)), None)
 
 
 def newest_first(store: Store, session_id: str, before: int | None = None) -> Iterator[Turn]:
-    """All of them, dropped ones included; with ``before``, those of a smaller number."""
+    """All turns of a session, also dropped ones; with ``before``, those with a smaller number."""
     size = _FIRST_PAGE
     while page := store.newest_turns(session_id, size, before=before):
         yield from reversed(page)
@@ -224,26 +227,22 @@ def newest_first(store: Store, session_id: str, before: int | None = None) -> It
 
 
 def was_stopped(turn: Turn) -> bool:
-    """It did not come to its end; one that a guard refused was never begun."""
+    """Whether the turn did not come to its end. A turn that a guard refused was never begun, so it was not stopped."""
     was_begun = turn.failure is None or turn.failure.then.was_begun
     return turn.status is not TurnStatus.DONE and was_begun
 
 
 def unsent_request(store: Store, turn: Turn) -> HistoryTurn | None:
-    """A turn that failed before any agent was started for it, as the history has it: agents are not told of it."""
+    """The turn as it is in the history, if it failed before an agent was launched for it: agents are not told of it."""
     if turn.status is not TurnStatus.FAILED or not was_stopped(turn):
         return None
     known = store.history(turn.conversation_id, first=turn.seq, last=turn.seq)
-    return known[0] if known and not was_sent(store, turn) else None
-
-
-def was_sent(store: Store, turn: Turn) -> bool:
-    """An agent was launched for it, so that agents are told of it."""
-    return bool(store.history(turn.conversation_id, first=turn.seq, last=turn.seq, unsent=False))
+    was_sent = store.history(turn.conversation_id, first=turn.seq, last=turn.seq, unsent=False)
+    return known[0] if known and not was_sent else None
 
 
 def told_answers(situation: Situation) -> tuple[ToldAnswer, ...]:
-    """Oldest first."""
+    """The answers of people that the agent was not told of yet, oldest first."""
     now = situation.now
     found = [(at, approval) for approval in situation.untold if (at := settled_at(approval, now)) is not None]
     return tuple(told_answer(approval, now) for _, approval in sorted(found, key=lambda pair: pair[0]))

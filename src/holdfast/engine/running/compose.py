@@ -1,4 +1,4 @@
-"""Owns what a claimed turn is sent: the decision alone says whether the past goes with it."""
+"""Owns the prompt of a claimed turn: the request and, as the decision says, what of the past the agent does not have."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.provider_sessions import is_request_of, recognise
 from holdfast.store.contract import Store
 
-#: of the window, after a fresh start that was too long for it
+#: after each fresh start that was too long for the context window, the window counts as this many times smaller
 _LESS = 4
 _MOST_OVERFLOWS = 4
-#: turns without an answer, one after the other, beyond which nobody looks back for what they did
+#: how many turns without an answer, one after the other, are looked at for calls that never ended
 _MOST_UNFINISHED = 50
-_COMMAND = 60  #: characters of one, in a notice
+_COMMAND = 60  #: characters of a command that a notice shows
 
 
 class Composer:
@@ -52,7 +52,7 @@ class Composer:
         self._policy = policy.context
 
     def compose(self, claim: Claim, decision: Decision, work_dir: str) -> Composed:
-        """What the agent is told is of one revision of the history: that of the claim, or of a newer one."""
+        """The prompt of the turn. All of the past in it is of one revision of the history: the claim's, or a newer one."""
 
         def tell(conversation: Conversation) -> Composed:
             situation = replace(claim.situation, conversation=conversation)
@@ -68,7 +68,10 @@ class Composer:
         prompt = claim.turn.prompt
         if not prompt.startswith("/") or not composed.text.endswith(f"\n{prompt}"):
             return composed
-        return replace(composed, notices=(*composed.notices, _no_command(prompt)))
+        # an agent runs a command of its own only if there is no text before it
+        command = on_one_line(prompt.split(maxsplit=1)[0], _COMMAND)
+        notice = f"{command} was sent as text, after the context that the agent needed; if it is one of the agent's own commands, send it again"
+        return replace(composed, notices=(*composed.notices, notice))
 
     def _resumed(self, claim: Claim, decision: Resume | Fork) -> Composed:
         turn = claim.turn
@@ -84,7 +87,7 @@ class Composer:
         unsent = self._unsent_before(turn)
         was_launched = self._was_launched(claim, decision)
         was_sent = was_launched and self._holds_request(claim, decision.provider_session_id)
-        # what is to be continued is told by its request alone
+        # if the prompt says to continue, the prompt names only the requests of missed turns, not their calls
         told = set() if says_continue(turn.prompt) else {past.turn.seq for past in missed}
         composed = compose_resumed(
             self._request(claim, window),
@@ -94,7 +97,10 @@ class Composer:
             interrupted=was_sent,
             interruption=self._interruption(reader, claim, decision, told),
         )
-        return replace(composed, notices=(_sent_again(turn),)) if was_launched and not was_sent else composed
+        if was_sent or not was_launched:
+            return composed
+        notice = f"turn {turn.seq} was launched before, but the agent's session does not hold its request: it is sent again"
+        return replace(composed, notices=(notice,))
 
     def _fresh(self, claim: Claim, decision: Decision, work_dir: str) -> Composed:
         turn, why = claim.turn, because(decision)
@@ -116,9 +122,9 @@ class Composer:
         return NewRequest(turn.prompt, turn.seq, answers, turn.session_id, window, claim.attempt_id)
 
     def _window(self, claim: Claim, reader: PastReader) -> int | None:
-        """The context window that the provider has told of for this turn's model.
+        """The context window of this turn's model, as the provider reported it; None if it is not known.
 
-        The pointer knows the newest, and goes with its provider session; the record of earlier attempts stays.
+        The pointer has the newest report. If the pointer was lost, the events of earlier attempts have one.
         """
         pointer, turn = claim.pointer, claim.turn
         known = None if pointer is None else pointer.context
@@ -128,9 +134,9 @@ class Composer:
         return reader.reported_window(turn) if has_run_before else None
 
     def _fresh_window(self, claim: Claim, reader: PastReader) -> int | None:
-        """The window of the model; less of it for each fresh start, just before, that was too long for it.
+        """The window to compose a fresh start for: smaller after each fresh start before it that was too long.
 
-        While no window is known, a resumed session that was too long counts, too.
+        While the window is not known, a resumed session that was too long counts, too.
         """
         window = self._window(claim, reader)
         too_long = _overflows(claim.situation, even_resumed=window is None)
@@ -139,9 +145,9 @@ class Composer:
     def _interruption(
         self, reader: PastReader, claim: Claim, decision: Resume | Fork, told: Collection[int]
     ) -> Interruption:
-        """What was begun since the last answer and never ended, and what of it only our record knows.
+        """The turns since the last answer that were stopped, and their calls that only our record holds.
 
-        Turns that are ``told`` anyway are told with their calls.
+        The calls of turns in ``told`` are left out: the prompt already has them.
         """
         turn = claim.turn
         begun = ((turn.session_id, tried) for tried in claim.situation.earlier(turn.seq))
@@ -156,19 +162,19 @@ class Composer:
         return Interruption(stopped, self._unsaved(calls, claim, decision) if calls else ())
 
     def _of_source(self, claim: Claim, decision: Resume | Fork) -> Iterator[tuple[str, TriedTurn]]:
-        """The turns that a fork takes along, of the session whose provider session it leaves, the newest first."""
+        """For a fork: the turns of the session whose provider session it forks, newest first."""
         pointer = claim.pointer
         if not isinstance(decision, Fork) or pointer is None or pointer.fork_seq is None:
             return
         for attempt in self._store.attempts_in(pointer.provider, decision.provider_session_id, 1):
             source = newest_first(self._store, attempt.session_id, pointer.fork_seq + 1)
-            # a turn without attempts was made by hand: it is done, but did not end a turn that was interrupted
+            # a turn without attempts was made by hand: it is done, but it does not end an interruption before it
             for turn in source:
                 if turn.attempts:
                     yield turn.session_id, _as_tried(self._store, turn)
 
     def _unsent_before(self, turn: Turn) -> HistoryTurn | None:
-        """What a bare "continue" means, if the turn before it never reached an agent."""
+        """For a prompt that only says to continue: the turn before it, if no agent got that turn's request."""
         if not says_continue(turn.prompt):
             return None
         before = next((known for known in newest_first(self._store, turn.session_id, turn.seq)), None)
@@ -177,7 +183,10 @@ class Composer:
     def _unsaved(
         self, calls: Sequence[ToolCall], claim: Claim, decision: Resume | Fork
     ) -> tuple[ToolCall, ...]:
-        """A session may be saved later than it is reported, and some never hold a call that has not ended."""
+        """The calls that the provider's session does not hold, or holds without the result that we have.
+
+        Some providers save a session later than they report it, or never save a call that has not ended.
+        """
         native = decision.provider_session_id
         path = self._agent.archive.find(native, claim.pointer.work_dir if claim.pointer else None)
         turns = [] if path is None else list(self._agent.archive.turns(path, native))
@@ -186,7 +195,7 @@ class Composer:
 
         def is_untold(call: ToolCall) -> bool:
             if call.outcome is CallOutcome.NOT_RUN:
-                # else told with its approval, which is the source's
+                # in a resumed session the answer to its approval tells of it; the approval is not the fork's
                 return isinstance(decision, Fork)
             is_held = call.call_id in held
             ends_later = is_held and not held[call.call_id] and call.outcome is not CallOutcome.IN_FLIGHT
@@ -195,7 +204,7 @@ class Composer:
         return tuple(filter(is_untold, calls))
 
     def _was_launched(self, claim: Claim, decision: Resume | Fork) -> bool:
-        """An earlier attempt of the same turn may have sent its request to this very session."""
+        """Whether an earlier attempt of this turn was launched in this very session, and may have sent the request."""
         if claim.cause not in (AttemptCause.RECOVERY, AttemptCause.RETRY) or isinstance(decision, Fork):
             return False
         return any(
@@ -204,7 +213,7 @@ class Composer:
         )
 
     def _holds_request(self, claim: Claim, native: ProviderSessionId) -> bool:
-        """A request that the provider's session holds already is not sent twice."""
+        """Whether the provider's session already holds the request: then it is not sent again."""
         path = self._agent.archive.find(native, claim.pointer.work_dir if claim.pointer else None)
         if path is None:
             return False
@@ -214,7 +223,7 @@ class Composer:
 
 
 def _overflows(situation: Situation, *, even_resumed: bool) -> int:
-    """How many fresh starts, one after the other and just before, were too long for the context window."""
+    """How many fresh starts in a row, just before this one, were too long for the context window."""
     count = 0
     for turn in reversed(situation.tried[-_MOST_OVERFLOWS:]):
         for attempt in reversed(turn.tries):
@@ -234,7 +243,7 @@ def _as_tried(store: Store, turn: Turn) -> TriedTurn:
 
 
 def _begun_before(reader: PastReader, claim: Claim, session: Session) -> Iterator[PastTurn]:
-    """What earlier attempts of this very turn have called."""
+    """This turn with the calls of its earlier attempts, if there are some."""
     turn = claim.turn
     if turn.attempts <= 1:
         return
@@ -244,13 +253,3 @@ def _begun_before(reader: PastReader, claim: Claim, session: Session) -> Iterato
     for begun in reader.unsettled([turn.seq]):
         if begun.calls:
             yield replace(begun, turn=known, begun_before=True)
-
-
-def _no_command(prompt: str) -> str:
-    """An agent runs a command of its own only if nothing stands before it."""
-    command = on_one_line(prompt.split(maxsplit=1)[0], _COMMAND)
-    return f"{command} was sent as text, after the context that the agent needed; if it is one of the agent's own commands, send it again"
-
-
-def _sent_again(turn: Turn) -> str:
-    return f"turn {turn.seq} was launched before, but the agent's session does not hold its request: it is sent again"
