@@ -672,11 +672,9 @@ class Holdfast:
         Without a request, that of the turn at the head of the session's queue counts, if there is one.
         """
         session = self.session(session_id)
-        asked = (
-            None
-            if request is None and id(self) not in _task_ids.get()
-            else self.asked(request or TurnRequest())
-        )
+        asked = request
+        if request is not None or self._task_id is not None:
+            asked = self._in_task(request or TurnRequest())
         return self.store.explain(session.id, self.provider_of(session, provider), asked, runtime)
 
     def provider_of(self, session: Session, given: str | None) -> str:
@@ -692,15 +690,19 @@ class Holdfast:
         if new is None:
             new = NewTurn("", self.provider_of(self.session(session_id), None))
         check_turn(prompt, new, accepted=accepted_arguments(self.store, session_id, new.request))
-        return replace(new, prompt=prompt, request=self.asked(new.request))
+        return replace(new, prompt=prompt, request=self._in_task(new.request))
 
-    def asked(self, request: TurnRequest) -> TurnRequest:
+    @property
+    def _task_id(self) -> ProviderSessionId | None:
+        """The provider session of the ``provider_session`` block around the call; None outside of one."""
+        return _task_ids.get().get(id(self))
+
+    def _in_task(self, request: TurnRequest) -> TurnRequest:
+        """The request with the provider session of the block around the call, unless it names one itself."""
         if request.provider_session_id is not None:
             check_id("provider_session_id", request.provider_session_id)
-        task_id = _task_ids.get().get(id(self))
-        if task_id is None or request.provider_session_id is not None:
             return request
-        return replace(request, provider_session_id=task_id)
+        return replace(request, provider_session_id=self._task_id)
 
     # --- running agents ---
 
@@ -717,8 +719,10 @@ class Holdfast:
         _check_prompt(prompt)
         chosen = check_provider(provider or self.policy.run.provider)
         # the directory is checked before anything is recorded
-        placed: RunKeywords = {**self._with_task_id(keywords), "cwd": keywords.get("cwd") or "."}
-        options = self._work.prepare(chosen, placed)
+        keywords["cwd"] = keywords.get("cwd") or "."
+        if keywords.get("provider_session_id") is None:
+            keywords["provider_session_id"] = self._task_id
+        options = self._work.prepare(chosen, keywords)
         session = self.begin(prompt, agent=agent, provider=chosen, name=name)
         return self._first_turn(
             session,
@@ -792,7 +796,8 @@ class Holdfast:
             check_provider(provider)
         situation = self.store.situation(check_id("session", session_id), provider)
         session, chosen = situation.session, situation.provider or self.policy.run.provider
-        keywords = self._with_task_id(keywords)
+        if keywords.get("provider_session_id") is None:
+            keywords["provider_session_id"] = self._task_id
         if prompt is not None:
             _check_prompt(prompt)
             prompt = self.meant_by(session.id, prompt)
@@ -975,12 +980,6 @@ class Holdfast:
             self.store.get_conversation(session.conversation_id),
             lambda now: gather_packet(PastReader(self.store, session, now), policy, why, work_dir=work_dir),
         )
-
-    def _with_task_id(self, keywords: RunKeywords) -> RunKeywords:
-        """The keywords with the provider session of the ``provider_session`` block around the call, unless they name one."""
-        if keywords.get("provider_session_id") is not None:
-            return keywords
-        return {**keywords, "provider_session_id": self.asked(TurnRequest()).provider_session_id}
 
 
 def _check_prompt(prompt: str) -> None:
