@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
-from holdfast.engine.running.stopping import Stops
+from holdfast.engine.running.stopping import HeldSignals
 
 
 def test_a_stop_outside_waits_for_the_end() -> None:
-    with Stops() as stops:
+    with HeldSignals() as stops:
         signal.raise_signal(signal.SIGINT)
         assert stops.is_wanted
     assert isinstance(stops.postponed(), KeyboardInterrupt)
@@ -17,21 +17,21 @@ def test_a_stop_outside_waits_for_the_end() -> None:
 
 
 def test_a_stop_inside_is_raised_where_it_arrives() -> None:
-    with Stops() as stops:
+    with HeldSignals() as stops:
         with pytest.raises(KeyboardInterrupt), stops.welcome():
             signal.raise_signal(signal.SIGINT)
         assert not stops.is_wanted
 
 
 def test_a_stop_that_has_waited_is_raised_when_it_is_welcome() -> None:
-    with Stops() as stops:
+    with HeldSignals() as stops:
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt), stops.welcome():
             pytest.fail("it waited long enough")
 
 
 def test_whoever_insists_is_obeyed() -> None:
-    with Stops():
+    with HeldSignals():
         signal.raise_signal(signal.SIGINT)
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
@@ -39,14 +39,14 @@ def test_whoever_insists_is_obeyed() -> None:
 
 def test_handlers_are_as_before_afterwards() -> None:
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)]
-    with Stops():
+    with HeldSignals():
         pass
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)] == before
 
 
 def test_what_would_end_the_process_without_an_exception_is_left_alone() -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    with Stops():
+    with HeldSignals():
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
@@ -55,7 +55,7 @@ def test_another_thread_has_no_say_in_signals() -> None:
     during: list[object] = []
 
     def enter() -> None:
-        with Stops() as stops, stops.welcome():
+        with HeldSignals() as stops, stops.welcome():
             during.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=enter)

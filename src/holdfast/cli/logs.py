@@ -19,7 +19,7 @@ from holdfast.engine.session_log import (
     AuditEntry,
     EventPosition,
     audit_trail,
-    events_behind,
+    events_after,
     is_over,
 )
 from holdfast.store.contract import Store
@@ -96,7 +96,7 @@ class _Reading:
     def _events(self) -> Iterator[_Found]:
         if self._audit:
             return
-        for place, event in events_behind(self._store, self._session_id, self._place, self._turn):
+        for place, event in events_after(self._store, self._session_id, self._place, self._turn):
             self._place = place
             yield place, event
 

@@ -17,9 +17,9 @@ from holdfast.cli.arguments import TURN_OR_NONE, named_rights, rights_options, s
 from holdfast.cli.command import Command, Invocation, command, pass_invocation
 from holdfast.cli.exit_codes import FAILED, INTERRUPTED
 from holdfast.cli.progress import Show, Shown, shown, stoppable, tell
-from holdfast.engine.asked import RunKeywords
 from holdfast.engine.documents import conversation_document, session_document
 from holdfast.engine.result import RunInterrupted, RunResult
+from holdfast.engine.turn_requests import RunKeywords
 from holdfast.errors import HoldfastError, InvalidInput, SessionClosed
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -20,12 +20,12 @@ from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.domain.conversations import Conversation
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import NewTurn, Turn, TurnRequest
-from holdfast.engine.asked import LONGEST_DELAY, MOST_PRIORITY
 from holdfast.engine.documents import (
     conversation_document,
     history_turn_document,
     turn_document,
 )
+from holdfast.engine.turn_requests import LONGEST_DELAY, MOST_PRIORITY
 
 
 @command(

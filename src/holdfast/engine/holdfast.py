@@ -65,16 +65,16 @@ from holdfast.domain.sessions import (
 from holdfast.domain.statistics import Stats, figures
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE, Usage
-from holdfast.engine.asked import (
+from holdfast.engine.explain import Explanation, Tree, Waited, WaitingTurn, explain, wait_for, waiting_turn
+from holdfast.engine.past import PastReader, as_of_one_revision, newest_turn, unsent_request, was_stopped
+from holdfast.engine.turn_requests import (
     LONGEST_DELAY,
     MOST_PRIORITY,
     RunKeywords,
     accepted_arguments,
     check_turn,
-    refuse_of_others,
+    require_unowned,
 )
-from holdfast.engine.explain import Explanation, Tree, Waited, WaitingTurn, explain, wait_for, waiting_turn
-from holdfast.engine.past import PastReader, as_of_one_revision, newest_turn, unsent_request, was_stopped
 from holdfast.errors import (
     Busy,
     Conflict,
@@ -94,7 +94,7 @@ if TYPE_CHECKING:
     from holdfast.domain.telling.packet import Packet
     from holdfast.engine.result import RunResult
     from holdfast.engine.running.agents import Agents
-    from holdfast.engine.running.runs import Work
+    from holdfast.engine.running.runs import Runner
     from holdfast.engine.worker import Worker, WorkerOptions
 
 log = logging.getLogger("holdfast")
@@ -151,15 +151,15 @@ class Holdfast:
         return Holdfast(store, self.policy, self._clock, self._environ)
 
     @cached_property
-    def _work(self) -> Work:
-        from holdfast.engine.running.runs import Work  # imports everything that runs processes
+    def _runner(self) -> Runner:
+        from holdfast.engine.running.runs import Runner  # imports everything that runs processes
 
-        return Work(self.store, self.policy, self._environ)
+        return Runner(self.store, self.policy, self._environ)
 
     @property
     def agents(self) -> Agents:
         """The agents of this machine."""
-        return self._work.agents
+        return self._runner.agents
 
     def __enter__(self) -> Self:
         return self
@@ -581,7 +581,7 @@ class Holdfast:
         """
         turn = self._turn(check_id("session", session_id), prompt, new)
         if turn.request.provider_session_id is not None:
-            refuse_of_others(self.store, turn.provider, turn.request.provider_session_id, session_id)
+            require_unowned(self.store, turn.provider, turn.request.provider_session_id, session_id)
         return self.store.enqueue_turn(session_id, replace(turn, prompt=self.meant_by(session_id, prompt)))
 
     def new_turn(  # noqa: PLR0913 - everything a caller may say about a turn in the queue, by keyword
@@ -722,11 +722,11 @@ class Holdfast:
         keywords["cwd"] = keywords.get("cwd") or "."
         if keywords.get("provider_session_id") is None:
             keywords["provider_session_id"] = self._task_id
-        options = self._work.prepare(chosen, keywords)
+        options = self._runner.prepare(chosen, keywords)
         session = self.begin(prompt, agent=agent, provider=chosen, name=name)
         return self._first_turn(
             session,
-            lambda: self._work.run(self.store.situation(session.id, chosen), chosen, prompt, options),
+            lambda: self._runner.run(self.store.situation(session.id, chosen), chosen, prompt, options),
         )
 
     def _first_turn(self, session: Session, run: Callable[[], RunResult]) -> RunResult:
@@ -801,7 +801,9 @@ class Holdfast:
         if prompt is not None:
             _check_prompt(prompt)
             prompt = self.meant_by(session.id, prompt)
-            return self._work.run(situation, chosen, prompt, self._work.prepare(chosen, keywords, session.id))
+            return self._runner.run(
+                situation, chosen, prompt, self._runner.prepare(chosen, keywords, session.id)
+            )
         taken = self.take_over(session.id)
         stopped = self.stopped_turn(session.id)
         if stopped is None:
@@ -814,10 +816,12 @@ class Holdfast:
             chosen = provider or stopped.provider
             prompt = self.meant_by(session.id, CONTINUE)
             situation = self.store.situation(session.id, chosen)
-            return self._work.run(situation, chosen, prompt, self._work.prepare(chosen, keywords, session.id))
+            return self._runner.run(
+                situation, chosen, prompt, self._runner.prepare(chosen, keywords, session.id)
+            )
         self._check_waiting(stopped, provider, keywords)
-        options = self._work.prepare(stopped.provider, keywords)
-        return self._work.run_waiting(session.id, stopped.provider, options)
+        options = self._runner.prepare(stopped.provider, keywords)
+        return self._runner.run_waiting(session.id, stopped.provider, options)
 
     def _check_waiting(self, stopped: Turn, provider: str | None, keywords: RunKeywords) -> None:
         """Raises if the turn that waits cannot run now, or if it was to run otherwise than it was asked for."""
@@ -865,7 +869,7 @@ class Holdfast:
         if prompt is None:
             return self.branch(session_id, at=at, name=name)[0]
         _check_prompt(prompt)
-        self._work.prepare(self.provider_of(self.session(session_id), provider), keywords)
+        self._runner.prepare(self.provider_of(self.session(session_id), provider), keywords)
         child, notices = self.branch(session_id, at=at, name=name)
         prompt = self.meant_by(session_id, prompt, at=at)
         left_out = () if at is not None else self._left_out(session_id, child)
@@ -905,7 +909,7 @@ class Holdfast:
         """
         session = self.session(session_id)
         pointers = () if session.finalized_at is not None else self.store.pointers(session.id)
-        return self._work.adopt(session.id, session.provider or pointers[0].provider) if pointers else ()
+        return self._runner.adopt(session.id, session.provider or pointers[0].provider) if pointers else ()
 
     def open_native(self, session_id: str) -> int:
         """Run the provider's own program on this session, for a person; returns its exit code.
@@ -913,15 +917,15 @@ class Holdfast:
         No other process writes to the session while the program runs. Afterwards its turns are in the history.
         """
         session = self.session(session_id)
-        return self._work.open(session.id, self.provider_of(session, None))
+        return self._runner.open(session.id, self.provider_of(session, None))
 
     def relocate(self, session_id: str, directory: str) -> str:
         """Continue the session in another directory, where its project was moved. Returns the recorded path."""
-        return self._work.relocate(self.session(session_id).id, directory)
+        return self._runner.relocate(self.session(session_id).id, directory)
 
     def recover(self) -> tuple[Turn, ...]:
         """Take over from all workers that are gone; see ``Store.recover``."""
-        return self._work.recover()
+        return self._runner.recover()
 
     # --- delegating ---
 
@@ -940,7 +944,7 @@ class Holdfast:
         ``by_force`` takes the turn from any worker: only for one that does not come back.
         """
         holder = self.store.holder(check_id("session", session_id))
-        return None if holder is None else self._work.take_over(holder, by_force=by_force)
+        return None if holder is None else self._runner.take_over(holder, by_force=by_force)
 
     def wait(self, session_id: str, timeout: float | None = None) -> Waited:
         """Wait until the work is done, has failed, or needs a person; at most ``timeout`` seconds."""
@@ -961,7 +965,7 @@ class Holdfast:
         if pointer is None:
             return told
         seq = self.store.get_conversation(session.conversation_id).next_seq
-        return replace(told, decision=self._work.judge_here(told.decision, pointer, seq))
+        return replace(told, decision=self._runner.judge_here(told.decision, pointer, seq))
 
     def waiting(self, session_id: str) -> WaitingTurn | None:
         """The next turn of the session, if it waits in the queue."""

@@ -33,7 +33,7 @@ class EventPosition(NamedTuple):
 BEGINNING = EventPosition(0, 0, 0)
 
 
-def events_behind(
+def events_after(
     store: Store, session_id: str, place: EventPosition, only: int | None = None
 ) -> Iterator[tuple[EventPosition, Event]]:
     """The events after ``place``, in order; with ``only``, those of this turn."""

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from holdfast.clock import to_iso
 from holdfast.domain.events import Event
 from holdfast.domain.records import record
-from holdfast.engine.session_log import BEGINNING, EventPosition, events_behind, is_over
+from holdfast.engine.session_log import BEGINNING, EventPosition, events_after, is_over
 from holdfast.errors import HoldfastError, InvalidInput, StoreUnavailable, TooMany
 from holdfast.store.contract import Store
 from holdfast.web.access import Guarded, caller_of
@@ -93,7 +93,7 @@ class Follower:
     def _look(self, place: EventPosition) -> tuple[list[tuple[EventPosition, Event]], bool]:
         # before the events are read: those that come in between are still found
         over = is_over(self.store, self.session_id)
-        return list(islice(events_behind(self.store, self.session_id, place), _PAGE)), over
+        return list(islice(events_after(self.store, self.session_id, place), _PAGE)), over
 
 
 class _Stream(StreamingResponse):

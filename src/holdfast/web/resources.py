@@ -18,7 +18,6 @@ from holdfast.domain.metadata import MAX_PAIRS, parse_pairs
 from holdfast.domain.pointers import NO_RIGHTS, Rights
 from holdfast.domain.sessions import Session, SessionFilter, SessionStatus
 from holdfast.domain.turns import Turn, TurnRequest
-from holdfast.engine.asked import LONGEST_DELAY, MOST_PRIORITY
 from holdfast.engine.documents import (
     Document,
     approval_document,
@@ -30,6 +29,7 @@ from holdfast.engine.documents import (
     waiting_document,
 )
 from holdfast.engine.holdfast import Holdfast
+from holdfast.engine.turn_requests import LONGEST_DELAY, MOST_PRIORITY
 from holdfast.processes.owners import this_user
 from holdfast.store.pages import Pace, characters
 from holdfast.store.wire import MAX_WORD, check_json

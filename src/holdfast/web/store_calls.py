@@ -20,7 +20,7 @@ from holdfast.domain.inputs import check_name, check_text
 from holdfast.domain.pointers import Pointer, Rights
 from holdfast.domain.sessions import NewSession
 from holdfast.domain.turns import NewTurn
-from holdfast.engine.asked import accepted_arguments, check_rights, check_turn
+from holdfast.engine.turn_requests import accepted_arguments, check_rights, check_turn
 from holdfast.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.providers.registry import get_provider, is_provider
 from holdfast.store.contract import KeyedCall, Store

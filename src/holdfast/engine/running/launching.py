@@ -33,9 +33,9 @@ from holdfast.domain.policy import Policy
 from holdfast.domain.records import record
 from holdfast.domain.redaction import Json
 from holdfast.domain.turns import Launch, Lease
-from holdfast.engine.asked import Observer, ignore
 from holdfast.engine.running.agents import Agent
-from holdfast.engine.running.stopping import KeepAlive, Stops
+from holdfast.engine.running.stopping import HeldSignals, KeepAlive
+from holdfast.engine.turn_requests import Observer, ignore
 from holdfast.errors import OUTAGES, ConfigError, Conflict, InvalidInput, LeaseLost, MissingBinary
 from holdfast.processes.locks import SessionLock
 from holdfast.processes.process import AgentProcess, Exit, Overlong, StopCause
@@ -61,7 +61,7 @@ class RunContext:
     observer: Observer = ignore
 
 
-class Audience:
+class SafeObserver:
     """Calls an observer. After its first error, for example because its terminal is gone, it is not called again: the turn continues."""
 
     def __init__(self, observer: Observer) -> None:
@@ -106,7 +106,13 @@ class Launcher:
     """Runs the processes of one attempt."""
 
     def __init__(
-        self, context: RunContext, lease: Lease, alive: KeepAlive, stops: Stops, deadline: float, clock: Clock
+        self,
+        context: RunContext,
+        lease: Lease,
+        alive: KeepAlive,
+        stops: HeldSignals,
+        deadline: float,
+        clock: Clock,
     ) -> None:
         self._store = context.store
         self._agent = context.agent

@@ -175,7 +175,7 @@ def _launched(attempts: Iterable[Attempt]) -> Iterable[Attempt]:
 
 
 @record
-class Found:
+class OwnTurn:
     """The turn of one attempt in the agent's own session."""
 
     attempt: Attempt
@@ -185,7 +185,7 @@ class Found:
     is_last: bool  #: it is the last turn of the session
 
 
-def find_own_turn(store: Store, agents: Agents, lease: Lease) -> Found | None:
+def find_own_turn(store: Store, agents: Agents, lease: Lease) -> OwnTurn | None:
     """The turn of the attempt that has the lease, in the agent's own session.
 
     None if the session does not hold the request, or is not on this machine, or the attempt was not launched.
@@ -201,7 +201,7 @@ def find_own_turn(store: Store, agents: Agents, lease: Lease) -> Found | None:
     own = next((known for known in held if is_sent_by(known, lease)), None)
     if path is None or own is None:
         return None
-    return Found(attempt, native, path, own.turn, own is held[-1])
+    return OwnTurn(attempt, native, path, own.turn, own is held[-1])
 
 
 def calls_left_by(store: Store, agents: Agents, lease: Lease) -> list[Event]:
@@ -213,7 +213,7 @@ def calls_left_by(store: Store, agents: Agents, lease: Lease) -> list[Event]:
     return [] if found is None else unrecorded_calls(store, agents.get(found.attempt.provider), lease, found)
 
 
-def unrecorded_calls(store: Store, agent: Agent, lease: Lease, own: Found) -> list[Event]:
+def unrecorded_calls(store: Store, agent: Agent, lease: Lease, own: OwnTurn) -> list[Event]:
     """Events for the calls of the attempt's own turn that are not recorded."""
     found = list(agent.archive.calls(own.path, own.native, own.turn.key))
     calls = [event for event in found if isinstance(event, Called)]
@@ -281,7 +281,7 @@ def _letters(value: Json) -> str:
 
 
 @record
-class Outside:
+class AdoptionOutcome:
     """What a look at a provider's session has found."""
 
     adopted: int  #: how many turns made outside Holdfast were added to the history
@@ -302,7 +302,7 @@ _LEFT_BY_HISTORY = (Reason.GENERATION_CHANGED, Reason.HISTORY_CHANGED)
 
 def adopt_outside_turns(
     store: Store, agent: Agent, policy: ResumePolicy, situation: Situation, lease: Lease | None = None
-) -> Outside:
+) -> AdoptionOutcome:
     """Adds turns made outside Holdfast to the history, and corrects which turns the provider session has seen.
 
     Where the policy says to start fresh after such turns, the pointer does not move past them. While another process
@@ -311,10 +311,10 @@ def adopt_outside_turns(
     """
     named = _adoptable(agent, situation, lease)
     if named is None:
-        return Outside(0, situation)
+        return AdoptionOutcome(0, situation)
     with agent.lock(named.provider_session_id) as lock:
         if not lock.try_acquire():
-            return Outside(0, situation)
+            return AdoptionOutcome(0, situation)
         return _adopt(store, agent, policy, situation, named, lease)
 
 
@@ -328,10 +328,14 @@ def is_left_by_history(decision: Decision) -> bool:
 
 def adopt_locked(
     store: Store, agent: Agent, policy: ResumePolicy, situation: Situation, lease: Lease | None = None
-) -> Outside:
+) -> AdoptionOutcome:
     """Like ``adopt_outside_turns``, for a caller that holds the lock on the provider session of the pointer."""
     named = _adoptable(agent, situation, lease)
-    return Outside(0, situation) if named is None else _adopt(store, agent, policy, situation, named, lease)
+    return (
+        AdoptionOutcome(0, situation)
+        if named is None
+        else _adopt(store, agent, policy, situation, named, lease)
+    )
 
 
 def _adoptable(agent: Agent, situation: Situation, lease: Lease | None) -> Pointer | None:
@@ -353,9 +357,9 @@ def _adopt(
     situation: Situation,
     pointer: Pointer,
     lease: Lease | None,
-) -> Outside:
+) -> AdoptionOutcome:
     native, reached = pointer.provider_session_id, pointer.transcript
-    nothing = Outside(0, situation)
+    nothing = AdoptionOutcome(0, situation)
     if reached is None or pointer.seen is None:
         return nothing
     path = agent.archive.find(native, pointer.work_dir)
@@ -389,8 +393,8 @@ def _adopt(
     found = tuple(_outside_turn(native, turn) for turn in outside)
     after = store.adopt_turns(Adoption(pointer, found, seen, reached, moves, counted), lease)
     if after is None:  # a turn of Holdfast has begun there by now, or another process has adopted them
-        return Outside(0, situation, is_unfinished)
-    return Outside(len(outside), after, is_unfinished)
+        return AdoptionOutcome(0, situation, is_unfinished)
+    return AdoptionOutcome(len(outside), after, is_unfinished)
 
 
 def _outside_turn(native: str, turn: ArchivedTurn) -> OutsideTurn:

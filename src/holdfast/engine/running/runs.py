@@ -29,15 +29,6 @@ from holdfast.domain.turns import (
     TurnStatus,
 )
 from holdfast.domain.usage import NO_CALL_YET, NO_USAGE
-from holdfast.engine.asked import (
-    Asked,
-    Observer,
-    RunKeywords,
-    check_rights,
-    existing_directory,
-    read_keywords,
-    refuse_of_others,
-)
 from holdfast.engine.past import newest_turn
 from holdfast.engine.result import RunResult
 from holdfast.engine.running.agents import Agent, Agents
@@ -52,6 +43,15 @@ from holdfast.engine.running.provider_sessions import (
 from holdfast.engine.running.recovery import recover_all, recover_session
 from holdfast.engine.running.tool_gate import opened_gate
 from holdfast.engine.running.turn_path import TurnPath, lock_delays
+from holdfast.engine.turn_requests import (
+    Observer,
+    RunKeywords,
+    RunRequest,
+    check_rights,
+    existing_directory,
+    read_keywords,
+    require_unowned,
+)
 from holdfast.errors import Busy, Conflict, HoldfastError, InvalidInput, MissingBinary, Refused, SessionClosed
 from holdfast.processes.locks import SessionLock
 from holdfast.processes.machine import describe_owner
@@ -64,7 +64,7 @@ from holdfast.store.contract import Store
 log = logging.getLogger("holdfast")
 
 
-class Work:
+class Runner:
     """The verbs of ``Holdfast`` that need an agent of this machine: a process, a provider's files or a lock."""
 
     def __init__(self, store: Store, policy: Policy, environ: Mapping[str, str] | None) -> None:
@@ -72,14 +72,16 @@ class Work:
         self._store = store
         self._policy = policy
 
-    def prepare(self, provider: str, keywords: RunKeywords, session_id: SessionId | None = None) -> Asked:
+    def prepare(
+        self, provider: str, keywords: RunKeywords, session_id: SessionId | None = None
+    ) -> RunRequest:
         """Checks what was asked for, before anything is recorded."""
         asked = read_keywords(keywords, self.agents.get(provider))
         if asked.request.provider_session_id is not None:
-            refuse_of_others(self._store, provider, asked.request.provider_session_id, session_id)
+            require_unowned(self._store, provider, asked.request.provider_session_id, session_id)
         return asked
 
-    def run(self, situation: Situation, provider: str, prompt: str, asked: Asked) -> RunResult:
+    def run(self, situation: Situation, provider: str, prompt: str, asked: RunRequest) -> RunResult:
         """Runs one turn of a session now, on this machine. ``situation`` is the session's with this provider.
 
         Raises Busy if other turns of the session run, and still run after a few tries. A turn that a guard refuses is
@@ -110,7 +112,7 @@ class Work:
         context = RunContext(store, agent, policy, timeout, asked.observer)
         return TurnPath(context, claimed, outside.notices).walk()
 
-    def run_waiting(self, session_id: SessionId, provider: str, asked: Asked) -> RunResult:
+    def run_waiting(self, session_id: SessionId, provider: str, asked: RunRequest) -> RunResult:
         """Runs the turn at the head of a session's queue now, on this machine.
 
         Raises Busy if the turn cannot run yet, and Refused if a guard has refused it: then the turn has ended.

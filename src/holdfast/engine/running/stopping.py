@@ -177,7 +177,7 @@ class KeepAlive:
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
-class Stops:
+class HeldSignals:
     """Holds back a signal to stop until it is ``welcome``, so that an answer that has arrived is committed first.
 
     A second signal is obeyed at once. Outside the main thread nothing is done, because no signal arrives there; nor

@@ -25,13 +25,12 @@ from holdfast.domain.telling.context import Composed
 from holdfast.domain.telling.transcript import NOTHING_TOLD, ranges
 from holdfast.domain.turns import Claim, Turn, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE, ContextState, context_state, estimate_tokens
-from holdfast.engine.asked import check_rights
 from holdfast.engine.result import RunInterrupted, RunResult
 from holdfast.engine.running.compose import Composer
-from holdfast.engine.running.launching import AttemptOutcome, Audience, Launcher, RunContext
+from holdfast.engine.running.launching import AttemptOutcome, Launcher, RunContext, SafeObserver
 from holdfast.engine.running.log_subject import log_about
 from holdfast.engine.running.provider_sessions import (
-    Outside,
+    AdoptionOutcome,
     PlannedLaunch,
     adopt_locked,
     adopt_outside_turns,
@@ -40,7 +39,7 @@ from holdfast.engine.running.provider_sessions import (
     is_left_by_history,
     last_directory,
 )
-from holdfast.engine.running.stopping import KeepAlive, Stops
+from holdfast.engine.running.stopping import HeldSignals, KeepAlive
 from holdfast.engine.running.tool_gate import (
     ask_for,
     awaited,
@@ -49,6 +48,7 @@ from holdfast.engine.running.tool_gate import (
     refuse_beside_others,
     refuse_elsewhere,
 )
+from holdfast.engine.turn_requests import check_rights
 from holdfast.errors import (
     OUTAGES,
     ConfigError,
@@ -100,7 +100,7 @@ _CANNOT_DEFER = "this version of the agent cannot wait for the approval of its t
 
 class TurnPath:
     def __init__(self, context: RunContext, claim: Claim, notices: Iterable[str] = ()) -> None:
-        self._context = replace(context, observer=Audience(context.observer))
+        self._context = replace(context, observer=SafeObserver(context.observer))
         self._store = context.store
         self._agent = context.agent
         self._policy = context.policy
@@ -111,7 +111,7 @@ class TurnPath:
         self._alive = KeepAlive(context.store, claim.lease, context.policy.queue, context.agent.machine)
         self._composer = Composer(context.store, context.agent, context.policy)
         self._clock = running_from(claim.situation.now)  #: to read the clock of a server takes a transaction
-        self._stops = Stops()
+        self._stops = HeldSignals()
         self._launcher: Launcher | None = None  #: of the attempt that runs
         self._told = NOTHING_TOLD  #: what of the past was sent with the last launch
         #: at the last look, the provider's session ended with a turn that a person has begun there
@@ -247,7 +247,7 @@ class TurnPath:
             return decision
         return replace(decision, catch_up=pointer.catch_up(self._claim.turn.seq))
 
-    def _take_up(self, found: Outside) -> None:
+    def _take_up(self, found: AdoptionOutcome) -> None:
         """Continues with the situation after turns were adopted."""
         self._remark(*found.notices)
         stored = found.situation.pointer
@@ -273,7 +273,7 @@ class TurnPath:
         """Adopts the turn that a person had begun in the session before this one."""
         store, turn = self._store, self._claim.turn
 
-        def look_again() -> Outside:
+        def look_again() -> AdoptionOutcome:
             # the launch has moved the pointer since the claim, so the situation is read again
             situation = store.situation(turn.session_id, turn.provider)
             return adopt_locked(store, self._agent, self._policy.resume, situation, self._claim.lease)

@@ -47,7 +47,7 @@ def ignore(_: Decision | AgentEvent) -> None:
 
 
 @record
-class Asked:
+class RunRequest:
     """What a run was asked for: the request, which is recorded with the turn, and how this process runs it."""
 
     request: TurnRequest
@@ -55,7 +55,7 @@ class Asked:
     observer: Observer = ignore
 
 
-def read_keywords(keywords: RunKeywords, agent: Agent) -> Asked:
+def read_keywords(keywords: RunKeywords, agent: Agent) -> RunRequest:
     """Raises InvalidInput for what this agent cannot be asked for; nothing has been recorded by then.
 
     Relative directories are relative to the caller's current directory.
@@ -84,7 +84,7 @@ def read_keywords(keywords: RunKeywords, agent: Agent) -> Asked:
         None if named is None else ProviderSessionId(check_id("provider_session_id", named)),
         allow_wider,
     )
-    return Asked(request, timeout, keywords.get("observer", ignore))
+    return RunRequest(request, timeout, keywords.get("observer", ignore))
 
 
 def existing_directory(path: str, field: str = "cwd") -> str:
@@ -95,7 +95,7 @@ def existing_directory(path: str, field: str = "cwd") -> str:
     return str(directory.absolute())
 
 
-def refuse_of_others(store: Store, provider: str, named: ProviderSessionId, session_id: str | None) -> None:
+def require_unowned(store: Store, provider: str, named: ProviderSessionId, session_id: str | None) -> None:
     """Raises Refused if another session owns the provider session that a turn names. Checked before the turn is queued."""
     owner = store.owner_of(provider, named, session_id)
     if owner is not None:
