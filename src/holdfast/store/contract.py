@@ -91,6 +91,9 @@ class Facts:
     repeatable: bool  #: a second call with the same arguments changes nothing more
     hooks: bool  #: hooks call it: it must work with few imports
     local: bool  #: of one process: it has no call of its own over HTTP
+    many: (
+        bool  #: it answers with whole records, as many as there are: a server answers few of these at a time
+    )
     in_parts: bool  #: its answer may be long: a server reads it with ``Store.in_parts``
 
 
@@ -103,6 +106,7 @@ def verb(
     repeatable: bool = True,
     hooks: bool = False,
     local: bool = False,
+    many: bool = False,
     in_parts: bool = False,
 ) -> Callable[[F], F]:
     """Declare the facts of a verb. What readers may call, operators and workers may call, too."""
@@ -111,7 +115,9 @@ def verb(
         allowed |= {Role.OPERATOR, Role.WORKER}
 
     def declare(function: F) -> F:
-        FACTS[function.__name__] = Facts(frozenset(allowed), repeatable, hooks, local, in_parts)
+        FACTS[function.__name__] = Facts(
+            frozenset(allowed), repeatable, hooks, local, many or in_parts, in_parts
+        )
         return function
 
     return declare
@@ -186,12 +192,12 @@ class Store(Protocol):
         """Returns the session's status at this moment, and the provider session that its provider would resume."""
         ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.READER, Role.AGENT, many=True)
     def phase_history(self, session_id: str) -> tuple[PhaseChange, ...]:
         """Returns the changes of phase, oldest first; none for an unknown session."""
         ...
 
-    @verb(Role.READER)
+    @verb(Role.READER, many=True)
     def trail(self, session_id: str, *, after: int = 0, limit: int = 1000) -> tuple[SessionChange, ...]:
         """Returns who changed what about a session: the changes with a number above ``after``, oldest first.
 
@@ -227,7 +233,7 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER)
+    @verb(Role.READER, many=True)
     def list_sessions(self, wanted: SessionFilter, limit: int, cursor: str | None = None) -> SessionPage:
         """Returns a page of at most ``limit`` sessions, newest first, with the state of each.
 
@@ -237,7 +243,7 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER)
+    @verb(Role.READER, many=True)
     def children(self, session_id: str) -> tuple[Session, ...]:
         """Returns the sessions that were forked from this one, oldest first."""
         ...
@@ -302,7 +308,7 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.READER, Role.AGENT, many=True)
     def read_past(self, conversation_id: str, revision: int, wanted: PastRequest) -> tuple[RecordedTurn, ...]:
         """Returns a page of what agents are told of the past: the newest turns of ``wanted.spans``, newest first.
 
@@ -576,7 +582,7 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER)
+    @verb(Role.READER, many=True)
     def orphans(self, limit: int = 100, *, even_live: bool = False) -> tuple[Orphan, ...]:
         """Returns open attempts whose lease has expired, the oldest first; with ``even_live``, all open attempts."""
         ...
@@ -638,7 +644,7 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.READER, Role.AGENT, many=True)
     def approvals(
         self,
         *,
@@ -676,10 +682,10 @@ class Store(Protocol):
 
     # --- the record ---
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.READER, Role.AGENT, many=True)
     def attempts(self, conversation_id: str, seq: int) -> tuple[Attempt, ...]: ...
 
-    @verb(Role.READER)
+    @verb(Role.READER, many=True)
     def attempts_in(
         self, provider: str, provider_session_id: ProviderSessionId, limit: int = 1000
     ) -> tuple[Attempt, ...]:
@@ -715,7 +721,7 @@ class Store(Protocol):
         """Returns the last ``limit`` pairs of attempt number and event, in order."""
         ...
 
-    @verb(Role.READER)
+    @verb(Role.READER, many=True)
     def late_reports(self, conversation_id: str) -> tuple[LateReport, ...]: ...
 
     # --- pointers, runtimes ---
@@ -832,7 +838,7 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER, Role.AGENT, hooks=True)
+    @verb(Role.READER, Role.AGENT, hooks=True, many=True)
     def open_delegations(
         self, agent: str | None = None, project: str | None = None
     ) -> tuple[Delegation, ...]:
@@ -846,12 +852,12 @@ class Store(Protocol):
         """End all open delegations of an orchestrator that is gone, as lost. Returns how many."""
         ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.READER, Role.AGENT, many=True)
     def delegations(self, session_id: str) -> tuple[Delegation, ...]:
         """Returns the delegations of one session, newest first, including those that only asked."""
         ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.READER, Role.AGENT, many=True)
     def free_sessions(self, limit: int = 200) -> tuple[FreeSession, ...]:
         """Returns delegated sessions with a project that may continue and that nobody works in, newest first.
 
@@ -876,7 +882,7 @@ class Store(Protocol):
     @verb(Role.READER, Role.AGENT, hooks=True)
     def observed_session(self, provider: str, provider_session_id: str) -> ObservedSession | None: ...
 
-    @verb(Role.READER)
+    @verb(Role.READER, many=True)
     def observed_sessions(self, limit: int = 100) -> tuple[ObservedSession, ...]:
         """Returns the observed sessions; the one that was seen last comes first."""
         ...

@@ -21,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from holdfast.domain.tokens import Token, digest_of, split_token
 from holdfast.errors import HoldfastError, InvalidInput, TooMany, Unauthenticated
+from holdfast.store.contract import FACTS
 from holdfast.store.http_store import is_loopback
 from holdfast.web.access import ANYONE, Caller
 from holdfast.web.problems import answer_to, problem
@@ -64,12 +65,10 @@ _PROXY_HEADERS: Final = frozenset(
     {b"cdn-loop", b"cf-connecting-ip", b"forwarded", b"true-client-ip", b"via", b"x-client-ip", b"x-real-ip"}
 )
 _PROXY_PREFIX: Final = b"x-forwarded-"
-#: verbs and pages that answer with whole records, as many as there are; the stream of events sends a page at a time
-_LARGE_VERBS: Final = (
-    "approvals|attempts|attempts_in|children|delegations|events|free_sessions|history|late_reports|list_sessions"
-    "|newest_events|newest_turns|observed_sessions|open_delegations|orphans|phase_history|read_past|trail|turns"
+#: calls and pages that answer with many records; the stream of events sends a page at a time
+_LARGE_CALL: Final = re.compile(
+    rf".*/v1/store/(?:{'|'.join(verb for verb, facts in FACTS.items() if facts.many)})/?\Z"
 )
-_LARGE_CALL: Final = re.compile(rf".*/v1/store/(?:{_LARGE_VERBS})/?\Z")
 _LARGE_PAGE: Final = re.compile(r".*/v1/(?:approvals|sessions(?:/[^/]+/(?:history|turns(?:/[^/]+)?))?)/?\Z")
 
 
