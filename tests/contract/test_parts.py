@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from holdfast.store import pages
+from holdfast.store import pages, sql_store
 from holdfast.store.contract import Store
-from holdfast.store.sql import parts
 from holdfast.store.sql_store import SqlStore
 from tests.builders import a_session_id, an_event
 from tests.contract.served import behind_http
@@ -19,7 +18,7 @@ from tests.steps import begin, claim, enqueue, join, run
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pages, "_FIRST", 1)
     monkeypatch.setattr(pages, "_LARGEST", 2)
-    monkeypatch.setattr(parts, "_EVENTS", 2)
+    monkeypatch.setattr(sql_store, "PART_EVENTS", 2)
 
 
 def read(store: Store, verb: str, **arguments: Any) -> list[tuple[Any, ...]]:

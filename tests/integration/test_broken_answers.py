@@ -7,8 +7,9 @@ import pytest
 
 from holdfast.domain.turns import NewTurn
 from holdfast.errors import StoreUnavailable
+from holdfast.store import sql_store
 from holdfast.store.open import open_store
-from holdfast.store.sql import parts
+from holdfast.store.sql_store import IN_PARTS
 from tests.contract.conftest import MEMORY
 from tests.contract.served import serving
 from tests.steps import begin
@@ -23,7 +24,7 @@ def test_an_answer_that_breaks_off_is_asked_for_again(
     session = begin(behind)
     for _ in range(8):
         behind.enqueue_turn(session.id, NewTurn(_TEXT, "scripted"))
-    expected, read, times = behind.history(session.conversation_id), parts.VERBS["history"], list[int]()
+    expected, read, times = behind.history(session.conversation_id), IN_PARTS["history"], list[int]()
 
     def breaking(*args: Any, **kwargs: Any) -> Iterator[tuple[Any, ...]]:
         times.append(0)
@@ -32,7 +33,7 @@ def test_an_answer_that_breaks_off_is_asked_for_again(
                 raise StoreUnavailable("there", "away for the moment")
             yield part
 
-    monkeypatch.setattr(parts, "VERBS", {**parts.VERBS, "history": breaking})
+    monkeypatch.setattr(sql_store, "IN_PARTS", {**IN_PARTS, "history": breaking})
     with serving() as served:
         store = served.store_for(behind)
         assert store.history(session.conversation_id) == expected

@@ -18,7 +18,7 @@ from holdfast.domain.turns import Claim, Launch, TurnStatus
 from holdfast.errors import Conflict, LeaseLost, Refused
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
-from holdfast.store.sql import claims, history, leases, pointers
+from holdfast.store.sql import claims, history, leases, provider_sessions
 from holdfast.store.sql.heads import QueueMemory
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql_store import SqlStore
@@ -147,7 +147,7 @@ def test_a_late_launch_sees_who_has_just_become_the_writer(store: SqlStore, cloc
 def test_a_pointer_is_not_set_to_what_is_just_being_retired(store: SqlStore) -> None:
     store.register_runtime(a_runtime())
     pointer = a_pointer(begin(store).id)
-    retire = pointers.retire
+    retire = provider_sessions.retire
 
     second = race(
         store,
@@ -165,7 +165,7 @@ def test_retiring_takes_away_the_pointer_that_is_just_being_set(store: SqlStore)
 
     second = race(
         store,
-        lambda s: pointers.adopt(s, pointer),
+        lambda s: provider_sessions.set_pointer(s, pointer),
         lambda: store.retire(pointer.session_id, "claude", pointer.provider_session_id, "by hand"),
     )
 

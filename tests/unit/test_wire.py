@@ -31,7 +31,7 @@ from holdfast.errors import (
 from holdfast.hooks.spool import SpoolStore
 from holdfast.store.contract import FACTS, Store
 from holdfast.store.hook_verbs import HookVerbs
-from holdfast.store.sql import parts
+from holdfast.store.sql_store import IN_PARTS
 from holdfast.store.verbs import verbs
 from holdfast.store.wire import check_json, coder
 from holdfast.store.wire_errors import decode_error, encode_error
@@ -77,7 +77,7 @@ def test_every_verb_of_the_contract_travels() -> None:
 
 
 def test_the_verbs_that_are_read_in_parts_say_so() -> None:
-    assert {name for name, facts in FACTS.items() if facts.in_parts} == set(parts.VERBS)
+    assert {name for name, facts in FACTS.items() if facts.in_parts} == set(IN_PARTS)
 
 
 @pytest.mark.parametrize("store", [HookVerbs, SpoolStore])

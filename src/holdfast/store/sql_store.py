@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
 from holdfast.clock import Instant
 from holdfast.domain.approvals import Answer, Approval, NewApproval
@@ -68,8 +68,8 @@ from holdfast.store import counters
 from holdfast.store.contract import KeyedCall, QueueWatch
 from holdfast.store.driver import Driver, Undone
 from holdfast.store.hook_verbs import HookVerbs
+from holdfast.store.pages import Pace
 from holdfast.store.sql import (
-    approval_windows,
     approvals,
     attempts,
     claims,
@@ -81,12 +81,11 @@ from holdfast.store.sql import (
     leases,
     lifecycle,
     observed,
-    parts,
     past,
-    pointers,
     provider_sessions,
     retention,
     runtimes,
+    session_statements,
     sessions,
     situations,
     tokens,
@@ -100,6 +99,8 @@ T = TypeVar("T")
 
 #: of one transaction that ends in a deadlock
 MAX_TRIES = 4
+#: events that are read at a time; the size of one has a limit of its own
+PART_EVENTS = 64
 
 
 class SqlStore(HookVerbs):
@@ -424,7 +425,7 @@ class SqlStore(HookVerbs):
 
     def approval_window(self, session_id: str) -> ApprovalWindow | None:
         with self._read() as s:
-            return approval_windows.of_session(s, session_id)
+            return session_statements.approval_window(s, session_id)
 
     # --- the record ---
 
@@ -461,11 +462,11 @@ class SqlStore(HookVerbs):
             return attempts.newest_events(s, conversation_id, seq, limit)
 
     def in_parts(self, verb: str, arguments: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
-        """The answer of a verb of ``parts.VERBS``, a part at a time. Nothing is locked or kept open between two."""
+        """The answer of a verb that is read in parts, a part at a time. Nothing is locked or kept open between two."""
         _check_numbers(
             **{name: arguments.get(name) for name in ("first", "last", "limit", "before", "after")}
         )
-        return parts.VERBS[verb](self._read, **arguments)
+        return IN_PARTS[verb](self._read, **arguments)
 
     def late_reports(self, conversation_id: str) -> tuple[LateReport, ...]:
         with self._read() as s:
@@ -486,23 +487,23 @@ class SqlStore(HookVerbs):
 
     def pointer(self, session_id: str, provider: str) -> Pointer | None:
         with self._read() as s:
-            return pointers.get(s, session_id, provider)
+            return provider_sessions.pointer(s, session_id, provider)
 
     def pointers(self, session_id: str) -> tuple[Pointer, ...]:
         with self._read() as s:
-            return pointers.of_session(s, session_id)
+            return provider_sessions.pointers_of(s, session_id)
 
     def set_pointer(self, pointer: Pointer, counted: Usage | None = None, *, unowned: bool = False) -> None:
-        self._write(pointers.adopt, pointer, counted, unowned=unowned)
+        self._write(provider_sessions.set_pointer, pointer, counted, unowned=unowned)
 
     def clear_pointer(self, session_id: str, provider: str, expected: ProviderSessionId) -> bool:
-        return self._write(pointers.clear, session_id, provider, expected)
+        return self._write(provider_sessions.clear_pointer, session_id, provider, expected)
 
     def retire(
         self, session_id: str, provider: str, provider_session_id: ProviderSessionId, why: str
     ) -> None:
         def retire(s: Scope) -> None:
-            pointers.retire(s, sessions.get(s, session_id).id, provider, provider_session_id, why)
+            provider_sessions.retire(s, sessions.get(s, session_id).id, provider, provider_session_id, why)
 
         self._write(retire)
 
@@ -605,3 +606,99 @@ def _check_numbers(**given: int | tuple[int, int] | None) -> None:
         for number in numbers if isinstance(numbers, tuple) else (numbers,):
             if number is not None:
                 check_whole(field, number)
+
+
+# --- reading a long answer in parts: each is one consistent view, and small enough to keep many at a time ---
+
+_Read = Callable[[], Scope]
+_AnyTurn = TypeVar("_AnyTurn", HistoryTurn, Turn)
+
+
+def _history(read: _Read, conversation_id: str, **wanted: Any) -> Iterator[tuple[HistoryTurn, ...]]:
+    """All of it as of one revision: a change that comes in between is not in it."""
+    given = {"first": 1, "last": None, "limit": None, "unsent": True} | wanted
+    given |= {name: history.LAST_SEQ for name in ("last", "limit") if given[name] is None}
+    with read() as s:
+        conversation = history.get(s, conversation_id)
+        seqs = history.seqs(s, conversation, **given)
+    listed = frozenset(seqs)
+
+    def between(first: int, last: int) -> tuple[HistoryTurn, ...]:
+        with read() as s:
+            found = history.read(s, conversation, first=first, last=last, unsent=given["unsent"])
+        return tuple(turn for turn in found if turn.seq in listed)
+
+    return _in_steps(seqs, between)
+
+
+def _newest_turns(
+    read: _Read, session_id: str, limit: int, before: int | None = None, *, dropped: bool = True
+) -> Iterator[tuple[Turn, ...]]:
+    up_to = history.LAST_SEQ if before is None else before
+    with read() as s:
+        session = sessions.get(s, session_id)
+        seqs = turns.newest_seqs(s, session, up_to, limit, dropped=dropped)
+    listed = frozenset(seqs)
+
+    def between(first: int, last: int) -> tuple[Turn, ...]:
+        with read() as s:
+            found = turns.of_session(s, session, first - 1, history.LAST_SEQ, last)
+        return tuple(turn for turn in found if turn.seq in listed)
+
+    return _in_steps(seqs, between)
+
+
+def _in_steps(
+    seqs: Sequence[int], between: Callable[[int, int], tuple[_AnyTurn, ...]]
+) -> Iterator[tuple[_AnyTurn, ...]]:
+    pace, done = Pace(), 0
+    while window := seqs[done : done + pace.size]:
+        found = between(window[0], window[-1])
+        pace.adapt(found)
+        done += len(window)
+        yield found
+
+
+def _turns(read: _Read, session_id: str, after: int = 0, limit: int = 1000) -> Iterator[tuple[Turn, ...]]:
+    with read() as s:
+        session = sessions.get(s, session_id)
+    pace = Pace()
+    while limit:
+        with read() as s:
+            found = turns.of_session(s, session, after, min(pace.size, limit))
+        if not found:
+            return
+        pace.adapt(found)
+        after, limit = found[-1].seq, limit - len(found)
+        yield found
+
+
+def _events(
+    read: _Read, conversation_id: str, seq: int, after: tuple[int, int] = (0, 0), limit: int = 1000
+) -> Iterator[tuple[tuple[int, Event], ...]]:
+    while limit:
+        with read() as s:
+            found = attempts.events_of_turn(s, conversation_id, seq, after, min(PART_EVENTS, limit))
+        if not found:
+            return
+        (attempt, last) = found[-1]
+        after, limit = (attempt, last.number), limit - len(found)
+        yield found
+
+
+def _newest_events(
+    read: _Read, conversation_id: str, seq: int, limit: int
+) -> Iterator[tuple[tuple[int, Event], ...]]:
+    with read() as s:
+        behind = attempts.before_newest_events(s, conversation_id, seq, limit)
+    return _events(read, conversation_id, seq, behind, limit)
+
+
+#: how the answer of each verb is read in parts; these take the verb's own arguments
+IN_PARTS: Final[Mapping[str, Callable[..., Iterator[tuple[Any, ...]]]]] = {
+    "events": _events,
+    "history": _history,
+    "newest_events": _newest_events,
+    "newest_turns": _newest_turns,
+    "turns": _turns,
+}

@@ -37,7 +37,7 @@ from holdfast.domain.turns import (
 from holdfast.domain.usage import NO_CALL_YET, NO_USAGE, Usage
 from holdfast.errors import Conflict, LeaseLost, NotFound, StoreCorrupt
 from holdfast.store.driver import Row
-from holdfast.store.sql import approvals, codec, leases, pointers, provider_sessions
+from holdfast.store.sql import approvals, codec, leases, provider_sessions
 from holdfast.store.sql.rows import Rows, coded, cut, part
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.tables import ATTEMPTS, EVENTS, MISREAD, read_instant, unreadable
@@ -378,7 +378,7 @@ def _refuse_elsewhere(s: Scope, attempt: Attempt, request: TurnRequest, work_dir
     if work_dir is None or attempt.work_dir in (None, work_dir):
         return
     if request.work_dir is None and attempt.runtime_id is not None:
-        stored = pointers.get(s, attempt.session_id, attempt.provider)
+        stored = provider_sessions.pointer(s, attempt.session_id, attempt.provider)
         newest = newest_pointer(s, attempt.session_id, attempt.provider, attempt.fence)
         known = choose_pointer(stored, newest, attempt.runtime_id)
         if known is None or known.runtime_id not in (None, attempt.runtime_id):
@@ -436,14 +436,14 @@ def pin(
         _take(s, attempt, provider_session_id, lease)
         pinned = replace(attempt, provider_session_id=provider_session_id, transcript=transcript).pointer()
         if pinned is not None and not stands_in(s, attempt):
-            pointers.move(s, replace(pinned, context=NO_CALL_YET, updated_at=s.now))
+            provider_sessions.move_pointer(s, replace(pinned, context=NO_CALL_YET, updated_at=s.now))
 
 
 def stands_in(s: Scope, attempt: Attempt) -> bool:
     """True if the attempt runs in place of a doubted session: the pointer stays there until the attempt is answered."""
     if attempt.decision.reason is not Reason.RESUME_FAILED:
         return False
-    stored = pointers.get(s, attempt.session_id, attempt.provider)
+    stored = provider_sessions.pointer(s, attempt.session_id, attempt.provider)
     return stored is not None and stored.provider_session_id != attempt.provider_session_id
 
 

@@ -51,7 +51,6 @@ from holdfast.store.sql import (
     heads,
     history,
     leases,
-    pointers,
     provider_sessions,
     runtimes,
     sessions,
@@ -434,7 +433,7 @@ def find_pointer(
     s: Scope, session_id: SessionId, turn: Turn, runtime: Runtime | None, before_fence: int
 ) -> tuple[Pointer | None, Pointer | None]:
     """The stored one, and the one that counts on this runtime."""
-    stored = pointers.get(s, session_id, turn.provider)
+    stored = provider_sessions.pointer(s, session_id, turn.provider)
     if runtime is None or (stored is not None and stored.runtime_id == runtime.id):
         return stored, stored
     newest = attempts.newest_pointer(s, session_id, turn.provider, before_fence)

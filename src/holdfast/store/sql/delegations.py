@@ -24,8 +24,13 @@ from holdfast.domain.ids import SessionId, conversation_of
 from holdfast.domain.phases import MayContinue, Phase, is_resumable_phase, may_continue
 from holdfast.domain.quick_redaction import redact_seldom
 from holdfast.errors import AmbiguousId
-from holdfast.store.sql import approval_windows
-from holdfast.store.sql.session_statements import PHASES, begin_conversation, close
+from holdfast.store.sql.session_statements import (
+    PHASES,
+    approval_window,
+    begin_conversation,
+    can_be_answered,
+    close,
+)
 from holdfast.store.sql.tables import APPROVALS, DELEGATIONS, SESSIONS
 
 TYPE_CHECKING = False
@@ -198,7 +203,7 @@ def _read_free(s: Scope, row: Row) -> FreeSession | None:
     found = _going_on(s, _readable(tuple(of_session)))
     if found is None:
         return None
-    window = approval_windows.of_session(s, found.id)
+    window = approval_window(s, found.id)
     return FreeSession(
         agent=found.agent,
         project=project,
@@ -265,7 +270,7 @@ def _outcome(
         return said
     if is_closed:
         return DelegationOutcome(phase)
-    is_asking = phase == Phase.APPROVAL or approval_windows.can_be_answered(s, session_id)
+    is_asking = phase == Phase.APPROVAL or can_be_answered(s, session_id)
     return DelegationOutcome.PAUSED if is_asking else said
 
 
@@ -308,7 +313,7 @@ def _going_on(s: Scope, found: _Found | None) -> _Found | None:
     """None if it may not."""
     if found is None:
         return None
-    window = approval_windows.of_session(s, found.id)
+    window = approval_window(s, found.id)
     verdict = may_continue(found, s.policy.continue_, s.now, window)
     return found if verdict is MayContinue.YES else None
 

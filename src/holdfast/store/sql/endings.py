@@ -46,7 +46,6 @@ from holdfast.store.sql import (
     heads,
     history,
     leases,
-    pointers,
     provider_sessions,
     session_statements,
     sessions,
@@ -165,13 +164,13 @@ def _settle_provider_session(s: Scope, attempt: Attempt, end: TurnEnd, *, launch
     provider_sessions.settle(s, attempt, after, used, end.usage.usage if end.usage.cumulative else known)
     reason = _retirement(s, after, end)
     if reason is not None:
-        pointers.retire(s, attempt.session_id, attempt.provider, session_id, reason)
+        provider_sessions.retire(s, attempt.session_id, attempt.provider, session_id, reason)
     elif before.retired is None and _moves_pointer(s, attempt, end, launched=launched):
         pointer = attempt.pointer()
         if pointer is not None:
             moved = replace(pointer, context=end.usage.context, updated_at=s.now)
             is_empty = end.status is TurnStatus.DONE and end.response is None
-            pointers.move(s, moved, answered=has_spoken(end), is_empty=is_empty)
+            provider_sessions.move_pointer(s, moved, answered=has_spoken(end), is_empty=is_empty)
     return used
 
 
@@ -213,7 +212,7 @@ def _moves_pointer(s: Scope, attempt: Attempt, end: TurnEnd, *, launched: bool) 
         return True
     if not launched and not has_spoken(end):
         return False
-    stored = pointers.get(s, attempt.session_id, attempt.provider)
+    stored = provider_sessions.pointer(s, attempt.session_id, attempt.provider)
     return stored is not None and stored.provider_session_id == attempt.provider_session_id
 
 
@@ -256,7 +255,7 @@ def _outside_its_source(s: Scope, attempt: Attempt, end: TurnEnd) -> TurnEnd:
     )  # fmt: skip
     if end.status is not TurnStatus.DONE:
         return end
-    pointers.retire(s, attempt.session_id, attempt.provider, source, "forked_in_place")
+    provider_sessions.retire(s, attempt.session_id, attempt.provider, source, "forked_in_place")
     return replace(end, resumable=False)
 
 
@@ -418,9 +417,9 @@ def _fallen_back(failure: Failure) -> Fresh:
 def _let_go(s: Scope, refused: Attempt, why: str) -> None:
     """Of the session that an attempt was to resume; the source of a fork is not the fork's to retire."""
     if refused.decision.kind is DecisionKind.RESUME and refused.provider_session_id:
-        pointers.retire(s, refused.session_id, refused.provider, refused.provider_session_id, why)
+        provider_sessions.retire(s, refused.session_id, refused.provider, refused.provider_session_id, why)
     else:
-        pointers.clear(s, refused.session_id, refused.provider, refused.forked_from or "")
+        provider_sessions.clear_pointer(s, refused.session_id, refused.provider, refused.forked_from or "")
 
 
 def _settle_doubt(s: Scope, attempt: Attempt, end: TurnEnd) -> None:
@@ -446,7 +445,7 @@ def _figures(used: Usage) -> dict[str, object]:
 def _open_fallback(s: Scope, opening: attempts.Opening, turn: Turn, used: Usage) -> Claim:
     lease, conversation = opening.lease, opening.conversation
     session_id = lease.session_id
-    stored = pointers.get(s, session_id, turn.provider)
+    stored = provider_sessions.pointer(s, session_id, turn.provider)
     known = Situation(sessions.get(s, session_id), conversation, turn.provider, stored, s.now)
     has_asked = situations.has_asked(s, session_id)
     situation = situations.complete(s, known, seq=turn.seq, fence=lease.fence, has_asked=has_asked)

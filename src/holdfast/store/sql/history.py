@@ -19,7 +19,7 @@ from holdfast.domain.sessions import NewSession, Session
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import Conflict, InvalidInput, NotFound, StoreCorrupt, UnreadableSession
 from holdfast.store.driver import Row
-from holdfast.store.sql import approvals, codec, pointers, sessions
+from holdfast.store.sql import approvals, codec, provider_sessions, sessions
 from holdfast.store.sql.rows import Rows, part
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.tables import (
@@ -490,7 +490,7 @@ def fork(s: Scope, parent_id: str, child_id: SessionId, at: int | None, name: st
     sessions.refuse_taken_name(s, child_id, name)
     metadata = sessions.ROWS.column(row, "metadata")
     child = sessions.insert(s, new, child_conversation, metadata, Phase.INITIALIZING, parent.id)
-    pointers.copy_as_fork_source(s, parent.id, child.id, seq)
+    provider_sessions.copy_pointers(s, parent.id, child.id, seq)
     approvals.copy_tools(s, parent.id, child.id)
     return child
 

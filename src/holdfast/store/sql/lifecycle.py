@@ -1,4 +1,7 @@
-"""Owns the course of a session: its changes, and closing it."""
+"""Owns changing a session: its phase, metadata, errors and summary, and closing it.
+
+Apart from ``sessions`` because a change of phase depends on approvals, which are built on sessions themselves.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def update(s: Scope, session_id: str, change: SessionUpdate) -> Session:
         raise SessionClosed(current.id, current.phase)
     if change.expected_phase is not None and current.phase is not change.expected_phase:
         raise PhaseConflict(current.id, change.expected_phase, current.phase)
-    if current.phase is Phase.APPROVAL and change.phase is not None and _goes_on(change.phase):
+    if current.phase is Phase.APPROVAL and change.phase is not None and _stays_open(change.phase):
         approvals.leave_behind(s, current.id)
     encoded, metadata = None, current.metadata
     if change.metadata is not None:
@@ -73,7 +76,7 @@ def _besides_the_phase(change: SessionUpdate, error: SessionError | None) -> str
     return codec.dump(more) if more else None
 
 
-def _goes_on(phase: Phase) -> bool:
+def _stays_open(phase: Phase) -> bool:
     return phase is not Phase.APPROVAL and not phase.is_final
 
 

@@ -1,13 +1,17 @@
-"""Owns beginning a conversation and closing a session. Hooks import this, so it stays light."""
+"""Owns what hooks do with sessions besides delegating them: beginning a conversation, looking at approvals, closing.
+
+Apart from ``sessions`` and ``approvals`` only because hook processes import this, so it stays light.
+"""
 
 from __future__ import annotations
 
+from holdfast.domain.phases import ApprovalWindow, Phase
+from holdfast.errors import UnreadableSession
 from holdfast.store.sql.tables import CONVERSATIONS, PHASE_CHANGES
 
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from holdfast.domain.phases import Phase
     from holdfast.store.sql.scope import Scope
 
 # apart from other updates, because finalized_at is in indexes that an open session need not touch
@@ -27,6 +31,13 @@ PHASE_CHANGE = PHASE_CHANGES.pick("from_phase", "to_phase", "at")
 PHASES = f"""
 SELECT {PHASE_CHANGE.sql} FROM phase_changes
 WHERE workspace = :ws AND session_id = :id AND from_phase <> to_phase ORDER BY number"""
+NEWEST_APPROVAL = """
+SELECT status, answered_at, expires_at, used_at FROM approvals
+WHERE workspace = :ws AND session_id = :session_id ORDER BY requested_at DESC, id DESC LIMIT 1"""
+ANSWERABLE = """
+SELECT 1 FROM approvals INDEXED BY approvals_of_sessions
+WHERE workspace = :ws AND session_id = :session_id AND status = 'open'
+    AND (expires_at IS NULL OR expires_at > :now) LIMIT 1"""
 
 
 def begin_conversation(s: Scope, conversation_id: str) -> None:
@@ -65,3 +76,24 @@ def record_phase(s: Scope, session_id: str, from_phase: str, phase: Phase, chang
         RECORD_PHASE, id=session_id, from_phase=from_phase, to_phase=phase.value, now=s.now, by=s.by,
         change=change,
     )  # fmt: skip
+
+
+def approval_window(s: Scope, session_id: str) -> ApprovalWindow | None:
+    """How the newest approval of a session affects whether its work may continue.
+
+    None: nobody asked for one, it is void, or its answer was used.
+    """
+    row = s.one(NEWEST_APPROVAL, session_id=session_id)
+    if row is None:
+        return None
+    status, *instants = row
+    if not all(at is None or type(at) is int for at in instants):
+        raise UnreadableSession(s.where, session_id, "approvals: what the newest one holds is no instant")
+    answered_at, expires_at, used_at = instants
+    if status == "voided" or used_at is not None:
+        return None
+    return ApprovalWindow(answered_at=answered_at, expires_at=expires_at)
+
+
+def can_be_answered(s: Scope, session_id: str) -> bool:
+    return s.one(ANSWERABLE, session_id=session_id, now=s.now) is not None

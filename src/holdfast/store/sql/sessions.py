@@ -33,10 +33,16 @@ from holdfast.errors import (
     UnreadableSession,
 )
 from holdfast.store.driver import Row
-from holdfast.store.sql import approval_windows, codec
+from holdfast.store.sql import codec
 from holdfast.store.sql.rows import Rows, part, readable
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.session_statements import PHASE_CHANGE, PHASES, begin_conversation, record_phase
+from holdfast.store.sql.session_statements import (
+    PHASE_CHANGE,
+    PHASES,
+    approval_window,
+    begin_conversation,
+    record_phase,
+)
 from holdfast.store.sql.tables import MISREAD, PHASE_CHANGES, SESSIONS, problem_of, read_instant, unreadable
 
 
@@ -390,7 +396,7 @@ def _fits(s: Scope, session: Session, wanted: SessionFilter) -> bool:
         return False
     if not wanted.resumable:
         return True
-    window = approval_windows.of_session(s, session.id)
+    window = approval_window(s, session.id)
     return may_continue(session, s.policy.continue_, s.now, window) is MayContinue.YES
 
 

@@ -25,7 +25,7 @@ from holdfast.domain.turns import (
 from holdfast.domain.usage import NO_USAGE
 from holdfast.errors import Conflict
 from holdfast.store.driver import Row
-from holdfast.store.sql import approvals, codec, history, leases, pointers, sessions, turns
+from holdfast.store.sql import approvals, codec, history, leases, provider_sessions, sessions, turns
 from holdfast.store.sql.rows import Rows, coded, computed, part
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.tables import ATTEMPTS, FLAG, MISREAD, TURNS, unreadable
@@ -104,7 +104,7 @@ def of_session(s: Scope, session_id: str, provider: str | None) -> Situation:
     session = sessions.get(s, session_id)
     conversation = history.get(s, session.conversation_id)
     provider = provider or session.provider or _pointed_at(s, session_id)
-    pointer = None if provider is None else pointers.get(s, session_id, provider)
+    pointer = None if provider is None else provider_sessions.pointer(s, session_id, provider)
     tried = _tried(s, session, _NEWEST)
     # the turn that is open and was tried is the one that comes next
     seq = tried[-1].seq if tried and tried[-1].status.is_open else conversation.next_seq
@@ -123,7 +123,7 @@ def adopt(s: Scope, adoption: Adoption, lease: Lease | None) -> Situation | None
             raise Conflict(f"the lease is of {lease.session_id}, not of {before.session_id}")
     elif leases.holder(s, before.session_id) is not None:
         return None
-    if pointers.get(s, before.session_id, before.provider) != before:
+    if provider_sessions.pointer(s, before.session_id, before.provider) != before:
         return None
     seen = adoption.seen
     for turn in adoption.turns:
@@ -131,7 +131,7 @@ def adopt(s: Scope, adoption: Adoption, lease: Lease | None) -> Situation | None
         seen = seen.with_turn(turns.record(s, before.session_id, new, turn.response, NO_USAGE).seq)
     if adoption.moves:
         moved = replace(before, seen=seen, transcript=adoption.transcript, updated_at=s.now)
-        pointers.adopt(s, moved, adoption.counted)
+        provider_sessions.set_pointer(s, moved, adoption.counted)
     after = of_session(s, before.session_id, before.provider)
     if lease is None:
         return after
@@ -141,7 +141,7 @@ def adopt(s: Scope, adoption: Adoption, lease: Lease | None) -> Situation | None
 
 
 def _pointed_at(s: Scope, session_id: str) -> str | None:
-    return next((pointer.provider for pointer in pointers.of_session(s, session_id)), None)
+    return next((pointer.provider for pointer in provider_sessions.pointers_of(s, session_id)), None)
 
 
 def _tried(s: Scope, session: Session, before: int) -> tuple[TriedTurn, ...]:
