@@ -46,21 +46,12 @@ _TRIES = Rows(
 _TRY = _SEQ + _TRIES
 _TURN = TURNS.pick("status", "dropped", "failure_class", "error", "request").of("t")
 # The walk goes back along the index of this session's attempts, so it does not depend on how many turns other
-# agents have made in the same conversation. It ends at the newest turn that was answered and is not dropped.
+# agents have made in the same conversation.
 TRIED = f"""
 SELECT {_TRY.sql}, {_TURN.sql}
 FROM attempts a INDEXED BY newest_attempts
 JOIN turns t ON t.workspace = a.workspace AND t.conversation_id = a.conversation_id AND t.seq = a.seq
-WHERE a.workspace = :ws AND a.session_id = :session_id AND a.fence < :before AND a.fence >= COALESCE(
-    (SELECT MIN(f.fence) FROM attempts f
-    WHERE f.workspace = :ws AND f.conversation_id = :id AND f.seq =
-        (SELECT d.seq FROM
-            (SELECT n.seq, n.fence FROM attempts n INDEXED BY newest_attempts
-            WHERE n.workspace = :ws AND n.session_id = :session_id AND n.fence < :before
-            ORDER BY n.fence DESC LIMIT :limit) d
-        JOIN turns o ON o.workspace = :ws AND o.conversation_id = :id AND o.seq = d.seq
-        WHERE o.status = 'done' AND o.dropped IS NULL
-        ORDER BY d.fence DESC LIMIT 1)), 0)
+WHERE a.workspace = :ws AND a.session_id = :session_id AND a.fence < :before
 ORDER BY a.fence DESC LIMIT :limit"""
 #: whether a session has ever asked people for something
 HAS_ASKED = """EXISTS (SELECT 1 FROM approvals p INDEXED BY approvals_of_sessions
@@ -145,9 +136,21 @@ def _pointed_at(s: Scope, session_id: str) -> str | None:
 
 
 def _tried(s: Scope, session: Session, before: int) -> tuple[TriedTurn, ...]:
-    rows = s.all(TRIED, id=session.conversation_id, session_id=session.id, before=before, limit=MOST_TRIES)
+    """Back to the first attempt of the newest turn that was answered and is not dropped; oldest first."""
+    rows = s.all(TRIED, session_id=session.id, before=before, limit=1)
+    if rows and not _begins_answered(rows[0]):  # seldom: the turn before was not answered at once
+        fence = _TRY.column(rows[0], "fence")
+        rows += s.all(TRIED, session_id=session.id, before=fence, limit=MOST_TRIES - 1)
+        end = next((place for place, row in enumerate(rows) if _begins_answered(row)), len(rows))
+        rows = rows[: end + 1]
     by_turn = groupby(reversed(rows), key=itemgetter(0))
     return tuple(_turn(s, seq, list(tries), session.id) for seq, tries in by_turn)
+
+
+def _begins_answered(row: Row) -> bool:
+    """Whether it is the first attempt of a turn that was answered and is not dropped."""
+    status, dropped, *_ = row[_TRY.width :]
+    return _TRY.column(row, "number") == 1 and status == TurnStatus.DONE and dropped is None
 
 
 def _turn(s: Scope, seq: int, rows: list[Row], session_id: str) -> TriedTurn:
