@@ -7,7 +7,7 @@ No message shows a URL, because a URL may hold a password.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, field, fields
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -24,7 +24,7 @@ from holdfast.config_files import (
 )
 from holdfast.domain.ids import check_workspace
 from holdfast.domain.policy import InvalidRule, Policy
-from holdfast.domain.records import record
+from holdfast.domain.records import frozen_record, record
 from holdfast.errors import ConfigError, InvalidInput
 
 DEFAULT = "default"
@@ -44,7 +44,7 @@ _HARMLESS = ("context.", "continue.", "resume.", "run.timeout_seconds")
 _T = TypeVar("_T")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_record
 class Settings:
     """What a command or a library call works with; valid once it exists."""
 

@@ -7,13 +7,14 @@ range raises ``InvalidRule``, so a policy that exists is a valid one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import pairwise
 from typing import Literal
 
 from holdfast.domain.ids import is_provider
 from holdfast.domain.notices import Occasion
 from holdfast.domain.phases import Phase
+from holdfast.domain.records import frozen_record
 
 #: The phases a rule may name.
 OPEN_PHASES = tuple(phase.value for phase in Phase if not phase.is_final)
@@ -59,7 +60,7 @@ class NotRising(InvalidRule):
         return f"{table}{low} ({smaller:g}) must be less than {table}{high} ({larger:g})"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_record
 class ContinuePolicy:
     """When the work of a session may continue. A conversation may continue in every open phase, however idle it was."""
 
@@ -78,7 +79,7 @@ class ContinuePolicy:
         _between("max_errors", self.max_errors, 1, MAX_COUNT)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_record
 class ResumePolicy:
     """How the work continues: when the provider's own session may be resumed."""
 
@@ -127,7 +128,7 @@ class ResumePolicy:
         return self.agents.get(agent, self.providers.get(provider, self.native_resume))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_record
 class QueuePolicy:
     """Leases, retries, and waiting for a provider session that someone else holds."""
 
@@ -174,7 +175,7 @@ class QueuePolicy:
         _between("affinity_seconds", self.affinity_seconds, 0, MAX_SECONDS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_record
 class RunPolicy:
     """How turns are run."""
 
@@ -189,7 +190,7 @@ class RunPolicy:
         _above_zero("timeout_seconds", self.timeout_seconds, MAX_SECONDS)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_record
 class RetentionPolicy:
     """What cleanup may take away."""
 
@@ -204,7 +205,7 @@ class RetentionPolicy:
             _between("conversations_max_age_hours", self.conversations_max_age_hours, 0, MAX_SECONDS / 3600)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_record
 class ContextPolicy:
     """How much of the past a turn is sent when the provider's own session does not hold it."""
 
@@ -239,7 +240,7 @@ class ContextPolicy:
         return share if self.transcript_tokens is None else min(share, self.transcript_tokens)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_record
 class ApprovalPolicy:
     """Approvals: questions to people."""
 
@@ -253,7 +254,7 @@ class ApprovalPolicy:
         object.__setattr__(self, "allow_hooks", frozenset(self.allow_hooks))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_record
 class NotifyPolicy:
     """How people are notified, and of what."""
 
@@ -277,7 +278,7 @@ class NotifyPolicy:
         return occasion in self.events and (self.command or self.webhook) is not None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_record
 class ServerPolicy:
     """What ``holdfast serve`` has to know about where it runs."""
 
@@ -291,7 +292,7 @@ class ServerPolicy:
             raise InvalidRule(problem, "public_origins")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen_record
 class Policy:
     """All rules; each field is a table of the configuration file (``continue_`` is ``[continue]``)."""
 

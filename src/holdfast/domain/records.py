@@ -1,10 +1,9 @@
-"""Owns the two ways to declare a record: ``PlainRecord`` for what hook processes read, ``record`` for everything else.
+"""Owns the ways to declare a record: ``PlainRecord`` for what hook processes read, ``record`` for everything else.
 
 A hook process reads this module and does without ``dataclasses`` and ``typing``: importing those would take half of
 its time. So ``dataclasses`` is imported when the first ``record`` is declared.
 
-Settings and policies are not records: they are frozen dataclasses, because they check themselves when they are made,
-and must stay valid afterwards.
+Settings and policies are ``frozen_record``: they check themselves when they are made, and must stay valid afterwards.
 """
 
 from __future__ import annotations
@@ -43,8 +42,19 @@ def record(cls: type[T]) -> type[T]:
     return made
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def frozen_record(cls: type[T]) -> type[T]:
+    """A record that is frozen at run time, too: one that checks itself when it is made, and must stay valid."""
+    from dataclasses import dataclass
+
+    made = dataclass(slots=True, frozen=True, eq=False, repr=False)(cls)
+    for method in _methods(made)[1:]:  # its own ``__init__`` gets past the lock
+        setattr(made, method.__name__, method)
+    return made
+
+
 def _methods(cls: type) -> tuple[Callable[..., object], ...]:
-    """The methods of a dataclass that is equal and hashable by its fields."""
+    """The methods of a dataclass that is equal and hashable by its fields: ``__init__`` first."""
     from dataclasses import fields
     from operator import attrgetter
 
@@ -78,8 +88,8 @@ def _compile_init(cls: type) -> Callable[..., None]:
         (one.name, object, field(default=one.default, default_factory=one.default_factory))
         for one in fields(cls)
     ]
-    after = {"__post_init__": cls.__post_init__} if hasattr(cls, "__post_init__") else {}
-    made = make_dataclass(cls.__name__, same, namespace=after, eq=False, repr=False)
+    own = {name: getattr(cls, name) for name in ("__doc__", "__post_init__") if hasattr(cls, name)}
+    made = make_dataclass(cls.__name__, same, namespace=own, eq=False, repr=False)
     compiled: Callable[..., None] = vars(made)["__init__"]
     return compiled
 
