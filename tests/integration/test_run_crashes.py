@@ -321,6 +321,19 @@ def test_what_a_person_left_running_ends_with_the_program_and_nothing_said_is_lo
     assert [turn.prompt for turn in shop.open().history(first.session_id)] == [OPENING, "SAY by hand"]
 
 
+def test_open_says_first_what_was_made_by_hand_before(shop: Workshop, first: RunResult) -> None:
+    assert first.provider_session_id is not None
+    shop.by_hand("SAY before", "--resume", first.provider_session_id)
+    opened = subprocess.run(
+        [HOLDFAST, "open", first.session_id], cwd=shop.work_dir, env=shop.environ, text=True,
+        input="SAY by hand\nquit\n", capture_output=True, timeout=PATIENCE, check=False,
+    )  # fmt: skip
+    assert opened.returncode == 0
+    assert "1 turn was made outside Holdfast" in opened.stderr
+    assert "1 turn joined the history" in opened.stderr
+    assert len(shop.open().history(first.session_id)) == 3
+
+
 def test_nohup_is_respected(shop: Workshop, first: RunResult) -> None:
     running = subprocess.Popen(
         ["nohup", str(HOLDFAST), "resume", first.session_id, "SAY half\nSLEEP 1.5\nSAY whole"],

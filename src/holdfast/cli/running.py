@@ -17,6 +17,8 @@ from holdfast.cli.arguments import TURN_OR_NONE, named_rights, rights_options, s
 from holdfast.cli.command import Command, Invocation, command, pass_invocation
 from holdfast.cli.exit_codes import FAILED, INTERRUPTED
 from holdfast.cli.progress import Show, Shown, shown, stoppable, tell
+from holdfast.domain.decisions import Decision
+from holdfast.domain.events import AgentEvent, Noted
 from holdfast.engine.documents import conversation_document, session_document
 from holdfast.engine.result import RunInterrupted, RunResult
 from holdfast.engine.turn_requests import RunKeywords
@@ -327,22 +329,19 @@ def _lines() -> Iterator[str]:
 def open_session(run: Invocation, session: str) -> None:
     """Open the agent's own program on a session, in its directory.
 
-    The session is locked meanwhile. The turns made there are added to the history afterwards.
+    The session is locked while the program runs. The turns made there are added to the history afterwards.
     """
     session_id = run.find(session)
-    before = _turns(run, session_id)
+
+    def show(seen: Decision | AgentEvent) -> None:
+        if isinstance(seen, Noted):
+            tell(seen.text)
+
     with stoppable():
-        exit_code = run.holdfast.open_native(session_id)
-    joined = _turns(run, session_id) - before
-    tell(
-        f"{joined} {'turn' if joined == 1 else 'turns'} joined the history; continue with: holdfast resume {session}"
-    )
-    click.get_current_context().exit(exit_code)
-
-
-def _turns(run: Invocation, session_id: str) -> int:
-    conversation = run.holdfast.session(session_id).conversation_id
-    return run.holdfast.store.get_conversation(conversation).next_seq
+        opened = run.holdfast.open_native(session_id, show)
+    turns = "1 turn" if opened.adopted == 1 else f"{opened.adopted} turns"
+    tell(f"{turns} joined the history; continue with: holdfast resume {session}")
+    click.get_current_context().exit(opened.exit_code)
 
 
 # --- job files: the prompt and the options of a run as JSON ---

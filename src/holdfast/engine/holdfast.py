@@ -70,9 +70,11 @@ from holdfast.engine.past import PastReader, as_of_one_revision, newest_turn, un
 from holdfast.engine.turn_requests import (
     LONGEST_DELAY,
     MOST_PRIORITY,
+    Observer,
     RunKeywords,
     accepted_arguments,
     check_turn,
+    ignore,
     require_unowned,
 )
 from holdfast.errors import (
@@ -94,7 +96,7 @@ if TYPE_CHECKING:
     from holdfast.domain.telling.packet import Packet
     from holdfast.engine.result import RunResult
     from holdfast.engine.running.agents import Agents
-    from holdfast.engine.running.runs import Runner
+    from holdfast.engine.running.runs import Opened, Runner
     from holdfast.engine.worker import Worker, WorkerOptions
 
 log = logging.getLogger("holdfast")
@@ -911,13 +913,14 @@ class Holdfast:
         pointers = () if session.finalized_at is not None else self.store.pointers(session.id)
         return self._runner.adopt(session.id, session.provider or pointers[0].provider) if pointers else ()
 
-    def open_native(self, session_id: str) -> int:
-        """Run the provider's own program on this session, for a person; returns its exit code.
+    def open_native(self, session_id: str, observer: Observer = ignore) -> Opened:
+        """Run the provider's own program on this session, for a person.
 
-        No other process writes to the session while the program runs. Afterwards its turns are in the history.
+        No other process writes to the session while the program runs. Afterwards its turns are in the history. The
+        observer is called before the program starts, if turns were adopted that a person had made before.
         """
         session = self.session(session_id)
-        return self._runner.open(session.id, self.provider_of(session, None))
+        return self._runner.open(session.id, self.provider_of(session, None), observer)
 
     def relocate(self, session_id: str, directory: str) -> str:
         """Continue the session in another directory, where its project was moved. Returns the recorded path."""

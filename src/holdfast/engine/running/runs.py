@@ -17,6 +17,7 @@ from holdfast.domain.events import Noted
 from holdfast.domain.ids import SessionId
 from holdfast.domain.pointers import NO_RIGHTS, NOTHING_YET, Pointer
 from holdfast.domain.policy import Policy, ResumePolicy
+from holdfast.domain.records import record
 from holdfast.domain.turns import (
     Claim,
     ClaimRequest,
@@ -62,6 +63,14 @@ from holdfast.providers.contract import LaunchSpec
 from holdfast.store.contract import Store
 
 log = logging.getLogger("holdfast")
+
+
+@record
+class Opened:
+    """A person has used the agent's own program on a session."""
+
+    exit_code: int  #: of the program
+    adopted: int  #: how many turns the person made there: they are in the history
 
 
 class Runner:
@@ -129,8 +138,8 @@ class Runner:
         context = RunContext(store, agent, policy, timeout, asked.observer)
         return TurnPath(context, claimed, outside.notices).walk()
 
-    def open(self, session_id: SessionId, provider: str) -> int:
-        """Runs the provider's own program on the session, for a person; returns its exit code.
+    def open(self, session_id: SessionId, provider: str, observer: Observer) -> Opened:
+        """Runs the provider's own program on the session, for a person.
 
         Raises Refused, with the reason, unless the provider's session can be resumed on this machine.
         """
@@ -140,7 +149,10 @@ class Runner:
             raise SessionClosed(session_id, situation.session.phase.value)
         if recover_session(store, agent.agents, situation.holder) is not None:
             situation = store.situation(session_id, agent.provider.name)
-        situation = adopt_outside_turns(store, agent, policy, situation).situation
+        earlier = adopt_outside_turns(store, agent, policy, situation)
+        for notice in earlier.notices:
+            observer(Noted(notice))
+        situation = earlier.situation
         pointer = situation.pointer
         decision = _decide(store, agent, policy, situation)
         if isinstance(decision, Fork):
@@ -166,8 +178,8 @@ class Runner:
             )  # fmt: skip
             command = agent.provider.interactive(spec)
             exit_code = _run(agent, session_id, command, spec.work_dir, lock)
-            adopt_locked(store, agent, policy, store.situation(session_id, agent.provider.name))
-        return exit_code
+            situation = store.situation(session_id, agent.provider.name)
+            return Opened(exit_code, adopt_locked(store, agent, policy, situation).adopted)
 
     def relocate(self, session_id: SessionId, directory: str) -> str:
         work_dir = existing_directory(directory)
