@@ -1,5 +1,6 @@
 """Owns running the installed command: in a pipe, on a terminal, and with less than a healthy machine has."""
 
+import atexit
 import errno
 import fcntl
 import json
@@ -12,8 +13,11 @@ import sys
 import termios
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
+
+from tests.acceptance.loaded import Loaded
 
 #: the command as it was installed beside the Python that runs the tests
 HOLDFAST = Path(sys.executable).with_name("holdfast")
@@ -77,17 +81,29 @@ def holdfast(
     before: Callable[[], None] | None = None,
 ) -> Ended:
     """Run it to its end in a pipe. A warning about something left open would show in ``err``."""
-    done = subprocess.run(
-        [HOLDFAST, *arguments],
-        input=stdin.encode() if isinstance(stdin, str) else stdin,
-        capture_output=True,
-        env=environment(env),
-        cwd=cwd,
-        preexec_fn=before,
-        check=False,
-        timeout=60,
-    )
+    given = stdin.encode() if isinstance(stdin, str) else stdin
+    environ = environment(env)
+    if before is None and _loaded().fits(environ):
+        done = _loaded().run([os.fsdecode(argument) for argument in arguments], given, environ, cwd)
+    else:
+        done = subprocess.run(
+            [HOLDFAST, *arguments],
+            input=given,
+            capture_output=True,
+            env=environ,
+            cwd=cwd,
+            preexec_fn=before,
+            check=False,
+            timeout=60,
+        )
     return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+@cache
+def _loaded() -> Loaded:
+    loaded = Loaded(environment())
+    atexit.register(loaded.end)
+    return loaded
 
 
 def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
