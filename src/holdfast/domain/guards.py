@@ -69,11 +69,16 @@ def not_for_others(provider: str, named: str, owner: str, *, is_closed: bool) ->
 
 
 def _passed(reason: Reason, evidence: str = "") -> Verdict:
-    return Verdict(reason, Standing.PASSED, Outcome.RESUME, evidence)
+    return Verdict(reason, Standing.PASSED, Outcome.RESUME, evidence) if evidence else _PASSED[reason]
 
 
 def _not_applicable(reason: Reason) -> Verdict:
-    return Verdict(reason, Standing.NOT_APPLICABLE)
+    return _NOT_APPLICABLE[reason]
+
+
+#: the verdicts that most guards give
+_PASSED = {reason: Verdict(reason, Standing.PASSED, Outcome.RESUME, "") for reason in Reason}
+_NOT_APPLICABLE = {reason: Verdict(reason, Standing.NOT_APPLICABLE) for reason in Reason}
 
 
 def _failed(case: Case, reason: Reason, evidence: str, outcome: Outcome = Outcome.FRESH) -> Verdict:

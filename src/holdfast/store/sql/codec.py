@@ -39,6 +39,7 @@ _CAPABILITIES = (
 # json.dumps and json.loads make a coder for each call
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _decode = json.JSONDecoder().decode
+_decode_first = json.JSONDecoder().raw_decode
 
 
 def dump(value: object) -> str:
@@ -46,7 +47,12 @@ def dump(value: object) -> str:
 
 
 def load(text: str) -> Any:
-    return _decode(text)
+    try:
+        value, end = _decode_first(text)
+    except ValueError:
+        return _decode(text)
+    # ``decode`` looks for spaces before and behind, which takes as long as a short value itself; we write none
+    return value if end == len(text) else _decode(text)
 
 
 def encode_rights(rights: Rights | None) -> str | None:
@@ -103,6 +109,7 @@ def as_whole(value: object) -> int:
     return value
 
 
+@lru_cache(maxsize=256)
 def encode_request(request: TurnRequest) -> str:
     """Only what differs from the default, so that a plain turn costs two bytes."""
     value: dict[str, object] = {}
@@ -159,6 +166,7 @@ def decode_seen(text: str | None) -> SeenTurns | None:
     return None if text is None else SeenTurns.parse(text)
 
 
+@lru_cache(maxsize=256)
 def encode_transcript(mark: TranscriptMark | None) -> str | None:
     return None if mark is None else dump([mark.path, mark.size, mark.digest, mark.turns])
 
