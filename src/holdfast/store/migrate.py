@@ -33,7 +33,7 @@ CREATE TABLE IF NOT EXISTS schema_migrations (
 _APPLIED = "SELECT version, name, checksum FROM schema_migrations ORDER BY version"
 _MARKS = "SELECT user_version, application_id FROM pragma_user_version, pragma_application_id"
 _RECORD = "INSERT INTO schema_migrations VALUES (:version, :name, :checksum, :now)"
-#: any number will do, as long as it stays the same: who holds it is migrating
+#: the number of the lock that a migrating process holds; any number will do, as long as it stays the same
 _ADVISORY_LOCK = 4_850_113_207
 
 

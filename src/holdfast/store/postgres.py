@@ -297,7 +297,7 @@ class PostgresTransaction:
         self._rung = {topic, *(self._rung or ())}
 
     def _answer(self) -> PGresult:
-        """To what was said last."""
+        """The answer to the statement that was sent last."""
         answers = self._pipeline.wait()
         if self._now is None:
             # the first rows of all are the time
@@ -350,7 +350,7 @@ class PostgresTransaction:
         if self._writes:
             self._pipeline.wait()
         else:
-            # nobody waits for it: it leaves nothing behind, neither rows nor locks
+            # no caller waits for this commit: it leaves neither rows nor locks behind
             self._pipeline.send()
 
     def _ring(self) -> None:

@@ -158,7 +158,7 @@ class Pipeline:
                     self._libpq.consume_input()
 
     def wait(self) -> list[PGresult]:
-        """Send what was said, and get the answers to it, in order."""
+        """Send the statements that were collected, and get their answers, in order."""
         self.send()
         return self.settle()
 
@@ -226,7 +226,7 @@ class Pipeline:
         try:
             return self._poll.poll()
         except BaseException:
-            # an interrupt; the server would otherwise go on, and wait for a lock perhaps
+            # an interrupt; the server would otherwise continue, and wait for a lock perhaps
             with contextlib.suppress(psycopg.Error):
                 self._connection.cancel_safe(timeout=CANCEL_SECONDS)
             raise

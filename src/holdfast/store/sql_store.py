@@ -132,7 +132,7 @@ class SqlStore(HookVerbs):
         return SqlStore(self._driver, workspace, self._policy, by=self._by, memory=self._memory)
 
     def signed(self, by: str) -> SqlStore:
-        """The same store, used by somebody else than who runs this process."""
+        """The same store; ``by`` is recorded as the author of every change, instead of the user of this process."""
         return SqlStore(self._driver, self.workspace, self._policy, self._call, by, self._memory)
 
     def once(self, call: KeyedCall) -> SqlStore:
@@ -470,7 +470,7 @@ class SqlStore(HookVerbs):
 
     def late_reports(self, conversation_id: str) -> tuple[LateReport, ...]:
         with self._read() as s:
-            return leases.late_reports(s, conversation_id)
+            return endings.late_reports(s, conversation_id)
 
     # --- pointers, runtimes ---
 

@@ -69,7 +69,7 @@ class Connection:
 
     def abandon(self) -> None:
         """In the child of a fork. Closing it could take the log away under the parent, so it stays open for good."""
-        import ctypes  # only for those who fork in the middle of a transaction
+        import ctypes  # only after a fork in the middle of a transaction
 
         self.closed = True
         # otherwise the end of the interpreter would close it
@@ -99,7 +99,7 @@ class FileConnector:
         try:
             return self._open(alone=False)
         except sqlite3.OperationalError:
-            # the memory that processes share is a file beside the database; one who is alone needs none
+            # the memory that processes share is a file beside the database; a connection that is alone needs none
             if not disk_is_full(self.where):
                 raise
             return self._open(alone=True)
@@ -153,7 +153,7 @@ class FileConnector:
         sql.execute("PRAGMA foreign_keys = ON")
 
     def _use_write_ahead_log(self, sql: sqlite3.Connection, write_lock: WriteLock | None) -> None:
-        """The switch itself waits for nobody: neither for a writer nor for one who is just looking."""
+        """The switch itself waits neither for a writer nor for a reader."""
         give_up = time.monotonic() + self._busy_seconds
         if write_lock is not None:
             write_lock.acquire(self._busy_seconds)

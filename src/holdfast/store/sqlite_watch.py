@@ -21,7 +21,7 @@ from holdfast.store.contract import QueueWatch
 LOOK_SECONDS = 0.02
 #: where the kernel tells when a file was written to: some file systems do not
 TOLD_LOOK_SECONDS = 1.0
-#: the longest rest between two looks while others write all the time; many who watch would be in their way
+#: the longest rest between two looks while others write all the time; many watches would be in their way
 BUSY_LOOK_SECONDS = 0.1
 _MODIFIED, _CREATED, _MOVED_HERE = 0x2, 0x100, 0x80
 
@@ -46,7 +46,7 @@ def _libc() -> ctypes.CDLL:
 
 
 class FileNews:
-    """Tells when something in a folder was written to: on Linux, by the kernel; many who wait cost nothing then."""
+    """Tells when something in a folder was written to: on Linux, by the kernel; many waiting watches cost nothing then."""
 
     def __init__(self, folder: Path, told: int, stop: int) -> None:
         self._folder = folder

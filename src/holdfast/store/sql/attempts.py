@@ -279,7 +279,7 @@ def newest_pointer(s: Scope, session_id: str, provider: str, before_fence: int) 
         return pointer
     if provider_sessions.state(s, provider, pointer.provider_session_id).retired is not None:
         return pointer
-    # a resume without an answer: whether it was told what it had missed, nobody knows
+    # a resume without an answer: nobody knows whether the agent was told what it had missed
     return replace(pointer, seen=None)
 
 
@@ -320,7 +320,7 @@ def launch(s: Scope, lease: Lease, launched: Launch) -> None:
 
 
 def _act_on_answer(s: Scope, attempt: Attempt, decision: Decision) -> None:
-    """Uses the answer up. After a crash from here on, nobody acts on it again."""
+    """Mark the answer as used. If a crash follows, no later attempt acts on the answer again."""
     if not isinstance(decision, Resume):
         raise Conflict(f"turn {attempt.seq} acts on an answer: no other session can", reason=decision.reason)
     approvals.use(s, attempt.session_id, attempt.seq)

@@ -101,7 +101,7 @@ class Position(NamedTuple):
     session: Session
     conversation: Conversation
     turn: Turn
-    open_before: Sequence[int]  #: turns of others in the conversation, which nobody has seen the end of
+    open_before: Sequence[int]  #: open turns of other agents in the conversation
     fence: int  #: of the session's newest attempt
     has_asked: bool = False  #: people, for something
 
@@ -245,7 +245,7 @@ def _claim_head(s: Scope, request: ClaimRequest, row: Row) -> Claim | None:
     try:
         return _judge_head(s, request, row)
     except (StoreCorrupt, NotFound) as exc:
-        # it may be mended one day; until then it holds up nobody else
+        # somebody may repair the row; until then it does not hold up other turns
         session_id = str(row[0])
         about = {"session": session_id}
         log.warning("session %s passed over: %s", session_id, exc, extra={"about": about})

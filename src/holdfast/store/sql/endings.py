@@ -1,4 +1,4 @@
-"""Owns the ways in which an attempt ends: finished, fallen back, put back, recovered.
+"""Owns the ways in which an attempt ends: finished, fallen back, put back, recovered, or reported too late.
 
 Each is one transaction that leaves the record, the pointer, the counters and the queue in agreement.
 """
@@ -21,13 +21,14 @@ from holdfast.domain.inputs import clean_text
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import ProviderSession, TranscriptMark
 from holdfast.domain.records import record, replace
-from holdfast.domain.redaction import Json, redact_text
+from holdfast.domain.redaction import Json, redact_text, redact_value
 from holdfast.domain.sessions import Session
 from holdfast.domain.turns import (
     Attempt,
     AttemptCause,
     AttemptStatus,
     Claim,
+    LateReport,
     Lease,
     Orphan,
     Situation,
@@ -38,6 +39,7 @@ from holdfast.domain.turns import (
 from holdfast.domain.usage import NO_CALL_YET, NO_USAGE, Usage, UsageReport, usage_delta
 from holdfast.errors import Conflict, LeaseLost, UnreadableSession
 from holdfast.processes.machine import describe_owner
+from holdfast.store.driver import Row
 from holdfast.store.sql import (
     approvals,
     attempts,
@@ -56,6 +58,7 @@ from holdfast.store.sql.rows import cut
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.sessions import ROWS as SESSION
 from holdfast.store.sql.sessions import read_session
+from holdfast.store.sql.tables import ATTEMPTS, LATE_REPORTS, MISREAD, Columns, read_instant, unreadable
 
 ATTEMPT_AND_TURN = f"""
 SELECT {attempts.ROWS.of("a").sql}, {turns.ROWS.sql}, c.revision
@@ -81,6 +84,14 @@ UPDATE sessions SET fence = :fence,
     input_tokens = input_tokens + :input, cached_input_tokens = cached_input_tokens + :cached,
     output_tokens = output_tokens + :output, cost_usd = cost_usd + :cost
 WHERE workspace = :ws AND id = :id"""
+_LATE = LATE_REPORTS.pick("seq", "fence", "verb", "report", "at").of("r") + Columns(
+    LATE_REPORTS.name, [("a.number", "number", ATTEMPTS.columns["number"].or_null)]
+)
+LATE = f"""
+SELECT {_LATE.sql}
+FROM late_reports r LEFT JOIN attempts a
+    ON a.workspace = r.workspace AND a.conversation_id = r.conversation_id AND a.seq = r.seq AND a.fence = r.fence
+WHERE r.workspace = :ws AND r.conversation_id = :id ORDER BY r.at, r.seq, r.fence"""
 
 _ATTEMPT_STATUS = {
     TurnStatus.DONE: AttemptStatus.DONE,
@@ -116,7 +127,7 @@ def finish(s: Scope, lease: Lease, end: TurnEnd, *, by_its_worker: bool = True) 
     if locked is None or not is_its_own or not held:
         if is_its_own and attempt.status in _as_reported(end):
             return turns.read_turn(s, its_turn)
-        leases.keep_late(s, lease, "finish", _evidence(end))
+        _keep_late(s, lease, "finish", _evidence(end))
         return Late(lease)
     turn = turns.read_turn(s, its_turn)
     end = _outside_its_source(s, attempt, _about_the_resumed(attempt, end))
@@ -179,7 +190,7 @@ def used_of(report: UsageReport, baseline: Usage) -> Usage:
 
 
 def has_spoken(end: TurnEnd) -> bool:
-    """The agent came to an end of its own: it has answered, or asks back."""
+    """The agent ended the attempt itself: it answered, or asked for an approval."""
     return end.status in (TurnStatus.DONE, TurnStatus.WAITING)
 
 
@@ -530,9 +541,29 @@ def _pin(s: Scope, lease: Lease, transcript: TranscriptMark) -> None:
 
 
 def _answered(s: Scope, lease: Lease, response: str | None, transcript: TranscriptMark | None) -> Turn:
-    """As its worker would have ended it; what was used, nobody has told."""
+    """End the turn as its worker would have ended it. Its usage is not known."""
     unknown = UsageReport(context=NO_CALL_YET)
     end = TurnEnd(TurnStatus.DONE, response, transcript=transcript, usage=unknown)
     ended = finish(s, lease, end, by_its_worker=False)
     assert isinstance(ended, Turn), "the lease is the attempt's, and nobody has taken it"
     return ended
+
+
+def _keep_late(s: Scope, lease: Lease, verb: str, report: dict[str, Json]) -> None:
+    s.run(
+        LATE_REPORTS.insert, conversation_id=lease.conversation_id, seq=lease.seq, fence=lease.fence, verb=verb,
+        report=codec.dump(redact_value(report)), at=s.now,
+    )  # fmt: skip
+
+
+def late_reports(s: Scope, conversation_id: str) -> tuple[LateReport, ...]:
+    return tuple(_read_late(s, row) for row in s.all(LATE, id=conversation_id))
+
+
+def _read_late(s: Scope, row: Row) -> LateReport:
+    try:
+        _LATE.check(row)
+        seq, fence, verb, report, at, attempt = row
+        return LateReport(seq, fence, verb, codec.decode_object(report), read_instant(at), attempt)
+    except MISREAD as exc:
+        raise unreadable(s.where, LATE_REPORTS.name, f"report on turn {row[0]}", exc) from exc

@@ -114,7 +114,7 @@ _NO_HEAD: dict[str, object] = dict.fromkeys(
 )
 #: heads that cannot run now are passed over, but a claim looks at no more than this many
 MAX_CANDIDATES = 16
-#: fewer come back than a claim passes over, so that those behind them have their turn in the end
+#: fewer heads wake than a claim passes over, so that the heads behind them are reached in the end
 MAX_WOKEN = 8
 #: priorities at which a claim looks for a head that has waited long enough for another runtime
 MAX_LEVELS = 64
@@ -189,7 +189,7 @@ class QueueMemory:
         self._empty: set[tuple[str, str]] = set()
 
     def clock_may_have_stepped(self, workspace: str, provider: str, now: int) -> bool:
-        """Back, since the last claim. True until ``set_clock``; before the first claim nobody knows."""
+        """Whether the clock may have been set back since the last claim. True before the first one, and until ``set_clock``."""
         before = self._clock.get((workspace, provider))
         if before is None or now < before - SECOND:
             return True
@@ -208,7 +208,7 @@ class QueueMemory:
 
 
 def mend_waits(s: Scope, provider: str, memory: QueueMemory) -> None:
-    """A wait lasts as long as it was asked for, though the clock was set back meanwhile: it begins again."""
+    """Begin waits again if the clock was set back: otherwise they would last longer than was asked for."""
     if not memory.clock_may_have_stepped(s.ws, provider, s.now):
         return
     ahead = after(s.now, _STEP_SECONDS)

@@ -108,7 +108,7 @@ SELECT seq FROM turns INDEXED BY open_turns
 WHERE workspace = :ws AND conversation_id = :id AND seq >= :first
     AND status IN ('queued', 'claimed', 'running', 'waiting') AND status IN ('claimed', 'running')
 LIMIT 1"""
-# their turns are about to change, so nobody may claim or end one of them meanwhile
+# the turns of these sessions are about to change: no other transaction may claim or end one of them meanwhile
 LOCK_SESSIONS_FROM = """
 SELECT id FROM sessions WHERE workspace = :ws AND id IN (
     SELECT session_id FROM turns INDEXED BY open_turns
@@ -358,7 +358,7 @@ def take_seq(s: Scope, conversation: Conversation) -> int:
 
 
 def kept_response(text: str) -> str:
-    """Word for word, but for what no store can keep and what would let its readers in to the server."""
+    """The response as it is stored: unchanged, except for characters that no store can keep, and tokens of Holdfast."""
     return redact_own_tokens(clean_text(text))
 
 
@@ -434,7 +434,7 @@ def newest_up_to(s: Scope, conversation: Conversation, last: int) -> int:
         (newest,) = s.one(NEWEST_UP_TO, id=segment.id, last=top, revision=segment.revision) or (None,)
         if newest is not None:
             return int(newest)
-        # a fork is made at a turn that is there, so that nobody need look further back
+        # a fork is always made at a turn that exists, so there is no need to look further back
         if segment.inherits == segment.fork_seq <= top:
             return segment.fork_seq
     return 0

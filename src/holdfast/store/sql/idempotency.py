@@ -15,7 +15,7 @@ from holdfast.store.contract import KeyedCall
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.tables import CALLS
 
-# on PostgreSQL this waits for the same call, if that is still going on
+# on PostgreSQL this waits for the same call, if that has not ended
 BEGIN = CALLS.insert_once
 KNOWN = "SELECT request, answer FROM calls WHERE workspace = :ws AND caller = :caller AND key = :key"
 END = """

@@ -5,8 +5,7 @@ from __future__ import annotations
 from holdfast.clock import Instant, after
 from holdfast.domain.inputs import MAX_NAME, check_text
 from holdfast.domain.policy import MAX_LEASE_SECONDS
-from holdfast.domain.redaction import Json, redact_value
-from holdfast.domain.turns import LONGEST_LEASE, Heartbeat, LateReport, Lease, Orphan
+from holdfast.domain.turns import LONGEST_LEASE, Heartbeat, Lease, Orphan
 from holdfast.errors import InvalidInput, LeaseLost
 from holdfast.store.driver import Row
 from holdfast.store.sql import codec, provider_sessions
@@ -14,13 +13,10 @@ from holdfast.store.sql.rows import cut, readable
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.tables import (
     ATTEMPTS,
-    LATE_REPORTS,
     MISREAD,
     SESSIONS,
     TURNS,
-    Columns,
     read_flag,
-    read_instant,
     unreadable,
 )
 
@@ -61,14 +57,6 @@ ORDER BY s.lease_expires_at LIMIT :limit"""
 HOLDER = f"""
 SELECT {_ORPHAN.sql} FROM sessions s {_THEIR_ATTEMPTS}
 WHERE s.workspace = :ws AND s.id = :session_id AND s.lease_expires_at IS NOT NULL"""
-_LATE = LATE_REPORTS.pick("seq", "fence", "verb", "report", "at").of("r") + Columns(
-    LATE_REPORTS.name, [("a.number", "number", ATTEMPTS.columns["number"].or_null)]
-)
-LATE = f"""
-SELECT {_LATE.sql}
-FROM late_reports r LEFT JOIN attempts a
-    ON a.workspace = r.workspace AND a.conversation_id = r.conversation_id AND a.seq = r.seq AND a.fence = r.fence
-WHERE r.workspace = :ws AND r.conversation_id = :id ORDER BY r.at, r.seq, r.fence"""
 
 _NEVER = 2**62
 
@@ -164,23 +152,3 @@ def _orphan(s: Scope, row: Row) -> Orphan:
         return Orphan(Lease(*lease), codec.decode_process(process), read_flag(foreground))
     except MISREAD as exc:
         raise unreadable(s.where, SESSIONS.name, f"lease of {row[0]}", exc) from exc
-
-
-def keep_late(s: Scope, lease: Lease, verb: str, report: dict[str, Json]) -> None:
-    s.run(
-        LATE_REPORTS.insert, conversation_id=lease.conversation_id, seq=lease.seq, fence=lease.fence, verb=verb,
-        report=codec.dump(redact_value(report)), at=s.now,
-    )  # fmt: skip
-
-
-def late_reports(s: Scope, conversation_id: str) -> tuple[LateReport, ...]:
-    return tuple(_late(s, row) for row in s.all(LATE, id=conversation_id))
-
-
-def _late(s: Scope, row: Row) -> LateReport:
-    try:
-        _LATE.check(row)
-        seq, fence, verb, report, at, attempt = row
-        return LateReport(seq, fence, verb, codec.decode_object(report), read_instant(at), attempt)
-    except MISREAD as exc:
-        raise unreadable(s.where, LATE_REPORTS.name, f"report on turn {row[0]}", exc) from exc

@@ -36,7 +36,7 @@ WHERE workspace = :ws AND created_at < :latest AND finalized_at IS NOT NULL AND 
 # newest first, so that a fork goes before what it was forked from
 FINAL_CONVERSATIONS = f"""
 SELECT id, parent_id FROM conversations WHERE workspace = :ws AND id IN ({FINAL}) ORDER BY created_at DESC"""
-# where no project is recorded, as for conversations, the directories that a session worked in stand for it
+# where no project is recorded, as for conversations, the directories that a session worked in count instead
 PLACES = """
 SELECT s.conversation_id, s.id, COALESCE(s.project, p.work_dir) FROM sessions s
 LEFT JOIN pointers p ON p.workspace = s.workspace AND p.session_id = s.id AND s.project IS NULL

@@ -38,7 +38,7 @@ def coded(encode: Callable[[Any], Any], decode: Callable[[Any], Any]) -> Field:
 def part(
     decode: Callable[..., Any] | None, *columns: str, encode: Callable[[Any], Any] | None = None
 ) -> Field:
-    """A field that has other columns than the one of its name; without ``encode``, a new row has none of it."""
+    """A field that has other columns than the one of its name; without ``encode``, a new row leaves these columns out."""
     return Field(columns, decode, encode)
 
 

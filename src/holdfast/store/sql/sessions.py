@@ -130,7 +130,7 @@ WHEN 'failed' = (
         AND (t.failure_class IS NULL OR t.failure_class NOT IN ({_NOT_BEGUN}))
     ORDER BY t.seq DESC LIMIT 1) THEN 'failed'
 ELSE 'idle' END"""
-# its own provider's, or else the one that was used last; what a fork has of its parent is not its own
+# of the session's own provider, or else the one that was used last; never the one that a fork has from its parent
 PROVIDER_SESSION = """
 COALESCE((SELECT p.provider_session_id FROM pointers p
     WHERE p.workspace = sessions.workspace AND p.session_id = sessions.id AND p.provider = sessions.provider
@@ -231,7 +231,7 @@ def get(s: Scope, session_id: str) -> Session:
 
 
 def lock(s: Scope, session_id: str) -> Session:
-    """The session, with nobody else changing it until the transaction ends."""
+    """The session; no other transaction changes it until this one ends."""
     row = s.one(LOCK, id=session_id)
     if row is None:
         raise NotFound("session", session_id)

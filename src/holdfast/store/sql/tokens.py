@@ -21,7 +21,7 @@ ROWS = Rows(
     role=Role,
     session_id=computed("NULL", TEXT.or_null),
 )
-#: with the digest, which nobody is shown
+#: with the digest, which is never shown
 COLUMNS = ROWS + TOKENS.pick("digest")
 GET = f"SELECT {COLUMNS.sql} FROM tokens WHERE workspace = :ws AND id = :id"
 ALL = f"SELECT {COLUMNS.sql} FROM tokens WHERE workspace = :ws ORDER BY created_at, id"
@@ -94,7 +94,7 @@ def proved(s: Scope, token_id: str, secret: str) -> Token | None:
 
 
 def _proved_agent(s: Scope, token_id: TokenId, secret: str, row: Row) -> Token | None:
-    """Good as long as the lease of its attempt; nobody revokes it, and its use is not written down."""
+    """The token of an agent is valid as long as the lease of its attempt. It cannot be revoked, and its use is not recorded."""
     workspace, session_id, digest, created_at, lease_expires_at = row
     is_right = proves(secret, str(digest))
     if not is_right or lease_expires_at is None or lease_expires_at <= s.now:

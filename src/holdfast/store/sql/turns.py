@@ -120,7 +120,7 @@ WHERE workspace = :ws AND id = :session_id"""
 
 
 class Locked(NamedTuple):
-    """An open session and its conversation, which nobody else changes until the transaction ends."""
+    """An open session and its conversation. No other transaction changes them until this one ends."""
 
     session_id: SessionId
     conversation: Conversation
@@ -384,7 +384,7 @@ def cancel(s: Scope, session_id: str, seq: int) -> Turn:
 def answer_approval(s: Scope, approval_id: str, given: Answer) -> Approval:
     """A turn that waited for the answer is queued again."""
     session = sessions.lock(s, approvals.get(s, approval_id).session_id)
-    # again, now that nobody else can answer it
+    # read again, now that the lock keeps others from answering it
     approval = approvals.get(s, approval_id)
     approvals.check_answer(s, approval, given, closed=session.finalized_at is not None)
     if approval.status is given.status:
