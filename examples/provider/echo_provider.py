@@ -126,5 +126,5 @@ class EchoArchive(AppendOnlyArchive):
                 case {"turn": str(key), "prompt": str(prompt), "answer": str(answer)}:
                     yield ArchivedTurn(key, prompt, answer, complete=True)
 
-    def calls(self, path: str, session_id: ProviderSessionId, key: str) -> Iterator[Called | Returned]:
+    def calls(self, path: str, session_id: ProviderSessionId) -> Iterator[tuple[str, Called | Returned]]:
         return iter(())

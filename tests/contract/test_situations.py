@@ -2,20 +2,40 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from holdfast.clock import Instant
 from holdfast.domain.decisions import Resume
+from holdfast.domain.events import Event, EventKind
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.phases import Phase
-from holdfast.domain.turns import AttemptStatus, Claim, OutsideTurn, TurnStatus
+from holdfast.domain.pointers import Pointer
+from holdfast.domain.sessions import NewSession, Old, Session, SessionFilter, SessionKind
+from holdfast.domain.turns import AttemptStatus, Claim, OutsideTurn, PastRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE
-from holdfast.errors import Conflict, LeaseLost, NotFound, SessionClosed
+from holdfast.errors import Conflict, InvalidInput, LeaseLost, NotFound, Refused, SessionClosed
 from holdfast.store.contract import Store
-from tests.builders import a_claim, a_turn, an_adoption, an_answer, an_approval, done
+from tests.builders import (
+    a_claim,
+    a_pointer,
+    a_provider_session_id,
+    a_runtime,
+    a_session_id,
+    a_turn,
+    an_adoption,
+    an_answer,
+    an_approval,
+    done,
+)
 from tests.clock import ManualClock
 from tests.steps import begin, claim, enqueue, expire, fail, join, lose, pointer_of, run
 
 pytestmark = pytest.mark.usefixtures("watched")
+
+#: the year 9999
+FAR = Instant(253_402_300_799_000_000)
 
 
 def tried(found: Claim) -> list[tuple[int, list[AttemptStatus]]]:
@@ -174,3 +194,71 @@ class TestAdoption:
         store.finalize_session(session.id, Phase.COMPLETED, None)
         with pytest.raises(SessionClosed):
             store.adopt_turns(adoption)
+
+    def test_they_have_the_times_and_the_calls_that_the_provider_kept(self, store: Store) -> None:
+        session = begin(store)
+        run(store, session, "one")
+        call = Event(
+            1, EventKind.TOOL_CALL, {"call_id": "c1", "tool": "Bash", "arguments": {}}, Instant(1_500)
+        )
+        turn = OutsideTurn("key", "by hand", "done", Instant(1_000), Instant(2_000), (call,))
+        assert store.adopt_turns(an_adoption(pointer_of(store, session), turns=(turn,))) is not None
+        adopted = store.get_turn(session.conversation_id, 2)
+        assert (adopted.created_at, adopted.ended_at) == (1_000, 2_000)
+        assert store.events(session.conversation_id, 2) == ((0, call),)
+        (past,) = store.read_past(session.conversation_id, 0, PastRequest(((2, 2),)))
+        assert past.calls == ((0, call),)
+
+    def test_what_was_done_long_ago_does_not_make_the_session_older(self, store: Store) -> None:
+        session = begin(store)
+        run(store, session, "one")
+        before = store.get_session(session.id).updated_at
+        turn = OutsideTurn("key", "by hand", "done", Instant(1_000), Instant(2_000))
+        assert store.adopt_turns(an_adoption(pointer_of(store, session), turns=(turn,))) is not None
+        assert store.get_session(session.id).updated_at == before
+
+    def test_a_time_that_is_none_is_refused(self, store: Store) -> None:
+        session = begin(store)
+        run(store, session, "one")
+        turn = OutsideTurn("key", "by hand", "done", Instant(-1))
+        with pytest.raises(InvalidInput):
+            store.adopt_turns(an_adoption(pointer_of(store, session), turns=(turn,)))
+
+
+def imported(store: Store, pointer: Pointer | None = None) -> tuple[Session, Pointer]:
+    """A session of a provider that nobody has run in, taken over."""
+    store.register_runtime(a_runtime())
+    session_id = a_session_id()
+    pointer = replace(pointer or a_pointer(session_id), session_id=session_id)
+    new = NewSession(session_id, "claude", kind=SessionKind.CONVERSATION, began_at=Instant(1_000))
+    return store.adopt_session(new, pointer), pointer
+
+
+class TestImportedSessions:
+    def test_a_session_of_a_provider_becomes_one_of_ours(self, store: Store, clock: ManualClock) -> None:
+        session, pointer = imported(store)
+        assert (session.created_at, session.imported_at) == (1_000, clock.now)
+        assert store.get_session(session.id) == session
+        assert pointer_of(store, session) == replace(pointer, epoch=0, generation=0)
+        assert store.owner_of(pointer.provider, pointer.provider_session_id) == session.id
+
+    def test_a_provider_session_is_imported_once(self, store: Store) -> None:
+        _, pointer = imported(store)
+        with pytest.raises(Refused):
+            imported(store, pointer)
+        assert len(store.list_sessions(SessionFilter(), 10).sessions) == 1
+
+    def test_it_stays_its_own_after_a_fresh_start(self, store: Store) -> None:
+        session, pointer = imported(store)
+        store.set_pointer(replace(pointer, provider_session_id=a_provider_session_id()))
+        assert store.owner_of(pointer.provider, pointer.provider_session_id) == session.id
+
+    def test_a_session_that_began_here_is_not_imported(self, store: Store) -> None:
+        assert begin(store).imported_at is None
+
+    def test_cleaning_up_leaves_it_alone(self, store: Store) -> None:
+        session, _ = imported(store)
+        store.clean_up(Old(FAR, conversations=FAR))
+        store.finalize_session(session.id, Phase.COMPLETED, None)
+        store.clean_up(Old(FAR, conversations=FAR))
+        assert store.get_session(session.id).phase is Phase.COMPLETED

@@ -125,6 +125,9 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "head_turn": lambda s, t: s.head_turn(t.id),
     "situation": lambda s, t: s.situation(t.id),
     "adopt_turns": lambda s, t: s.adopt_turns(an_adoption(a_pointer(t.id, runtime_id=None))),
+    "adopt_session": lambda s, t: s.adopt_session(
+        a_session(conversation_id=t.conversation), a_pointer(a_session_id(), runtime_id=None)
+    ),
     "claim_turn": lambda s, _: s.claim_turn(a_claim(key="their-claim")),
     "start_turn": lambda s, t: s.start_turn(t.queued.id, a_turn(), a_claim()),
     "heartbeat": lambda s, t: s.heartbeat(t.lease, 60),
@@ -184,7 +187,7 @@ NAMES_AN_ID = [
     "create_session", "get_session", "find_session", "update_session", "finalize_session",
     "rename_session", "remove_session", "get_conversation", "history", "edit_turn", "truncate",
     "retry_turn", "new_generation", "fork", "enqueue_turn", "record_turn", "get_turn", "turns",
-    "situation", "adopt_turns", "start_turn", "cancel_turn", "explain", "set_pointer", "retire", "request_approval", "get_approval",
+    "situation", "adopt_turns", "adopt_session", "start_turn", "cancel_turn", "explain", "set_pointer", "retire", "request_approval", "get_approval",
     "find_approval", "answer_approval", "revoke_token",
 ]  # fmt: skip
 #: verbs that are about no one's data in particular

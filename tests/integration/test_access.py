@@ -55,6 +55,7 @@ MEMORY = "sqlite:///:memory:"
 
 #: reader, operator, worker, admin: who may
 MATRIX = {
+    "adopt_session": "-o-a",
     "adopt_turns": "-owa",
     "agent_token": "--wa",
     "answer_approval": "-o-a",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.errors import InvalidInput
+from holdfast.errors import InvalidInput, NotFound
 
 if TYPE_CHECKING:
     from holdfast.config import Settings
@@ -47,7 +47,22 @@ class Invocation:
         return load_settings(overrides=flags, environ=os.environ, cwd=current_directory(os.environ))
 
     def find(self, given: str) -> SessionId:
-        return self.holdfast.find(given)
+        """A session of ours, else one that an agent's own program keeps here, which becomes ours."""
+        try:
+            return self.holdfast.find(given)
+        except NotFound as not_ours:
+            try:
+                brought = self.holdfast.bring(given)
+            except NotFound:
+                raise not_ours from None
+        if brought.is_new and sys.stderr is not None:
+            from holdfast.cli.progress import tell
+
+            turns = "1 turn" if brought.turns == 1 else f"{brought.turns} turns"
+            tell(
+                f"{brought.provider} session {brought.stored.id} is session {brought.session_id} now, with {turns}"
+            )
+        return brought.session_id
 
     def read_input(self, wanted_by: str) -> str:
         """Returns all of standard input without one newline at its end; it can be read once."""

@@ -87,6 +87,7 @@ class Session:
     parent_session_id: SessionId | None
     usage: Usage = NO_USAGE
     project: str | None = None  #: of a delegated session: the directory of the work
+    imported_at: Instant | None = None  #: when it was taken over from its provider; None: it began here
 
     @property
     def is_delegated(self) -> bool:
@@ -118,6 +119,7 @@ class NewSession:
     provider: str | None = None
     conversation_id: ConversationId | None = None  #: join this conversation instead of beginning one
     project: str | None = None  #: the directory of the work, where a hook looks for it
+    began_at: Instant | None = None  #: of a session that is imported; None: now
 
 
 @record

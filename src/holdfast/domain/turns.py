@@ -509,6 +509,9 @@ class OutsideTurn:
     key: str  #: recorded once under it
     prompt: str
     response: str | None
+    began_at: Instant | None = None  #: None: not known, so that it is recorded as of now
+    ended_at: Instant | None = None
+    events: tuple[Event, ...] = ()  #: the calls that it made, numbered from 1
 
 
 @record

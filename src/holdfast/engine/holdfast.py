@@ -94,6 +94,7 @@ from holdfast.store.contract import Store
 
 if TYPE_CHECKING:
     from holdfast.domain.telling.packet import Packet
+    from holdfast.engine.bringing import Brought
     from holdfast.engine.result import RunResult
     from holdfast.engine.running.agents import Agents
     from holdfast.engine.running.runs import Opened, Runner
@@ -269,6 +270,14 @@ class Holdfast:
     def find(self, given: str) -> SessionId:
         """By id, name, or unique beginning of an id."""
         return self.store.find_session(check_name("session", given))
+
+    def bring(self, given: str) -> Brought:
+        """Take over a session that an agent's own program keeps on this machine: by id, beginning of an id, or title.
+
+        A session that is one of ours already is only named. Raises NotFound, AmbiguousId, MissingBinary, and
+        Refused for a session without a turn.
+        """
+        return self._runner.bring(check_name("session", given), self.new_id())
 
     def session(self, session_id: str) -> Session:
         return self.store.get_session(check_id("session", session_id))

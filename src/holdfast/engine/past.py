@@ -98,7 +98,7 @@ class PastReader:
                     continue
                 # an agent that made a call, or was told of it, has answered since: the call is in flight no more
                 settled = not answered.isdisjoint((turn.session_id, self.session.id))
-                if len(found) >= _TURNS_WITH_CALLS and turn.attempts > 0:
+                if len(found) >= _TURNS_WITH_CALLS:
                     found.append(PastTurn(turn, calls_unread=True))
                 else:
                     found.append(self._told(recorded, settled=settled))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from holdfast.clock import Instant
 from holdfast.domain.decisions import Fork, Fresh, Resume
 from holdfast.domain.events import AgentEvent, Called, Ended, Named, Noted, Returned, Said, Spent
 from holdfast.domain.ids import ProviderSessionId
@@ -36,13 +37,14 @@ from holdfast.providers.contract import (
     BaseProvider,
     LaunchSpec,
     Probe,
+    StoredSession,
     Stream,
     home_folder,
     offers,
     read_version,
 )
 from holdfast.providers.failure_rules import RULES
-from holdfast.providers.loose_json import as_count, as_list, as_object, as_text, joined_text
+from holdfast.providers.loose_json import as_count, as_instant, as_list, as_object, as_text, joined_text
 from holdfast.providers.session_files import (
     AppendOnlyArchive,
     parse_line,
@@ -316,6 +318,8 @@ def _total_usage(usage: Mapping[str, Json]) -> Usage:
 _ACTIVE: Final = "sessions/*/*/*"
 _ARCHIVED: Final = "archived_sessions"
 _COMPRESSED: Final = ".zst"
+_NAMES: Final = "session_index.jsonl"
+_ID_LENGTH: Final = 36
 #: the type of an item in a rollout -> the same in the stream
 _ITEMS: Final = {
     "CommandExecution": "command_execution",
@@ -346,6 +350,25 @@ class CodexArchive(AppendOnlyArchive):
         file = self._rollout(session_id, _ACTIVE)
         return str(file) if file is not None and self._is_whole(file) else None
 
+    def sessions(self, beginning: str = "") -> Iterator[StoredSession]:
+        """Of those that Codex itself lists. It keeps the names that people gave to sessions in a file of their own."""
+        names = {
+            as_text(line.get("id")): as_text(line.get("thread_name"))
+            for line in read_lines(self._home / _NAMES)
+        }
+        try:
+            files = list(self._home.glob(f"{_ACTIVE}/rollout-*.jsonl"))
+        except OSError:
+            return
+        for file in files:
+            session_id = file.stem[-_ID_LENGTH:]
+            if not session_id.startswith(beginning):
+                continue
+            meta = as_object(next(read_lines(file), {}).get("payload"))
+            if meta.get("id") == session_id and "subagent" not in as_object(meta.get("source")):
+                work_dir, title = as_text(meta.get("cwd")), names.get(session_id)
+                yield StoredSession(ProviderSessionId(session_id), str(file), work_dir or None, title or None)
+
     def turns(
         self,
         path: str,
@@ -361,21 +384,23 @@ class CodexArchive(AppendOnlyArchive):
             if event.get("type") == "task_started":
                 if turn is not None and turn.prompts:
                     yield turn.archived
-                turn = _Turn(as_text(event.get("turn_id")))
-            elif turn is not None:
+                turn = _Turn(as_text(event.get("turn_id")), as_instant(line.get("timestamp")))
+            elif turn is not None and event:
                 turn.add(event)
+                turn.ended_at = as_instant(line.get("timestamp"))
         if turn is not None and turn.prompts:
             yield turn.archived
 
-    def calls(self, path: str, session_id: ProviderSessionId, key: str) -> Iterator[Called | Returned]:
+    def calls(self, path: str, session_id: ProviderSessionId) -> Iterator[tuple[str, Called | Returned]]:
         turn, calls = "", _Calls()
         for line in self._history(Path(path)):
             event = _event(line)
             if event.get("type") == "task_started":
-                turn = as_text(event.get("turn_id"))
-            elif turn == key:
+                yield from ((turn, found) for found in calls.in_order())
+                turn, calls = as_text(event.get("turn_id")), _Calls()
+            else:
                 calls.add(line)
-        yield from calls.in_order()
+        yield from ((turn, found) for found in calls.in_order())
 
     def is_prompt(self, line: bytes) -> bool:
         """Parses only lines that may be prompts: a quote within a text has a backslash."""
@@ -438,6 +463,8 @@ class CodexArchive(AppendOnlyArchive):
 @dataclass(slots=True)
 class _Turn:
     key: str
+    began_at: Instant | None
+    ended_at: Instant | None = None
     prompts: list[str] = field(default_factory=list)  #: more than one if a person wrote while it ran
     _answers: list[str] = field(default_factory=list)
     _is_complete: bool = False
@@ -445,7 +472,10 @@ class _Turn:
     @property
     def archived(self) -> ArchivedTurn:
         response = "\n\n".join(self._answers) or None
-        return ArchivedTurn(self.key, "\n\n".join(self.prompts), response, self._is_complete, calls=None)
+        return ArchivedTurn(
+            self.key, "\n\n".join(self.prompts), response, self._is_complete, calls=None,
+            began_at=self.began_at, ended_at=self.ended_at,
+        )  # fmt: skip
 
     def add(self, event: Mapping[str, Json]) -> None:
         match event.get("type"):

@@ -13,6 +13,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Protocol
 
+from holdfast.clock import Instant
 from holdfast.domain.decisions import Fork, Fresh, NotObservable, Resume
 from holdfast.domain.events import AgentEvent, Called, Returned
 from holdfast.domain.ids import ProviderSessionId
@@ -97,6 +98,18 @@ class ArchivedTurn:
     calls: Mapping[str, bool] | None = field(default_factory=dict)
     #: False: on a branch that the session has left, so that the model no longer gets it
     live: bool = True
+    began_at: Instant | None = None  #: None where the provider does not write it down, as for the next one
+    ended_at: Instant | None = None  #: when the last part of the answer was saved
+
+
+@record
+class StoredSession:
+    """A session that the provider keeps, as far as that can be told without reading all of it."""
+
+    id: ProviderSessionId
+    path: str
+    work_dir: str | None = None  #: where it began
+    title: str | None = None  #: a person's own, else the provider's
 
 
 class Stream(Protocol):
@@ -119,14 +132,18 @@ class Archive(Protocol):
         """The file that holds the session; None if there is none."""
         ...
 
+    def sessions(self, beginning: str = "") -> Iterator[StoredSession]:
+        """The sessions whose ids begin with a text, in no order; those of subagents are part of others, and left out."""
+        ...
+
     def turns(
         self, path: str, session_id: ProviderSessionId, after: TranscriptMark | None = None
     ) -> Iterator[ArchivedTurn]:
         """Oldest first, read lazily; with a mark, only the turns that were added since the mark was made."""
         ...
 
-    def calls(self, path: str, session_id: ProviderSessionId, key: str) -> Iterator[Called | Returned]:
-        """The tool calls of one turn in the order in which they began, each followed by its result if there is one."""
+    def calls(self, path: str, session_id: ProviderSessionId) -> Iterator[tuple[str, Called | Returned]]:
+        """The tool calls with the keys of their turns, in the order in which they began; a result follows its call."""
         ...
 
     def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
@@ -235,6 +252,10 @@ class BaseArchive:
     """The same for archives: the sessions hold the ids of the stream, and nothing is counted across runs."""
 
     renames_calls = False
+
+    def sessions(self, beginning: str = "") -> Iterator[StoredSession]:
+        """A provider that cannot list its sessions has none to list; each of them can still be found by its id."""
+        return iter(())
 
     def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
         return None

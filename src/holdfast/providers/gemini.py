@@ -10,6 +10,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Final
 
+from holdfast.clock import Instant
 from holdfast.domain.decisions import Fork, Fresh, NotObservable, Resume
 from holdfast.domain.events import AgentEvent, Called, Ended, Named, Noted, Returned, Said, Spent
 from holdfast.domain.ids import ProviderSessionId
@@ -36,13 +37,14 @@ from holdfast.providers.contract import (
     BaseProvider,
     LaunchSpec,
     Probe,
+    StoredSession,
     Stream,
     home_folder,
     offers,
     read_version,
 )
 from holdfast.providers.failure_rules import RULES
-from holdfast.providers.loose_json import as_count, as_list, as_object, as_text, joined_text
+from holdfast.providers.loose_json import as_count, as_instant, as_list, as_object, as_text, joined_text
 from holdfast.providers.report import SaidText
 from holdfast.providers.session_files import are_turns_intact, mark_turns, read_lines
 
@@ -284,16 +286,28 @@ class GeminiArchive(BaseArchive):
         except (OSError, ValueError):
             return None
 
+    def sessions(self, beginning: str = "") -> Iterator[StoredSession]:
+        found: dict[tuple[str, Path], StoredSession] = {}
+        try:
+            files = sorted(self._projects.glob("*/chats/session-*.jsonl"))
+        except OSError:
+            return
+        for file in files:
+            session_id = ProviderSessionId(as_text(next(read_lines(file), {}).get("sessionId")))
+            if session_id.startswith(beginning) and _holds(file, session_id):
+                found[session_id, file.parent] = StoredSession(session_id, str(file), _root(file))
+        yield from found.values()
+
     def turns(
         self, path: str, session_id: ProviderSessionId, after: TranscriptMark | None = None
     ) -> Iterator[ArchivedTurn]:
         turns = (turn.archived for turn in _turns(Path(path)))
         yield from islice(turns, 0 if after is None else after.size, None)
 
-    def calls(self, path: str, session_id: ProviderSessionId, key: str) -> Iterator[Called | Returned]:
+    def calls(self, path: str, session_id: ProviderSessionId) -> Iterator[tuple[str, Called | Returned]]:
         for turn in _turns(Path(path)):
-            if turn.key == key:
-                yield from turn.called
+            for event in turn.called:
+                yield turn.key, event
 
     def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
         return mark_turns(path, (turn.archived for turn in _turns(Path(path))))
@@ -314,6 +328,8 @@ class GeminiArchive(BaseArchive):
 class _Turn:
     key: str
     prompt: str
+    began_at: Instant | None
+    _ended_at: Instant | None = None
     _said: str = ""
     _is_answered: bool = False
     _calls: dict[str, Mapping[str, Json]] = field(default_factory=dict)
@@ -321,7 +337,10 @@ class _Turn:
     @property
     def archived(self) -> ArchivedTurn:
         calls = {call_id: bool(call.get("result")) for call_id, call in self._calls.items()}
-        return ArchivedTurn(self.key, self.prompt, self._said or None, self._is_answered, calls)
+        return ArchivedTurn(
+            self.key, self.prompt, self._said or None, self._is_answered, calls,
+            began_at=self.began_at, ended_at=self._ended_at,
+        )  # fmt: skip
 
     @property
     def called(self) -> Iterator[Called | Returned]:
@@ -336,6 +355,7 @@ class _Turn:
         self._calls |= {as_text(call.get("id")): call for call in called}
         self._said = joined_text(message.get("content"))
         self._is_answered = self._said != "" and not called
+        self._ended_at = as_instant(message.get("timestamp"))
 
 
 def _turns(path: Path) -> Iterator[_Turn]:
@@ -345,7 +365,7 @@ def _turns(path: Path) -> Iterator[_Turn]:
         if prompt:
             if turn is not None:
                 yield turn
-            turn = _Turn(key, prompt)
+            turn = _Turn(key, prompt, as_instant(message.get("timestamp")))
         elif turn is not None and message.get("type") == "gemini":
             turn.add(message)
     if turn is not None:
@@ -382,9 +402,15 @@ def _holds(file: Path, session_id: ProviderSessionId) -> bool:
     return header.get("sessionId") == session_id and next(_turns(file), None) is not None
 
 
-def _is_of(file: Path, work_dir: str) -> bool:
+def _root(file: Path) -> str | None:
+    """The work directory whose sessions the file's folder holds."""
     root = file.parent.parent / ".project_root"
-    return root.is_file() and Path(root.read_text("utf-8").strip()) in (
-        Path(work_dir),
-        Path(work_dir).resolve(),
-    )
+    try:
+        return root.read_text("utf-8").strip() or None
+    except (OSError, ValueError):
+        return None
+
+
+def _is_of(file: Path, work_dir: str) -> bool:
+    root = _root(file)
+    return root is not None and Path(root) in (Path(work_dir), Path(work_dir).resolve())

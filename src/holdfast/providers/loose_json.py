@@ -5,6 +5,10 @@ Hooks import this: it stays light.
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+
+from holdfast.clock import Instant, from_datetime
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,6 +39,18 @@ def as_amount(value: Json) -> float:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return 0.0
     return float(value) if 0 <= value <= _MOST else 0.0  # also for NaN: it compares false with everything
+
+
+def as_instant(value: Json) -> Instant | None:
+    """An ISO time, or milliseconds since 1970; None for anything else."""
+    try:
+        if isinstance(value, str):
+            found = from_datetime(datetime.fromisoformat(value))
+        else:
+            found = from_datetime(datetime.fromtimestamp(as_count(value) / 1000, UTC))
+    except (ValueError, OverflowError, OSError):
+        return None
+    return found if found > 0 else None
 
 
 def joined_text(content: Json) -> str:

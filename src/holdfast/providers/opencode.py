@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import quote
 
+from holdfast.clock import Instant
 from holdfast.domain.decisions import Fork, Fresh, NotObservable, Resume
 from holdfast.domain.events import AgentEvent, Called, Ended, Named, Returned, Said, Spent
 from holdfast.domain.ids import ProviderSessionId
@@ -42,13 +43,14 @@ from holdfast.providers.contract import (
     BaseProvider,
     LaunchSpec,
     Probe,
+    StoredSession,
     Stream,
     home_folder,
     offers,
     read_version,
 )
 from holdfast.providers.failure_rules import RULES
-from holdfast.providers.loose_json import as_amount, as_count, as_object, as_text
+from holdfast.providers.loose_json import as_amount, as_count, as_instant, as_object, as_text
 from holdfast.providers.report import SaidText
 from holdfast.providers.session_files import are_turns_intact, mark_turns
 
@@ -270,6 +272,9 @@ def _failure(error: Mapping[str, Json]) -> Ended:
 # --- the sessions that opencode keeps ---
 
 _BUSY_SECONDS = 2.0
+_SESSIONS: Final = """
+    SELECT id, directory, title FROM session WHERE parent_id IS NULL AND substr(id, 1, ?) = ?
+"""
 _SESSION: Final = "SELECT revert, directory FROM session WHERE id = ?"
 #: texts and tool calls are parts of a message; calls are read only if they are asked for
 _MESSAGES: Final = """
@@ -305,6 +310,16 @@ class OpencodeArchive(BaseArchive):
             return None
         return str(self._database) if is_here else None
 
+    def sessions(self, beginning: str = "") -> Iterator[StoredSession]:
+        path = str(self._database)
+        try:
+            with closing(_open(path)) as database:
+                rows = database.execute(_SESSIONS, (len(beginning), beginning)).fetchall()
+        except _UNREADABLE:
+            return
+        for session_id, directory, title in rows:
+            yield StoredSession(ProviderSessionId(session_id), path, directory, title or None)
+
     def turns(
         self, path: str, session_id: ProviderSessionId, after: TranscriptMark | None = None
     ) -> Iterator[ArchivedTurn]:
@@ -313,11 +328,11 @@ class OpencodeArchive(BaseArchive):
         except _UNREADABLE:
             return
 
-    def calls(self, path: str, session_id: ProviderSessionId, key: str) -> Iterator[Called | Returned]:
+    def calls(self, path: str, session_id: ProviderSessionId) -> Iterator[tuple[str, Called | Returned]]:
         try:
             for turn in _turns(_messages(path, session_id, with_calls=True)):
-                if turn.key == key:
-                    yield from turn.calls
+                for event in turn.calls:
+                    yield turn.key, event
         except _UNREADABLE:
             return
 
@@ -373,13 +388,18 @@ class _Message:
 class _Turn:
     key: str
     prompt: str
+    began_at: Instant | None
     is_answered: bool = False
     calls: list[Called | Returned] = field(default_factory=list)
     _said: str = ""
+    _ended_at: Instant | None = None
 
     @property
     def archived(self) -> ArchivedTurn:
-        return ArchivedTurn(self.key, self.prompt, self._said or None, self.is_answered, calls=None)
+        return ArchivedTurn(
+            self.key, self.prompt, self._said or None, self.is_answered, calls=None,
+            began_at=self.began_at, ended_at=self._ended_at,
+        )  # fmt: skip
 
     def add(self, message: _Message) -> None:
         """Text before a tool call is not the answer, nor is a summary of the context."""
@@ -388,6 +408,7 @@ class _Turn:
                 self.calls += _tool_use(part)
         if message.data.get("summary") is not True:
             self._said, self.is_answered = message.text, message.is_answer
+            self._ended_at = as_instant(as_object(message.data.get("time")).get("completed"))
 
 
 def _archived(path: str, session_id: ProviderSessionId) -> Iterator[ArchivedTurn]:
@@ -402,7 +423,9 @@ def _turns(messages: Iterable[_Message]) -> Iterator[_Turn]:
         if message.is_prompt:
             while waiting and (first := next(iter(waiting.values()))).is_answered:
                 yield waiting.pop(first.key)
-            waiting[message.id] = _Turn(message.id, message.text)
+            waiting[message.id] = _Turn(
+                message.id, message.text, as_instant(as_object(message.data.get("time")).get("created"))
+            )
         elif message.role == "user" and waiting:
             continued[message.id] = next(reversed(waiting))
         elif (turn := waiting.get(continued.get(message.answers, message.answers))) is not None:

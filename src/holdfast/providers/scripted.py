@@ -19,7 +19,7 @@ from holdfast.domain.usage import ContextUse, Usage, UsageReport
 from holdfast.errors import InvalidInput
 from holdfast.processes.process import Command
 from holdfast.providers.arguments import FLAG, ArgumentRules, Instead
-from holdfast.providers.contract import ArchivedTurn, BaseProvider, LaunchSpec, Probe
+from holdfast.providers.contract import ArchivedTurn, BaseProvider, LaunchSpec, Probe, StoredSession
 from holdfast.providers.failure_rules import RULES
 from holdfast.providers.loose_json import as_amount, as_count, as_object, as_text
 from holdfast.providers.scripted_agent.memory import agent_home, session_path
@@ -179,6 +179,15 @@ class ScriptedArchive(AppendOnlyArchive):
         except OSError:
             return None
 
+    def sessions(self, beginning: str = "") -> Iterator[StoredSession]:
+        try:
+            files = list((self._home / "sessions").glob("*.jsonl"))
+        except OSError:
+            return
+        for file in files:
+            if file.name.startswith(beginning):
+                yield StoredSession(ProviderSessionId(file.stem), str(file))
+
     def turns(
         self, path: str, session_id: ProviderSessionId, after: TranscriptMark | None = None
     ) -> Iterator[ArchivedTurn]:
@@ -200,19 +209,18 @@ class ScriptedArchive(AppendOnlyArchive):
                 yield waiting.pop(first.key)
         yield from waiting.values()
 
-    def calls(self, path: str, session_id: ProviderSessionId, key: str) -> Iterator[Called | Returned]:
+    def calls(self, path: str, session_id: ProviderSessionId) -> Iterator[tuple[str, Called | Returned]]:
         """The agent saves calls only if it is asked to, or if somebody may have to approve them."""
         turn = ""
         for line in read_lines(Path(path)):
             match line:
                 case {"type": "user", "id": str(begun)}:
                     turn = begun
-                case {"type": "call", "message": {"content": [dict(block)]}} if turn == key:
-                    yield Called(
-                        as_text(block.get("id")), as_text(block.get("name")), as_object(block.get("input"))
-                    )
-                case {"type": "result", "id": str(call_id), "output": str(output)} if turn == key:
-                    yield Returned(call_id, output, line.get("is_error") is True)
+                case {"type": "call", "message": {"content": [dict(block)]}}:
+                    name, given = as_text(block.get("name")), as_object(block.get("input"))
+                    yield turn, Called(as_text(block.get("id")), name, given)
+                case {"type": "result", "id": str(call_id), "output": str(output)}:
+                    yield turn, Returned(call_id, output, line.get("is_error") is True)
 
     def is_prompt(self, line: bytes) -> bool:
         return b'"user"' in line and (parse_line(line) or {}).get("type") == "user"

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
@@ -22,6 +23,7 @@ from holdfast.processes.table import program_that_writes
 from holdfast.providers.contract import ArchivedTurn, BaseArchive
 
 _BLOCK = 1024 * 1024
+_EDGE = 64 * 1024
 #: longer lines are not parsed; no line that begins a turn is that long
 MAX_LINE = 64 * 1024 * 1024
 #: a longer line is digested in pieces and is never a prompt; most likely it is an answer
@@ -95,6 +97,23 @@ def placed_lines(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, J
                 offset += len(line)
     except OSError:
         return
+
+
+def edge_lines(path: Path) -> tuple[list[dict[str, Json]], list[dict[str, Json]]]:
+    """The objects in the first and in the last part of the file; a small file is all in the first."""
+    try:
+        with path.open("rb") as file:
+            first = file.read(_EDGE)
+            file.seek(max(_EDGE, file.seek(0, os.SEEK_END) - _EDGE))
+            last = file.read(_EDGE)
+    except OSError:
+        return [], []
+    # the line that the cut goes through is read in neither part
+    return _objects(first), _objects(last)
+
+
+def _objects(part: bytes) -> list[dict[str, Json]]:
+    return [found for line in part.splitlines() if (found := parse_line(line)) is not None]
 
 
 def parse_line(line: bytes) -> dict[str, Json] | None:

@@ -468,6 +468,15 @@ class Store(Protocol):
         """
         ...
 
+    @verb(Role.OPERATOR)
+    def adopt_session(self, new: NewSession, pointer: Pointer) -> Session:
+        """Create the session for a provider session that exists already, with its pointer.
+
+        The pointer gets the revision and the generation of the new history. Atomic, and idempotent by the session's id. Raises Refused if the provider session belongs to another
+        session (see ``owner_of``) or is retired, and what ``create_session`` and ``set_pointer`` raise.
+        """
+        ...
+
     @verb(Role.WORKER)
     def heartbeat(self, lease: Lease, seconds: float, renewal: str | None = None) -> Heartbeat:
         """Renew a lease from now on. An expired lease is renewed, too, if nobody took the lease or its provider
@@ -698,8 +707,8 @@ class Store(Protocol):
     ) -> SessionId | None:
         """Returns the session that a provider session belongs to; the newest if there are several.
 
-        A provider session belongs to each session whose agent has saved something in it, or whose pointer
-        names it. A fork that has not run yet does not own its source's provider session. Returns None if it
+        A provider session belongs to each session whose agent has saved something in it, whose pointer names
+        it, or that was imported from it. A fork that has not run yet does not own its source's provider session. Returns None if it
         belongs to ``besides`` or nobody.
         """
         ...

@@ -330,6 +330,9 @@ class SqlStore(HookVerbs):
         with self._read() as s:
             return claims.situation(s, session_id, provider)
 
+    def adopt_session(self, new: NewSession, pointer: Pointer) -> Session:
+        return self._write(situations.adopt_session, new, pointer)
+
     def adopt_turns(self, adoption: Adoption, lease: Lease | None = None) -> Situation | None:
         if adoption.counted is not None:
             check_usage(adoption.counted)

@@ -299,7 +299,7 @@ class ArchiveContract:
         recorded = TranscriptMark(path, 10, "0" * 64)
         assert list(archive.turns(path, RECORDED)) == []
         assert list(archive.turns(path, RECORDED, recorded)) == []
-        assert list(archive.calls(path, RECORDED, "turn")) == []
+        assert list(archive.calls(path, RECORDED)) == []
         assert archive.mark(path, RECORDED) is None
         assert archive.is_intact(recorded, RECORDED) in (False, NOT_OBSERVABLE)
 
@@ -308,7 +308,7 @@ class ArchiveContract:
         path = tmp_path / "damaged.jsonl"
         path.write_bytes(content)
         assert list(provider.archive(tmp_path).turns(str(path), RECORDED)) == []
-        assert list(provider.archive(tmp_path).calls(str(path), RECORDED, "turn")) == []
+        assert list(provider.archive(tmp_path).calls(str(path), RECORDED)) == []
 
 
 def _numbered(provider: Provider, lines: Lines) -> Iterator[tuple[int, AgentEvent]]:

@@ -141,7 +141,8 @@ def test_what_is_missing_is_no_exception(archive: CodexArchive, tmp_path: Path) 
 def calls(archive: CodexArchive, session: ProviderSessionId, place: int) -> list[Called | Returned]:
     """Of one of its turns."""
     path = str(rollout(archive, session))
-    return list(archive.calls(path, session, list(archive.turns(path, session))[place].key))
+    own = list(archive.turns(path, session))[place].key
+    return [event for key, event in archive.calls(path, session) if key == own]
 
 
 @pytest.mark.parametrize("session", [PARENT, FORK])

@@ -117,7 +117,11 @@ def test_a_message_that_calls_tools_is_not_the_answer(archive: GeminiArchive, fi
 
 def test_a_turn_holds_its_calls_with_their_results(archive: GeminiArchive, file: Path) -> None:
     path = str(file)
-    found = {turn.prompt: list(archive.calls(path, PARENT, turn.key)) for turn in archive.turns(path, PARENT)}
+    called = list(archive.calls(path, PARENT))
+    found = {
+        turn.prompt: [event for key, event in called if key == turn.key]
+        for turn in archive.turns(path, PARENT)
+    }
     call_id = "run_shell_command__run_shell_command_1794783511220_0"
     assert {prompt: calls for prompt, calls in found.items() if calls} == {
         "resumed with tool": [

@@ -7,7 +7,7 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -83,6 +83,12 @@ class Agents:
                 self,
             )
         return self._found[name]
+
+    def archives(self) -> Iterator[tuple[str, Archive]]:
+        """The sessions that each provider keeps in its home here, whether the provider is installed or not."""
+        for name in provider_names():
+            provider = get_provider(name)
+            yield name, provider.archive(Path(os.path.realpath(provider.home(self._environ))))
 
     def of_runtime(self, name: str, runtime_id: str | None) -> Agent | None:
         """The agent of this runtime; None if this machine does not have it."""

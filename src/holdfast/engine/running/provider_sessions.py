@@ -14,6 +14,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from holdfast.clock import Instant
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.decisions import (
     NOT_OBSERVABLE,
@@ -27,7 +28,7 @@ from holdfast.domain.decisions import (
     ResumeRequest,
     TranscriptFacts,
 )
-from holdfast.domain.events import Called, Event, EventKind
+from holdfast.domain.events import Called, Event, EventKind, Returned
 from holdfast.domain.guards import decide_at_launch
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.inputs import clean_text
@@ -215,7 +216,7 @@ def calls_left_by(store: Store, agents: Agents, lease: Lease) -> list[Event]:
 
 def unrecorded_calls(store: Store, agent: Agent, lease: Lease, own: OwnTurn) -> list[Event]:
     """Events for the calls of the attempt's own turn that are not recorded."""
-    found = list(agent.archive.calls(own.path, own.native, own.turn.key))
+    found = [event for key, event in agent.archive.calls(own.path, own.native) if key == own.turn.key]
     calls = [event for event in found if isinstance(event, Called)]
     if not calls:
         return []
@@ -390,18 +391,39 @@ def _adopt(
     has_sent = lease is not None and any(is_sent_by(known, lease) for known in held)
     counts = moves and (made or has_grown) and not has_sent
     counted = agent.archive.spent(path, native) if counts else None
-    found = tuple(_outside_turn(native, turn) for turn in outside)
+    calls = _calls_of(agent, path, native, {turn.key for turn in outside})
+    found = tuple(_outside_turn(native, turn, calls.get(turn.key, []), situation.now) for turn in outside)
     after = store.adopt_turns(Adoption(pointer, found, seen, reached, moves, counted), lease)
     if after is None:  # a turn of Holdfast has begun there by now, or another process has adopted them
         return AdoptionOutcome(0, situation, is_unfinished)
     return AdoptionOutcome(len(outside), after, is_unfinished)
 
 
-def _outside_turn(native: str, turn: ArchivedTurn) -> OutsideTurn:
+def _calls_of(
+    agent: Agent, path: str, native: ProviderSessionId, keys: set[str]
+) -> dict[str, list[Called | Returned]]:
+    found: dict[str, list[Called | Returned]] = {}
+    for key, event in agent.archive.calls(path, native) if keys else ():
+        if key in keys:
+            found.setdefault(key, []).append(event)
+    return found
+
+
+def _outside_turn(
+    native: str, turn: ArchivedTurn, calls: list[Called | Returned], now: Instant
+) -> OutsideTurn:
     # the provider's own key may have any form and length
     digest = hashlib.sha256(turn.key.encode("utf-8", "surrogatepass")).hexdigest()
     response = None if turn.response is None else clean_text(turn.response)
-    return OutsideTurn(f"outside:{native}:{digest[:32]}", clean_text(current_request(turn.prompt)), response)
+    at = turn.ended_at or turn.began_at or now
+    events = late_events(calls, 0, at)
+    if left_out := len(calls) - len(events):
+        notice = {"text": f"{left_out} earlier calls and results are in the agent's own session only"}
+        events = [Event(1, EventKind.NOTICE, notice, at), *late_events(calls, 1, at)]
+    return OutsideTurn(
+        f"outside:{native}:{digest[:32]}", clean_text(current_request(turn.prompt)), response, turn.began_at,
+        turn.ended_at, tuple(events),
+    )  # fmt: skip
 
 
 # --- can the session be resumed here ---

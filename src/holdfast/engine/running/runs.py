@@ -30,6 +30,7 @@ from holdfast.domain.turns import (
     TurnStatus,
 )
 from holdfast.domain.usage import NO_CALL_YET, NO_USAGE
+from holdfast.engine.bringing import Brought, bring
 from holdfast.engine.past import newest_turn
 from holdfast.engine.result import RunResult
 from holdfast.engine.running.agents import Agent, Agents
@@ -180,6 +181,9 @@ class Runner:
             exit_code = _run(agent, session_id, command, spec.work_dir, lock)
             situation = store.situation(session_id, agent.provider.name)
             return Opened(exit_code, adopt_locked(store, agent, policy, situation).adopted)
+
+    def bring(self, given: str, new_id: SessionId) -> Brought:
+        return bring(self._store, self.agents, self._policy, given, new_id)
 
     def relocate(self, session_id: SessionId, directory: str) -> str:
         work_dir = existing_directory(directory)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
+from holdfast.clock import Instant
 from holdfast.domain.decisions import Fork, Fresh, Resume
 from holdfast.domain.events import (
     AgentEvent,
@@ -57,15 +58,25 @@ from holdfast.providers.contract import (
     ForeignHook,
     LaunchSpec,
     Probe,
+    StoredSession,
     Stream,
     home_folder,
     offers,
     read_version,
 )
 from holdfast.providers.failure_rules import RULES
-from holdfast.providers.loose_json import as_amount, as_count, as_list, as_object, as_text, joined_text
+from holdfast.providers.loose_json import (
+    as_amount,
+    as_count,
+    as_instant,
+    as_list,
+    as_object,
+    as_text,
+    joined_text,
+)
 from holdfast.providers.session_files import (
     AppendOnlyArchive,
+    edge_lines,
     parse_line,
     placed_lines,
     read_lines,
@@ -477,6 +488,8 @@ def _ignores_system_prompt(spec: LaunchSpec) -> bool:
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9]")
 _LONGEST_NAME = 200  #: of a folder; a longer name is cut and gets a hash
 _SECONDS_TO_BEGIN = 60
+#: lines that hold a title, and where; a person's own first
+_TITLES: Final = (("custom-title", "customTitle"), ("ai-title", "aiTitle"), ("summary", "summary"))
 _UNFINISHED: Final = ("tool_use", "pause_turn", "")
 _COMMAND = re.compile(r"<command-name>(?P<name>[^<]*)</command-name>")
 _COMMAND_ARGUMENTS = re.compile(r"<command-args>(?P<arguments>.*?)</command-args>", re.DOTALL)
@@ -502,6 +515,16 @@ class ClaudeArchive(AppendOnlyArchive):
             found = [file for file in found if work_dir is not None and _is_folder_of(file.parent, work_dir)]
         return str(found[0]) if len(found) == 1 else None
 
+    def sessions(self, beginning: str = "") -> Iterator[StoredSession]:
+        """Older versions keep the files of subagents beside the others."""
+        try:
+            files = [file for file in self._projects.glob("*/*.jsonl") if file.name.startswith(beginning)]
+        except OSError:
+            return
+        for file in files:
+            if not file.name.startswith("agent-"):
+                yield _stored(file)
+
     def turns(
         self,
         path: str,
@@ -525,10 +548,11 @@ class ClaudeArchive(AppendOnlyArchive):
             if turn.counts and (after is None or place >= after.size):
                 yield turn.archived(live=key in live)
 
-    def calls(self, path: str, session_id: ProviderSessionId, key: str) -> Iterator[Called | Returned]:
+    def calls(self, path: str, session_id: ProviderSessionId) -> Iterator[tuple[str, Called | Returned]]:
         for _, turn, line in _lines_of_turns(Path(path), _Tree()):
-            if line is not None and turn.key == key and _is_of_the_agent(line):
-                yield from _calls_in(as_object(line.get("message")))
+            if line is not None and _is_of_the_agent(line):
+                for event in _calls_in(as_object(line.get("message"))):
+                    yield turn.key, event
 
     def is_prompt(self, line: bytes) -> bool:
         """Parses only lines that may be prompts: a quote within a text has a backslash."""
@@ -612,11 +636,27 @@ def _lines_of_turns(path: Path, tree: _Tree) -> Iterator[tuple[int, _Turn, Mappi
             yield place, turn, line
 
 
+def _stored(file: Path) -> StoredSession:
+    """Claude writes the titles again when a program ends, so that the last part of the file has them."""
+    first, last = edge_lines(file)
+    work_dir = next((text for line in first if (text := as_text(line.get("cwd")))), None)
+    titles = {
+        kind: as_text(line.get(key))
+        for line in (*first, *last)
+        for kind, key in _TITLES
+        if line.get("type") == kind
+    }
+    title = next((titles[kind] for kind, _ in _TITLES if titles.get(kind)), None)
+    return StoredSession(ProviderSessionId(file.stem), str(file), work_dir, title)
+
+
 @dataclass(slots=True)
 class _Turn:
     key: str
     prompt: str
     is_command: bool  #: a command of the CLI itself; it counts as a turn only if the agent answers
+    began_at: Instant | None = None
+    _ended_at: Instant | None = None
     _answers: list[str] = field(default_factory=list)  #: those of finished messages
     _said: str = ""  #: of the message that may continue
     _message: str = ""
@@ -629,7 +669,10 @@ class _Turn:
 
     def archived(self, *, live: bool) -> ArchivedTurn:
         text = "\n\n".join(part for part in (*self._answers, self._said) if part)
-        return ArchivedTurn(self.key, self.prompt, text or None, self._is_finished, self._calls, live)
+        return ArchivedTurn(
+            self.key, self.prompt, text or None, self._is_finished, self._calls, live, self.began_at,
+            self._ended_at,
+        )  # fmt: skip
 
     def add(self, line: Mapping[str, Json]) -> None:
         if not _is_of_the_agent(line):
@@ -643,6 +686,7 @@ class _Turn:
                 self._go_on()
             case "assistant":
                 self._answer(message)
+                self._ended_at = as_instant(line.get("timestamp"))
 
     def _answer(self, message: Mapping[str, Json]) -> None:
         """A message takes one line for each of its blocks. Text before a tool call is not the answer."""
@@ -672,11 +716,12 @@ def _begin(line: Mapping[str, Json]) -> _Turn | None:
     if not text or not key or text.startswith(_NOT_A_PROMPT):
         return None
     command = _COMMAND.search(text) if text.startswith("<command-") else None
+    began_at = as_instant(line.get("timestamp"))
     if command is None:
-        return _Turn(key, text, is_command=False)
+        return _Turn(key, text, False, began_at)
     arguments = _COMMAND_ARGUMENTS.search(text)
     typed = f"{command['name']} {arguments['arguments'] if arguments else ''}"
-    return _Turn(key, typed.strip(), is_command=True)
+    return _Turn(key, typed.strip(), True, began_at)
 
 
 def _is_of_command(line: Mapping[str, Json]) -> bool:

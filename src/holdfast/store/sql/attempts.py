@@ -19,7 +19,7 @@ from holdfast.domain.decisions import (
 )
 from holdfast.domain.events import Event, EventKind
 from holdfast.domain.failures import Failure
-from holdfast.domain.ids import AttemptId, ProviderSessionId, RuntimeId, make_attempt_id
+from holdfast.domain.ids import AttemptId, ConversationId, ProviderSessionId, RuntimeId, make_attempt_id
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, TranscriptMark, choose_pointer
 from holdfast.domain.records import record, replace
@@ -57,6 +57,8 @@ ROWS = Rows(
     transcript=coded(codec.encode_transcript, codec.decode_transcript),
     before=part(codec.decode_transcript, "transcript_before"),
 )
+#: in the place of an attempt: the events of a turn that was made outside Holdfast
+OUTSIDE = 0
 EVENT = EVENTS.pick("attempt", "number", "kind", "at", "data")
 KEY = "workspace = :ws AND conversation_id = :id AND seq = :seq AND number = :number"
 
@@ -461,11 +463,18 @@ def interrupt(s: Scope, lease: Lease, turn: Turn, status: AttemptStatus, failure
 
 def add_events(s: Scope, lease: Lease, events: Sequence[Event]) -> None:
     leases.require(s, lease)
+    write_events(s, lease.conversation_id, lease.seq, lease.attempt, events)
+
+
+def write_events(
+    s: Scope, conversation_id: ConversationId, seq: int, attempt: int, events: Sequence[Event]
+) -> None:
+    """An event that is on record stays as it is."""
     s.run_many(
         EVENTS.insert_once,
         [
             {
-                "conversation_id": lease.conversation_id, "seq": lease.seq, "attempt": lease.attempt,
+                "conversation_id": conversation_id, "seq": seq, "attempt": attempt,
                 "number": event.number, "kind": event.kind.value, "at": event.at,
                 "data": clean_text(encode_redacted(dict(event.data), codec.dump)),
             }

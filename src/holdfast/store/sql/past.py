@@ -221,14 +221,14 @@ class _Page:
     def _sizes_of_calls(self) -> dict[int, _CallSize]:
         return {
             seq: _CallSize(*size)
-            for segment_id, batch in self._that_ran()
+            for segment_id, batch in self._where_they_ran()
             for seq, *size in self._s.all(CALL_SIZES, id=segment_id, **batch, **self._before)
         }
 
     def read_record(self) -> None:
         """The attempts and calls of the turns, and why a call was not made."""
         s = self._s
-        for segment_id, batch in self._that_ran():
+        for segment_id, batch in self._where_they_ran():
             for seq, summaries in groupby(s.all(ATTEMPTS_OF_TURNS, id=segment_id, **batch), itemgetter(0)):
                 self._attempts[seq] = tuple(_SUMMARIES.read(s.where, row[1:]) for row in summaries)
             if not self._call_sizes:
@@ -276,10 +276,10 @@ class _Page:
             for batch in _batches(_clipped(spans, 1, segment.last)):
                 yield segment, batch
 
-    def _that_ran(self) -> Iterator[tuple[str, dict[str, int]]]:
-        """For what lies in the conversation of a turn only: those turns that had attempts."""
+    def _where_they_ran(self) -> Iterator[tuple[str, dict[str, int]]]:
+        """For what lies in the conversation of a turn only."""
         for segment_id, rows in groupby(self.rows, lambda each: each[0].id):
-            spans = _ranges(row[0] for _, row in rows if history.TURN.column(row, "attempts"))
+            spans = _ranges(row[0] for _, row in rows)
             for batch in _batches(spans):
                 yield segment_id, batch
 

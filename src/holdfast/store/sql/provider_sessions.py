@@ -137,6 +137,10 @@ WHERE provider_session_id = :id AND provider = :provider
 UNION ALL
 SELECT workspace, session_id, updated_at FROM pointers INDEXED BY pointers_to_provider_sessions
 WHERE provider_session_id = :id AND provider = :provider AND fork_seq IS NULL
+UNION ALL
+SELECT k.workspace, k.session_id, k.first_seen_at FROM provider_sessions k
+JOIN sessions o ON o.workspace = k.workspace AND o.id = k.session_id AND o.imported_at IS NOT NULL
+WHERE k.workspace = :ws AND k.provider = :provider AND k.id = :id
 ORDER BY since DESC LIMIT 1000"""
 
 

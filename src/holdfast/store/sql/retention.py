@@ -21,7 +21,7 @@ CUTOFF = "CASE kind WHEN 'delegated' THEN CAST(:cutoff AS BIGINT) ELSE CAST(:con
 IDLE_SESSIONS = f"""
 SELECT id FROM sessions
 WHERE workspace = :ws AND created_at < :latest AND updated_at < {CUTOFF} AND finalized_at IS NULL
-    AND lease_expires_at IS NULL AND head_seq IS NULL AND {NOTHING_ASKED}
+    AND imported_at IS NULL AND lease_expires_at IS NULL AND head_seq IS NULL AND {NOTHING_ASKED}
 ORDER BY created_at"""
 # what somebody is changing at this moment is not idle; and cleaning up, which needs many rows, never waits
 STILL_IDLE = f"""
@@ -32,7 +32,8 @@ LOCK_UNUSED = """
 SELECT id FROM conversations WHERE workspace = :ws AND id = :id FOR UPDATE SKIP LOCKED"""
 FINAL = f"""
 SELECT conversation_id FROM sessions
-WHERE workspace = :ws AND created_at < :latest AND finalized_at IS NOT NULL AND finalized_at < {CUTOFF}"""
+WHERE workspace = :ws AND created_at < :latest AND finalized_at IS NOT NULL AND finalized_at < {CUTOFF}
+    AND imported_at IS NULL"""
 # newest first, so that a fork goes before what it was forked from
 FINAL_CONVERSATIONS = f"""
 SELECT id, parent_id FROM conversations WHERE workspace = :ws AND id IN ({FINAL}) ORDER BY created_at DESC"""
@@ -49,7 +50,8 @@ CHILD_CONVERSATIONS = "SELECT id FROM conversations WHERE workspace = :ws AND pa
 LIVING = f"""
 SELECT 1 FROM sessions
 WHERE workspace = :ws AND conversation_id = :id
-    AND (finalized_at IS NULL OR finalized_at >= {CUTOFF} OR lease_expires_at IS NOT NULL)
+    AND (finalized_at IS NULL OR finalized_at >= {CUTOFF} OR lease_expires_at IS NOT NULL
+        OR imported_at IS NOT NULL)
 LIMIT 1"""
 LOCK_OWNER = "SELECT lease_owner, agent FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"
 DELETE_CONVERSATION = (

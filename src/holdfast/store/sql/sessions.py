@@ -186,12 +186,13 @@ def insert(
         metadata=read_metadata(metadata),
         error_count=0,
         last_error=None,
-        created_at=s.now,
-        updated_at=s.now,
+        created_at=new.began_at or s.now,
+        updated_at=new.began_at or s.now,
         finalized_at=None,
         summary=None,
         parent_session_id=parent,
         project=new.project,
+        imported_at=None if new.began_at is None else s.now,
     )
     # the metadata is encoded already: redacting it once is enough
     row = ROWS.values(session) | {"metadata": metadata}

@@ -8,8 +8,9 @@ from operator import itemgetter
 
 from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import DecisionKind
+from holdfast.domain.pointers import Pointer
 from holdfast.domain.records import replace
-from holdfast.domain.sessions import Session
+from holdfast.domain.sessions import NewSession, Session
 from holdfast.domain.turns import (
     MOST_TRIES,
     Adoption,
@@ -25,7 +26,7 @@ from holdfast.domain.turns import (
 from holdfast.domain.usage import NO_USAGE
 from holdfast.errors import Conflict
 from holdfast.store.driver import Row
-from holdfast.store.sql import approvals, codec, history, leases, provider_sessions, sessions, turns
+from holdfast.store.sql import approvals, attempts, codec, history, leases, provider_sessions, sessions, turns
 from holdfast.store.sql.rows import Rows, coded, computed, part
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.tables import ATTEMPTS, FLAG, MISREAD, TURNS, unreadable
@@ -119,7 +120,11 @@ def adopt(s: Scope, adoption: Adoption, lease: Lease | None) -> Situation | None
     seen = adoption.seen
     for turn in adoption.turns:
         new = NewTurn(turn.prompt, before.provider, key=turn.key)
-        seen = seen.with_turn(turns.record(s, before.session_id, new, turn.response, NO_USAGE).seq)
+        made = turns.record(
+            s, before.session_id, new, turn.response, NO_USAGE, began_at=turn.began_at, ended_at=turn.ended_at
+        )
+        attempts.write_events(s, made.conversation_id, made.seq, attempts.OUTSIDE, turn.events)
+        seen = seen.with_turn(made.seq)
     if adoption.moves:
         moved = replace(before, seen=seen, transcript=adoption.transcript, updated_at=s.now)
         provider_sessions.set_pointer(s, moved, adoption.counted)
@@ -129,6 +134,15 @@ def adopt(s: Scope, adoption: Adoption, lease: Lease | None) -> Situation | None
     known = replace(after, tried=(), untold=(), withheld=frozenset(), holder=None)
     has_asked_before = has_asked(s, before.session_id)
     return complete(s, known, seq=lease.seq, fence=lease.fence, has_asked=has_asked_before)
+
+
+def adopt_session(s: Scope, new: NewSession, pointer: Pointer) -> Session:
+    session = sessions.create(s, new)
+    begun = history.get(s, session.conversation_id)
+    provider_sessions.set_pointer(
+        s, replace(pointer, epoch=begun.revision, generation=begun.generation), unowned=True
+    )
+    return session
 
 
 def _pointed_at(s: Scope, session_id: str) -> str | None:

@@ -253,6 +253,7 @@ SESSIONS = Table(
     project=TEXT.or_null,
     head_kept=FLAG.or_null.later,
     approve_tools=TEXT.or_null.later,
+    imported_at=INSTANT.or_null,
 )
 PHASE_CHANGES = Table(
     "phase_changes",

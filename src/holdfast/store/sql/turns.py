@@ -113,7 +113,7 @@ SELECT seq FROM turns INDEXED BY open_turns
 WHERE workspace = :ws AND conversation_id = :id AND status IN ('queued', 'claimed', 'running', 'waiting')
     AND seq < :before"""
 TOUCH = """
-UPDATE sessions SET updated_at = :now, error_count = 0,
+UPDATE sessions SET updated_at = CASE WHEN updated_at < :now THEN :now ELSE updated_at END, error_count = 0,
     input_tokens = input_tokens + :input, cached_input_tokens = cached_input_tokens + :cached,
     output_tokens = output_tokens + :output, cost_usd = cost_usd + :cost
 WHERE workspace = :ws AND id = :session_id"""
@@ -261,7 +261,16 @@ def _max_attempts(s: Scope, new: NewTurn) -> int:
     return s.policy.queue.max_attempts if new.max_attempts is None else new.max_attempts
 
 
-def record(s: Scope, session_id: str, new: NewTurn, response: str | None, used: Usage) -> Turn:
+def record(  # noqa: PLR0913 - all that is known of a turn that happened elsewhere
+    s: Scope,
+    session_id: str,
+    new: NewTurn,
+    response: str | None,
+    used: Usage,
+    *,
+    began_at: Instant | None = None,
+    ended_at: Instant | None = None,
+) -> Turn:
     """A turn that has already happened: one write for both messages and the session's state."""
     locked = lock_both(s, session_id)
     there = known(s, locked, new)
@@ -270,14 +279,19 @@ def record(s: Scope, session_id: str, new: NewTurn, response: str | None, used: 
     conversation = locked.conversation
     said = None if response is None else history.kept_response(response)
     seq = history.take_seq(s, conversation)
+    for field, at in (("began_at", began_at), ("ended_at", ended_at)):
+        if at is not None and not is_instant(at):
+            raise InvalidInput(field, "is not an instant")
+    ended_at = ended_at or began_at or s.now
     turn = make(
-        conversation, seq, locked.session_id, new, now=s.now, status=TurnStatus.DONE, response=said,
+        conversation, seq, locked.session_id, new, now=began_at or s.now, status=TurnStatus.DONE, response=said,
         max_attempts=_max_attempts(s, new),
     )  # fmt: skip
+    turn = replace(turn, ended_at=ended_at)
     _insert(s, turn, new.key)
     history.add_text(s, conversation.id, seq, conversation.revision, prompt=new.prompt, response=said)
     s.run(
-        TOUCH, session_id=session_id, now=s.now, input=used.input_tokens, cached=used.cached_input_tokens,
+        TOUCH, session_id=session_id, now=ended_at, input=used.input_tokens, cached=used.cached_input_tokens,
         output=used.output_tokens, cost=used.cost_usd,
     )  # fmt: skip
     return turn
