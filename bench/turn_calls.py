@@ -24,7 +24,7 @@ from holdfast.store.sqlite import SqliteDriver
 from tests.counted_store import CountedStore
 
 #: calls of a turn: one to look, one to start it, its launch, pin, events and end, and what it came to
-LIMITS = {"a first run": 10, "a resumed turn": 10, "a turn of a worker": 10}
+LIMITS = {"a first run": 10, "a resumed turn": 10, "a fresh start": 15, "a turn of a worker": 10}
 _EVENTS = 10
 _TURNS_BEFORE = 20
 
@@ -96,6 +96,9 @@ def measure(place: Place, found: Findings) -> None:
     clear()
     holdfast.resume(first.session_id, prompt)
     count("a resumed turn")
+    clear()
+    holdfast.resume(first.session_id, prompt, fresh=True)
+    count("a fresh start")
     holdfast.enqueue(first.session_id, prompt)
     worker = holdfast.worker([PROVIDER], WorkerOptions(once=True))
     clear()

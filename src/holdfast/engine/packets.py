@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +24,7 @@ from holdfast.domain.telling.context import request_to_continue
 from holdfast.domain.telling.packet import GroundTruth, Packet, Start, TurnFailure
 from holdfast.domain.telling.quoting import on_one_line, shortened
 from holdfast.domain.telling.tool_calls import CallOutcome, ToolCall
+from holdfast.domain.telling.transcript import PastTurn
 from holdfast.domain.turns import AttemptStatus, AttemptSummary
 from holdfast.engine.past import PastReader, told_answers
 from holdfast.processes.process import find_program
@@ -40,21 +41,25 @@ def gather_packet(
     *,
     seq: int | None = None,
     work_dir: str | None = None,
+    past: Sequence[PastTurn] = (),
 ) -> Packet:
     """What a fresh start of turn ``seq`` must know; without ``seq``, that of the next turn.
 
     Raises Conflict, as the ``reader`` does. Without ``work_dir``, the directory of the session's newest attempt counts.
+    ``past`` are the turns before that turn, if they were read already: those that are whole are not read again.
     """
     store, session = reader.store, reader.session
     next_turn = _next_turn(reader) if seq is None else seq
-    past = reader.newest(next_turn, policy.packet_turns)
-    turns = [each.turn for each in past]
-    ran = [*past, *reader.unsettled([next_turn])]
+    newest = tuple(past[-policy.packet_turns :]) if policy.packet_turns else ()
+    if not newest or not all(each.is_whole for each in newest):
+        newest = reader.newest(next_turn, policy.packet_turns)
+    turns = [each.turn for each in newest]
+    ran = [*newest, *reader.unsettled([next_turn])]
     calls = [call for each in ran for call in each.calls]
     attempts = [(each.turn.seq, attempt) for each in ran for attempt in each.attempts]
     if not work_dir:
-        newest = store.newest_attempt(session.id)
-        work_dir = None if newest is None else newest.work_dir
+        last = store.newest_attempt(session.id)
+        work_dir = None if last is None else last.work_dir
     request = request_to_continue(turns)
     goal = session.purpose or ("" if request is None else request.prompt)
     asked = store.approvals(session_id=session.id, limit=1)

@@ -45,6 +45,11 @@ class PastTurn:
     begun_before: bool = False  #: the turn that is about to run: its request follows by itself
     attempts: tuple[AttemptSummary, ...] = ()  #: oldest first; the packet tells how each began and ended
 
+    @property
+    def is_whole(self) -> bool:
+        """Its texts, its newest calls and its attempts were read."""
+        return not (self.is_outline or self.is_unread or self.calls_unread)
+
 
 @record
 class Cuts:
@@ -326,8 +331,7 @@ def _is_longer(text: str, characters: int | None) -> bool:
 
 def _is_read(past: PastTurn) -> bool:
     """Whether the whole turn was read and recorded."""
-    unread = past.is_outline or past.is_unread or past.calls_unread or past.older_calls
-    return not unread and not any(call.unrecorded for call in past.calls)
+    return past.is_whole and not past.older_calls and not any(call.unrecorded for call in past.calls)
 
 
 def _counted(count: int, what: str) -> str:

@@ -108,11 +108,11 @@ class Composer:
         reader = PastReader(self._store, session, claim.situation.conversation)
         window = self._fresh_window(claim, reader)
         size, most = past_size(self._policy, window), most_turns(self._policy, window)
-        past = (*reader.past(turn.seq, size, most), *_begun_before(reader, claim, session))
-        past = tuple(sorted(past, key=lambda each: each.turn.seq))
+        before = reader.past(turn.seq, size, most)
+        past = sorted((*before, *_begun_before(reader, claim, session)), key=lambda each: each.turn.seq)
         packet = None
         if past or turn.attempts > 1:
-            packet = gather_packet(reader, self._policy, why, seq=turn.seq, work_dir=work_dir)
+            packet = gather_packet(reader, self._policy, why, seq=turn.seq, work_dir=work_dir, past=before)
         request = self._request(claim, window)
         return compose_fresh(request, past, packet, why, self._policy, unsent=self._unsent_before(turn))
 
