@@ -162,17 +162,23 @@ class HttpStore:
             body = json.dumps(verb.encode_call(args, kwargs)).encode()
         except (TypeError, ValueError, RecursionError) as exc:
             raise InvalidInput(verb.name, f"cannot be sent: {exc}") from exc
-        headers = {"Content-Type": "application/json", **self._headers()}
+        url = self._server.url(f"/store/{verb.name}")
+        # all headers of the request: what httpx would add by itself takes a tenth of the time of a call
+        headers = {
+            "Host": url.netloc.decode(),
+            "Content-Type": "application/json",
+            "Content-Length": str(len(body)),
+            **self._headers(),
+        }
         if not verb.facts.repeatable:
             # a call whose reply is lost is made again under the same key: the server does it once
             headers[KEY_HEADER] = os.urandom(16).hex()
-        url = self._server.url(f"/store/{verb.name}")
         make = partial(
             httpx.Request,
             "POST",
             url,
             headers=headers,
-            content=body,
+            stream=httpx.ByteStream(body),
             extensions={"timeout": _TIMEOUT.as_dict()},
         )
         return verb.answer.decode(self._content(verb.name, self._answer(make)), verb.name)
