@@ -72,7 +72,6 @@ from holdfast.engine.turn_requests import (
     MOST_PRIORITY,
     Observer,
     RunKeywords,
-    accepted_arguments,
     check_turn,
     ignore,
     require_unowned,
@@ -700,8 +699,9 @@ class Holdfast:
     def _turn(self, session_id: str, prompt: str, new: NewTurn | None) -> NewTurn:
         if new is None:
             new = NewTurn("", self.provider_of(self.session(session_id), None))
-        check_turn(prompt, new, accepted=accepted_arguments(self.store, session_id, new.request))
-        return replace(new, prompt=prompt, request=self._in_task(new.request))
+        new = replace(new, prompt=prompt)
+        check_turn(self.store, session_id, new)
+        return replace(new, request=self._in_task(new.request))
 
     @property
     def _task_id(self) -> ProviderSessionId | None:
@@ -769,7 +769,7 @@ class Holdfast:
         self, prompt: str, new: NewTurn, *, agent: str | None = None, name: str | None = None
     ) -> Turn:
         """Begin a session whose first turn waits for a worker. If the turn cannot be queued, there is no session."""
-        check_turn(prompt, new)
+        check_turn(self.store, None, replace(new, prompt=prompt))
         if new.runtime_id is not None and new.runtime_id not in {known.id for known in self.store.runtimes()}:
             raise NotFound("runtime", new.runtime_id)
         session = self.begin(prompt, agent=agent, provider=new.provider, name=name)

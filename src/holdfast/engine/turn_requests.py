@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypedDict
 
@@ -103,24 +103,12 @@ def require_unowned(store: Store, provider: str, named: ProviderSessionId, sessi
         raise not_for_others(provider, named, owner, is_closed=is_closed)
 
 
-def accepted_arguments(store: Store, session_id: str, request: TurnRequest) -> frozenset[tuple[str, ...]]:
-    """The extra arguments that agents of this session were launched with: they were accepted then, and are accepted again."""
-    if request.rights is None or not request.rights.extra_args:
-        return frozenset()
-    launched = [pointer.rights for pointer in store.pointers(session_id)]
-    newest = store.newest_attempt(session_id)
-    if newest is not None and newest.process is not None:
-        launched.append(newest.rights)
-    return frozenset(rights.extra_args for rights in launched if rights is not None)
+def check_turn(store: Store, session_id: str | None, new: NewTurn) -> None:
+    """Raises InvalidInput for a turn that must not be queued; ``session_id`` is None for a session that is not begun yet.
 
-
-def check_turn(prompt: str, new: NewTurn, *, accepted: Collection[tuple[str, ...]] = ()) -> None:
-    """Raises InvalidInput for a turn that must not be queued. Directories must be absolute, because the worker that
-    runs the turn has another current directory.
-
-    ``accepted``: extra arguments that were accepted before.
+    Directories must be absolute, because the worker that runs the turn has another current directory.
     """
-    check_text("prompt", prompt)
+    check_text("prompt", new.prompt)
     check_provider(new.provider)
     request = new.request
     if request.model is not None:
@@ -134,8 +122,20 @@ def check_turn(prompt: str, new: NewTurn, *, accepted: Collection[tuple[str, ...
             if not os.path.isabs(check_text(field, directory)):  # noqa: PTH117 - a Path takes ten times as long
                 raise InvalidInput(field, f"{directory} must be absolute")
     if request.rights is not None:
+        accepted = () if session_id is None else _accepted_arguments(store, session_id, request.rights)
         allow_wider = request.allow_wider_rights or request.rights.extra_args in accepted
         _check_rights(request.rights, new.provider, allow_wider)
+
+
+def _accepted_arguments(store: Store, session_id: str, rights: Rights) -> frozenset[tuple[str, ...]]:
+    """The extra arguments that agents of this session were launched with: they were accepted then, and are accepted again."""
+    if not rights.extra_args:
+        return frozenset()
+    launched = [pointer.rights for pointer in store.pointers(session_id)]
+    newest = store.newest_attempt(session_id)
+    if newest is not None and newest.process is not None:
+        launched.append(newest.rights)
+    return frozenset(known.extra_args for known in launched if known is not None)
 
 
 def _check_rights(rights: Rights, provider: str, allow_wider: bool) -> None:

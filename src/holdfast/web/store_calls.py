@@ -20,7 +20,7 @@ from holdfast.domain.inputs import check_name, check_text
 from holdfast.domain.pointers import Pointer, Rights
 from holdfast.domain.sessions import NewSession
 from holdfast.domain.turns import NewTurn
-from holdfast.engine.turn_requests import accepted_arguments, check_rights, check_turn
+from holdfast.engine.turn_requests import check_rights, check_turn
 from holdfast.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.providers.registry import get_provider, is_provider
 from holdfast.store.contract import KeyedCall, Store
@@ -212,6 +212,6 @@ def _check_session(new: NewSession) -> None:
 
 
 def _check_turn(store: Store, session_id: str, new: NewTurn) -> None:
-    check_turn(new.prompt, new, accepted=accepted_arguments(store, session_id, new.request))
+    check_turn(store, session_id, new)
     if new.key is not None:
         check_text("key", new.key, limit=MAX_WORD)
