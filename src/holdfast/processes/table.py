@@ -27,6 +27,7 @@ from holdfast.processes.owners import DEAD, ON_LINUX, Location, process_start, r
 #: every process of an attempt inherits it, also one that has left the process group
 MARKER = "HOLDFAST_ATTEMPT"
 
+_MARKER = re.compile(r"([A-Za-z0-9._:@+=-]{1,200})\.([0-9]{1,9})\.[0-9]{1,9}\.[0-9]{1,18}\.[0-9a-f]{16}")
 _PROC = Path("/proc")
 _COLUMNS = ("pid", "ppid", "pgid", "state", "lstart")
 
@@ -83,6 +84,12 @@ def marker_of(run: Lease | Attempt, workspace: str) -> str:
     number = run.attempt if isinstance(run, Lease) else run.number
     whose = hashlib.sha256(f"{workspace} {run.owner}".encode()).hexdigest()[:16]
     return f"{run.conversation_id}.{run.seq}.{number}.{run.fence}.{whose}"
+
+
+def marked_turn(marker: str) -> tuple[str, int] | None:
+    """The conversation and the number of the turn that a marker names; None if it is not a marker."""
+    read = _MARKER.fullmatch(marker)
+    return None if read is None else (read[1], int(read[2]))
 
 
 def carries(pid: int, marker: str) -> bool:

@@ -180,6 +180,7 @@ class OwnTurn:
     """The turn of one attempt in the agent's own session."""
 
     attempt: Attempt
+    agent: Agent
     native: ProviderSessionId
     path: str
     turn: ArchivedTurn
@@ -202,7 +203,7 @@ def find_own_turn(store: Store, agents: Agents, lease: Lease) -> OwnTurn | None:
     own = next((known for known in held if is_sent_by(known, lease)), None)
     if path is None or own is None:
         return None
-    return OwnTurn(attempt, native, path, own.turn, own is held[-1])
+    return OwnTurn(attempt, agent, native, path, own.turn, own is held[-1])
 
 
 def calls_left_by(store: Store, agents: Agents, lease: Lease) -> list[Event]:
@@ -211,18 +212,18 @@ def calls_left_by(store: Store, agents: Agents, lease: Lease) -> list[Event]:
     Some agents report a call only when it has ended, and a worker that was killed has not read everything.
     """
     found = find_own_turn(store, agents, lease)
-    return [] if found is None else unrecorded_calls(store, agents.get(found.attempt.provider), lease, found)
+    return [] if found is None else unrecorded_calls(store, lease, found)
 
 
-def unrecorded_calls(store: Store, agent: Agent, lease: Lease, own: OwnTurn) -> list[Event]:
+def unrecorded_calls(store: Store, lease: Lease, own: OwnTurn) -> list[Event]:
     """Events for the calls of the attempt's own turn that are not recorded."""
-    found = [event for key, event in agent.archive.calls(own.path, own.native) if key == own.turn.key]
+    found = [event for key, event in own.agent.archive.calls(own.path, own.native) if key == own.turn.key]
     calls = [event for event in found if isinstance(event, Called)]
     if not calls:
         return []
     recorded = list(_recorded(store, lease))
     known = [event.data for event in recorded if event.kind is EventKind.TOOL_CALL]
-    lacking = lacking_calls(calls, known, renamed=agent.archive.renames_calls)
+    lacking = lacking_calls(calls, known, renamed=own.agent.archive.renames_calls)
     late = [event for event in found if event.call_id in lacking]
     return late_events(late, max((event.number for event in recorded), default=0), store.now())
 

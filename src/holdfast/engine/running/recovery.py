@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
@@ -20,7 +19,7 @@ from holdfast.errors import Conflict, NotFound, StoreCorrupt
 from holdfast.hooks.serving import free_lost_delegations
 from holdfast.processes.machine import Machine
 from holdfast.processes.owners import Location
-from holdfast.processes.table import carried_markers, end_survivors, marker_of
+from holdfast.processes.table import carried_markers, end_survivors, marked_turn, marker_of
 from holdfast.providers.report import Report
 from holdfast.store.contract import Store
 
@@ -115,13 +114,12 @@ def _recover(store: Store, agents: Agents, orphan: Orphan, *, owner_is_gone: boo
 def _saved(store: Store, agents: Agents, lease: Lease) -> _Left | None:
     """What the agent's own session holds of an attempt: an agent continues without Holdfast, and saves its answer."""
     found = find_own_turn(store, agents, lease)
-    agent = None if found is None else agents.get(found.attempt.provider)
-    mark = None if found is None or agent is None else agent.archive.mark(found.path, found.native)
-    if found is None or agent is None or mark is None:
+    mark = None if found is None else found.agent.archive.mark(found.path, found.native)
+    if found is None or mark is None:
         return None
     if not found.is_last:
         mark = NOTHING_YET  # the turns after it were not looked at yet
-    calls = unrecorded_calls(store, agent, lease, found)
+    calls = unrecorded_calls(store, lease, found)
     if found.turn.complete:
         answer = _kept(found.turn.response)
         return _Left(answer, mark, is_answered=True, events=[*calls, *_told(store, lease, answer, calls)])
@@ -160,9 +158,6 @@ def _text(events: Sequence[Event]) -> str:
     return "".join(str(event.data.get("text", "")) for event in events if event.kind is EventKind.TEXT)
 
 
-_MARKER = re.compile(r"([A-Za-z0-9._:@+=-]{1,200})\.([0-9]{1,9})\.[0-9]{1,9}\.[0-9]{1,18}\.[0-9a-f]{16}")
-
-
 def end_strays(store: Store, machine: Machine, besides: Collection[str]) -> None:
     """Ends the processes on this machine that belong to attempts that are over; markers in ``besides`` are skipped.
 
@@ -194,11 +189,11 @@ def stray_group(attempt: Attempt, machine: Machine) -> ProcessMark | None:
 
 
 def _find(store: Store, marker: str) -> Attempt | None:
-    read = _MARKER.fullmatch(marker)
-    if read is None:
+    turn = marked_turn(marker)
+    if turn is None:
         return None
     try:
-        attempts = store.attempts(read[1], int(read[2]))
+        attempts = store.attempts(*turn)
     except StoreCorrupt:
         return None
     return next((attempt for attempt in attempts if marker_of(attempt, store.workspace) == marker), None)
