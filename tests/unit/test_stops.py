@@ -11,22 +11,22 @@ from holdfast.engine.running.stopping import HeldSignals
 def test_a_stop_outside_waits_for_the_end() -> None:
     with HeldSignals() as stops:
         signal.raise_signal(signal.SIGINT)
-        assert stops.is_wanted
+        assert stops.is_pending
     assert isinstance(stops.postponed(), KeyboardInterrupt)
     assert stops.postponed() is None
 
 
 def test_a_stop_inside_is_raised_where_it_arrives() -> None:
     with HeldSignals() as stops:
-        with pytest.raises(KeyboardInterrupt), stops.welcome():
+        with pytest.raises(KeyboardInterrupt), stops.allowed():
             signal.raise_signal(signal.SIGINT)
-        assert not stops.is_wanted
+        assert not stops.is_pending
 
 
 def test_a_stop_that_has_waited_is_raised_when_it_is_welcome() -> None:
     with HeldSignals() as stops:
         signal.raise_signal(signal.SIGINT)
-        with pytest.raises(KeyboardInterrupt), stops.welcome():
+        with pytest.raises(KeyboardInterrupt), stops.allowed():
             pytest.fail("it waited long enough")
 
 
@@ -55,7 +55,7 @@ def test_another_thread_has_no_say_in_signals() -> None:
     during: list[object] = []
 
     def enter() -> None:
-        with HeldSignals() as stops, stops.welcome():
+        with HeldSignals() as stops, stops.allowed():
             during.append(signal.getsignal(signal.SIGINT))
 
     thread = threading.Thread(target=enter)

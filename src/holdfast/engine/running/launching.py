@@ -110,7 +110,7 @@ class Launcher:
         context: RunContext,
         lease: Lease,
         alive: KeepAlive,
-        stops: HeldSignals,
+        signals: HeldSignals,
         deadline: float,
         clock: Clock,
     ) -> None:
@@ -120,7 +120,7 @@ class Launcher:
         self._observe = context.observer
         self._lease = lease
         self._alive = alive
-        self._stops = stops
+        self._signals = signals
         self._deadline = deadline
         self._before: TranscriptMark | None = None  #: of the resumed provider session, at the launch
         self._work_dir: str | None = None
@@ -244,7 +244,7 @@ class Launcher:
     def _follow_to_the_end(self, run: _Run, outcome: AttemptOutcome) -> None:
         """Ends the agent when this process is interrupted. What the agent still says is kept, and the turn is committed."""
         try:
-            with self._stops.welcome():
+            with self._signals.allowed():
                 self._follow(run)
         except (KeyboardInterrupt, SystemExit) as exc:
             outcome.interruption = exc

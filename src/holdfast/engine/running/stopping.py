@@ -178,7 +178,7 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class HeldSignals:
-    """Holds back a signal to stop until it is ``welcome``, so that an answer that has arrived is committed first.
+    """Holds back a signal to stop until it is ``allowed``, so that an answer that has arrived is committed first.
 
     A second signal is obeyed at once. Outside the main thread nothing is done, because no signal arrives there; nor
     is anything done about signals that have no handler.
@@ -186,7 +186,7 @@ class HeldSignals:
 
     def __init__(self) -> None:
         self._before: dict[int, object] = {}
-        self._welcome = False
+        self._is_allowed = False
         self._pending: tuple[int, FrameType | None] | None = None
 
     def __enter__(self) -> Self:
@@ -205,19 +205,19 @@ class HeldSignals:
             signal.signal(number, handler)  # type: ignore[arg-type]
 
     @property
-    def is_wanted(self) -> bool:
+    def is_pending(self) -> bool:
         return self._pending is not None
 
     @contextmanager
-    def welcome(self) -> Iterator[None]:
+    def allowed(self) -> Iterator[None]:
         """Inside the block a signal is obeyed when it arrives; one that was held back is obeyed at once."""
-        self._welcome = True
+        self._is_allowed = True
         try:
             if self._pending is not None:
                 self._obey(*self._pending)
             yield
         finally:
-            self._welcome = False
+            self._is_allowed = False
 
     def postponed(self) -> BaseException | None:
         """The exception of a signal that is still held back; None if there is none."""
@@ -230,7 +230,7 @@ class HeldSignals:
         return None
 
     def _take(self, number: int, frame: FrameType | None) -> None:
-        if self._welcome or self._pending is not None:
+        if self._is_allowed or self._pending is not None:
             self._obey(number, frame)
         else:
             self._pending = (number, frame)

@@ -99,6 +99,8 @@ _CANNOT_DEFER = "this version of the agent cannot wait for the approval of its t
 
 
 class TurnPath:
+    """One claimed turn on its way through this process; ``walk`` is called once."""
+
     def __init__(self, context: RunContext, claim: Claim, notices: Iterable[str] = ()) -> None:
         self._context = replace(context, observer=SafeObserver(context.observer))
         self._store = context.store
@@ -111,7 +113,7 @@ class TurnPath:
         self._alive = KeepAlive(context.store, claim.lease, context.policy.queue, context.agent.machine)
         self._composer = Composer(context.store, context.agent, context.policy)
         self._clock = running_from(claim.situation.now)  #: to read the clock of a server takes a transaction
-        self._stops = HeldSignals()
+        self._signals = HeldSignals()
         self._launcher: Launcher | None = None  #: of the attempt that runs
         self._told = NOTHING_TOLD  #: what of the past was sent with the last launch
         #: at the last look, the provider's session ended with a turn that a person has begun there
@@ -121,7 +123,7 @@ class TurnPath:
     def walk(self) -> RunResult:
         """Runs the turn and commits it. Raises LeaseLost if another worker has the turn, RunInterrupted if this process
         was stopped."""
-        with self._alive, self._stops:
+        with self._alive, self._signals:
             try:
                 outcome = self._attempt()
                 if outcome.ending.refused and self._may_fall_back(outcome):
@@ -135,9 +137,9 @@ class TurnPath:
             except BaseException as exc:
                 self._give_up(exc)
                 raise
-            if outcome.interruption is None and not self._stops.is_wanted:
+            if outcome.interruption is None and not self._signals.is_pending:
                 self._tell(result)
-        interruption = outcome.interruption or self._stops.postponed()
+        interruption = outcome.interruption or self._signals.postponed()
         if interruption is not None:
             raise RunInterrupted(result) from interruption
         return result
@@ -152,7 +154,7 @@ class TurnPath:
         """Tries to run the agent. If another process holds the provider session, it tries again, a few times."""
         work_dir = self._once_reachable(self._work_dir)
         launcher = self._launcher = Launcher(
-            self._context, self._claim.lease, self._alive, self._stops, self._deadline, self._clock
+            self._context, self._claim.lease, self._alive, self._signals, self._deadline, self._clock
         )
         delays = iter(lock_delays(self._policy.queue))
         while True:
@@ -188,6 +190,7 @@ class TurnPath:
         return str(Path.cwd())
 
     def _try_once(self, launcher: Launcher, work_dir: str) -> AttemptOutcome:
+        """Locks the provider session, looks at it, composes the prompt, decides again, and launches the agent."""
         if self._claim.approval is not None:
             moved = refuse_elsewhere(self._claim.situation.tries_of(self._claim.turn.seq), work_dir)
             if moved is not None:
@@ -372,7 +375,7 @@ class TurnPath:
         return self._must_end() or until == self._deadline
 
     def _must_end(self) -> bool:
-        return self._alive.cause is not None or self._stops.is_wanted
+        return self._alive.cause is not None or self._signals.is_pending
 
     # --- what follows ---
 
