@@ -36,13 +36,11 @@ class ToolGate:
     seconds: int  #: the command has answered long before this
     arm: str  #: a shell command, to be run when the agent's session starts ...
     armed: Path  #: ... which writes this file: it proves that the agent runs its hooks
-    done: (
-        str | None
-    )  #: a shell command, after each call: compares the call that ran with the call that was let through ...
+    #: a shell command, after each call: compares the call that ran with the call that was let through ...
+    done: str | None
     changed: Path  #: ... which writes this file, with the reason in it, if they differ
-    approved: (
-        tuple[str, Path] | None
-    )  #: the call that a person approved, and the file that is written if it ran unchanged
+    #: the call that a person approved, and the file that is written if it ran unchanged
+    approved: tuple[str, Path] | None
 
 
 @record

@@ -51,9 +51,8 @@ class Report:
     deferred: Deferred | None = None  #: the call that waits for a person, if the run ended with one
     ungated: str | None = None  #: why the tool gate does not hold; None if it does
     tools: int = 0  #: calls that began
-    in_flight: dict[str, str] = field(
-        default_factory=dict
-    )  #: call id -> tool, for calls without a result so far
+    #: call id -> tool, for calls without a result so far
+    in_flight: dict[str, str] = field(default_factory=dict)
     usage: UsageReport = field(default_factory=UsageReport)
     skipped_lines: int = 0  #: lines that were too long to be read, unless a saved answer made up for them
     _answers: list[str] = field(default_factory=list)  #: of terminal events

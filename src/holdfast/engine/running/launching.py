@@ -97,9 +97,8 @@ class _Run:
     process: AgentProcess
     stream: Stream
     report: Report
-    late_locks: (
-        ExitStack | None
-    )  #: takes the lock on a session whose id only the provider knows; None: it is held
+    #: takes the lock on a session whose id only the provider knows; None: the lock is held already
+    late_locks: ExitStack | None
 
 
 class Launcher:
@@ -134,8 +133,8 @@ class Launcher:
         self._work_dir = spec.work_dir
         self._observe(spec.decision)
         outcome = AttemptOutcome(spec.decision, Ending(), spec.work_dir)
-        if isinstance(spec.decision, Resume):
-            self._before = self._agent.saved(spec.decision.provider_session_id, spec.work_dir)
+        resumed = spec.decision.provider_session_id if isinstance(spec.decision, Resume) else None
+        self._before = None if resumed is None else self._agent.saved(resumed, spec.work_dir)
         with ExitStack() as held:
             try:
                 if lock is None and spec.new_id is not None:
