@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-pytest_plugins = ["tests.require", "tests.postgres_fixtures", "tests.agents.table"]
+pytest_plugins = ["tests.require", "tests.workers", "tests.postgres_fixtures", "tests.agents.table"]
 # the shipped contract suites, and what the tests here share, say what they compared
 pytest.register_assert_rewrite(
     "holdfast.testing", "tests.steps", "tests.consistency", "tests.integration.session_acts"
