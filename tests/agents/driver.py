@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -194,20 +194,27 @@ class Driver:
 
     def kill_agent(self, number: signal.Signals = signal.SIGKILL) -> None:
         """Only the process that Holdfast started, and none of those that it started itself."""
-        running = {process.name: _parent(process) for process in self._processes()}
-        (agent,) = (pid for pid, parent in running.items() if parent not in running)
+        agent, _ = self._agent()
         os.kill(int(agent), number)
 
     def kill_inner(self) -> None:
         """The process that the agent's own program has started to do its work."""
-        running = {process.name: _parent(process) for process in self._processes()}
-        (agent,) = (pid for pid, parent in running.items() if parent not in running)
-        (inner,) = (pid for pid, parent in running.items() if parent == agent)
+        _, started = self._agent()
+        (inner,) = started
         os.kill(int(inner), signal.SIGKILL)
+
+    def _agent(self) -> tuple[str, list[str]]:
+        """The process that Holdfast started, and those that it started itself."""
+        parents = {process.name: _parent(process) for process in self._processes()}
+        # one that ended between the two looks has no parent any more
+        running = {pid: parent for pid, parent in parents.items() if parent}
+        (agent,) = (pid for pid, parent in running.items() if parent not in running)
+        return agent, [pid for pid, parent in running.items() if parent == agent]
 
     def end_survivors(self) -> None:
         for process in self._processes():
-            os.kill(int(process.name), signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it has just ended
+                os.kill(int(process.name), signal.SIGKILL)
 
     def _processes(self) -> list[Path]:
         home = str(self.lab.home)
