@@ -16,7 +16,10 @@ from holdfast.errors import ConfigError, StoreUnavailable
 from holdfast.store import http_store
 from holdfast.store.contract import Store
 from holdfast.store.http_store import open_http
+from holdfast.store.open import open_store
+from tests.builders import a_claim
 from tests.contract.served import serving
+from tests.steps import begin, enqueue
 
 #: its own authority, for 127.0.0.1, made with openssl; nobody trusts it but the tests below
 CERTIFICATE = Path(__file__).with_name("loopback_certificate.pem")
@@ -92,6 +95,28 @@ def test_the_proxy_of_the_environment_is_used(monkeypatch: pytest.MonkeyPatch) -
             assert store.now() == 7
 
     assert proxy.asked == ["http://fleet.example:8787/v1/store/now"]
+
+
+def test_no_turn_is_claimed_from_a_server_of_another_version() -> None:
+    with answering() as (url, server), closing(open_http(url, "default", None)) as store:
+        for _ in range(2):
+            with pytest.raises(ConfigError, match="another version of Holdfast: update"):
+                store.claim_turn(a_claim())
+
+    assert server.asked == ["/v1/store/now"]
+
+
+def test_a_server_gives_no_turn_to_a_client_of_another_version() -> None:
+    with serving() as served, closing(open_store("sqlite:///:memory:")) as behind:
+        session = begin(behind)
+        enqueue(behind, session, "one")
+        room = served.room_of(behind)
+        headers = {"Holdfast-Workspace": room, "Holdfast-Contract": "1"}
+
+        answer = httpx.post(f"{served.url}/v1/store/claim_turn", json={}, headers=headers)
+
+        assert (answer.status_code, "update Holdfast" in answer.text) == (422, True)
+        assert behind.turns(session.id)[0].attempts == 0
 
 
 def test_no_proxy_takes_precedence(monkeypatch: pytest.MonkeyPatch) -> None:

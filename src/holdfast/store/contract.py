@@ -95,6 +95,7 @@ class Facts:
         bool  #: it answers with whole records, as many as there are: a server answers few of these at a time
     )
     in_parts: bool  #: its answer may be long: a server reads it with ``Store.in_parts``
+    begins_work: bool  #: refused to another version, which could not read the answer, and would do no work
 
 
 #: every verb by its name, in the order of the contract
@@ -108,6 +109,7 @@ def verb(
     local: bool = False,
     many: bool = False,
     in_parts: bool = False,
+    begins_work: bool = False,
 ) -> Callable[[F], F]:
     """Declare the facts of a verb. What readers may call, operators and workers may call, too."""
     allowed = {*roles, Role.ADMIN}
@@ -116,7 +118,7 @@ def verb(
 
     def declare(function: F) -> F:
         FACTS[function.__name__] = Facts(
-            frozenset(allowed), repeatable, hooks, local, many or in_parts, in_parts
+            frozenset(allowed), repeatable, hooks, local, many or in_parts, in_parts, begins_work
         )
         return function
 
@@ -403,7 +405,7 @@ class Store(Protocol):
         """Returns the session's oldest open turn: the one that runs, waits, or comes next."""
         ...
 
-    @verb(Role.WORKER)
+    @verb(Role.WORKER, begins_work=True)
     def claim_turn(self, request: ClaimRequest) -> Claim | None:
         """Take the best head turn that this runtime can run, decide how to run it, and open the attempt.
 
@@ -436,7 +438,7 @@ class Store(Protocol):
         """
         ...
 
-    @verb()
+    @verb(begins_work=True)
     def start_turn(self, session_id: str, new: NewTurn, request: ClaimRequest) -> Claim | Refusal:
         """Enqueue a turn and claim it at once. Raises Busy, and changes nothing, if the session has open turns.
 
@@ -526,7 +528,7 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.WORKER)
+    @verb(Role.WORKER, begins_work=True)
     def fall_back(
         self, lease: Lease, failure: Failure, key: str, usage: UsageReport = NOTHING_REPORTED
     ) -> Claim:

@@ -20,9 +20,11 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 
 from holdfast.domain.ids import Workspace
-from holdfast.errors import ConfigError, InvalidInput, StoreUnavailable, Unauthenticated
+from holdfast.errors import ConfigError, InvalidInput, NotFound, StoreUnavailable, Unauthenticated
 from holdfast.store.contract import FACTS, QueueWatch, Store
 from holdfast.store.verbs import (
+    CONTRACT,
+    CONTRACT_HEADER,
     KEY_HEADER,
     LONGEST_WATCH_SECONDS,
     WORKSPACE_HEADER,
@@ -88,6 +90,9 @@ class _Server:
         # without TLS, a context that trusts nobody is enough
         self._tls = ssl.create_default_context() if uses_tls else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         self._urls: dict[str, httpx.URL] = {}
+        self.contract: str | None = (
+            None  #: the version that it speaks; None: not known yet, "": one that does not say it
+        )
 
     def url(self, path: str) -> httpx.URL:
         """Parsed once: parsing takes a tenth of the time of a call."""
@@ -181,7 +186,30 @@ class HttpStore:
             stream=httpx.ByteStream(body),
             extensions={"timeout": _TIMEOUT.as_dict()},
         )
-        return verb.answer.decode(self._content(verb.name, self._answer(make)), verb.name)
+        if verb.facts.begins_work:
+            self._require_same_version()
+        response = self._answer(make)
+        self._server.contract = response.headers.get(CONTRACT_HEADER, self._server.contract)
+        try:
+            return verb.answer.decode(self._content(verb.name, response), verb.name)
+        except (InvalidInput, NotFound):
+            if verb.name != "now":
+                self._require_same_version()
+            raise
+
+    def _require_same_version(self) -> None:
+        """Raises ConfigError if the server speaks another version of the contract; versions before 2 do not say it."""
+        if self._server.contract is None:
+            self._server.contract = self._ask_version()
+        if self._server.contract != CONTRACT:
+            raise ConfigError(
+                "url",
+                f"the server {self.where} has another version of Holdfast: update Holdfast there and on this machine",
+            )
+
+    def _ask_version(self) -> str:
+        self.now()  # every answer says it
+        return self._server.contract or ""
 
     def _ask_news(self, query: Mapping[str, str], trace: Trace) -> Any:
         url = self._server.url("/queue/news").copy_with(params=query)
@@ -244,7 +272,7 @@ class HttpStore:
         return response
 
     def _headers(self) -> dict[str, str]:
-        headers: dict[str, str] = {WORKSPACE_HEADER: self.workspace}
+        headers: dict[str, str] = {WORKSPACE_HEADER: self.workspace, CONTRACT_HEADER: CONTRACT}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         return headers

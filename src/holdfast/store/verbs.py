@@ -18,6 +18,10 @@ from holdfast.store.wire import Coder, coder, declared
 WORKSPACE_HEADER: Final = "Holdfast-Workspace"
 #: a call that is made again under the same key happens once
 KEY_HEADER: Final = "Idempotency-Key"
+#: names the version of the contract that a client and a server speak
+CONTRACT_HEADER: Final = "Holdfast-Contract"
+#: counted up with each change of the contract that an older Holdfast could not work with
+CONTRACT: Final = "2"
 #: how long a server lets a watch of the queue wait: proxies give up on answers that take half a minute
 LONGEST_WATCH_SECONDS: Final = 25.0
 

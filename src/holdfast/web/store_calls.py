@@ -24,7 +24,7 @@ from holdfast.engine.turn_requests import check_rights, check_turn
 from holdfast.errors import HoldfastError, InvalidInput, NotFound
 from holdfast.providers.registry import get_provider, is_provider
 from holdfast.store.contract import KeyedCall, Store
-from holdfast.store.verbs import KEY_HEADER, WORKSPACE_HEADER, Verb, verbs
+from holdfast.store.verbs import CONTRACT, CONTRACT_HEADER, KEY_HEADER, WORKSPACE_HEADER, Verb, verbs
 from holdfast.store.wire import MAX_WORD
 from holdfast.web.access import caller_of, check_caller, confined
 from holdfast.web.access_log import about
@@ -36,6 +36,13 @@ from holdfast.web.serving import served, signed
 log = logging.getLogger("holdfast.web")
 
 _JSON: Final = "application/json"
+#: as OpenAPI has it
+_CONTRACT_PARAMETER: Final = {
+    "name": CONTRACT_HEADER,
+    "in": "header",
+    "required": True,
+    "schema": {"type": "string", "enum": [CONTRACT]},
+}
 #: characters of a long answer that are read, and sent, before the next ones are read
 _PIECE: Final = 256 * 1024
 #: characters that are handed to the connection at a time
@@ -58,8 +65,13 @@ async def call(request: Request) -> Response:
     if found is None:
         raise NotFound("verb", verb[:40])
     holdfast = served(request)
+    if found.facts.begins_work and request.headers.get(CONTRACT_HEADER) != CONTRACT:
+        problem = f"must be {CONTRACT}: update Holdfast, so that this machine has the version of the server"
+        raise InvalidInput(CONTRACT_HEADER, problem)
     holdfast = signed(request, holdfast) if found.facts.repeatable else await once(request, holdfast)
-    return await _called(found, confined(caller_of(request), holdfast).store, request)
+    response = await _called(found, confined(caller_of(request), holdfast).store, request)
+    response.headers[CONTRACT_HEADER] = CONTRACT
+    return response
 
 
 def described(schemas: Schemas) -> dict[str, Any]:
@@ -76,7 +88,8 @@ def _operation(verb: Verb, schemas: Schemas) -> dict[str, Any]:
         "parameters": [
             {"name": name, "in": "header", "schema": {"type": "string", "maxLength": MAX_ID}}
             for name in headers
-        ],
+        ]
+        + ([_CONTRACT_PARAMETER] if verb.facts.begins_work else []),
         "requestBody": {**_content(schemas.of_call(verb)), "required": True},
         "responses": {
             "200": {"description": "Its answer", **_content(schemas.of_answer(verb))},
