@@ -96,12 +96,13 @@ def test_a_first_turn_that_died_before_its_session_was_saved_is_told_to_the_next
 @pytest.mark.parametrize("stubborn", ["", "IGNORE_TERM\n"])
 def test_the_time_limit_ends_the_turn_and_all_that_it_started(shop: Workshop, stubborn: str) -> None:
     began = time.monotonic()
-    stopped = shop.begin(f"SAY half\nSPAWN\n{stubborn}HANG", timeout=0.5)
+    # long enough for an agent to start and to say something on a busy machine
+    stopped = shop.begin(f"SAY half\nSPAWN\n{stubborn}HANG", timeout=4.0)
     assert stopped.failure is not None
     assert "time limit" in stopped.failure.message
     assert (stopped.status, (stopped.text or "")[:4]) == ("interrupted", "half")
     assert not shop.left_running()
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
 
 
 @pytest.mark.parametrize("order", ["SPAWN", "SPAWN_HOLDING"])

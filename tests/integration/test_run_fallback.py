@@ -198,7 +198,7 @@ def test_a_fresh_start_that_ran_out_of_time_is_not_said_to_have_failed(
 ) -> None:
     shop.changes["HOLDFAST_SCRIPTED_BINARY"] = shop.stand_in("strict-agent", NOT_ACCEPTED)
 
-    stopped = shop.open().resume(first.session_id, "HANG", timeout=3.0)
+    stopped = shop.open().resume(first.session_id, "HANG", timeout=8.0)  # for the refusal and the fresh start
 
     assert _attempts(shop, stopped) == [AttemptStatus.FELL_BACK, AttemptStatus.FAILED]
     (notice,) = [notice for notice in stopped.notices if "earlier session" in notice]
