@@ -87,7 +87,7 @@ def body_of(served: Served, room: str, verb: str, theirs: Theirs) -> dict[str, A
         exchange = sending._exchange
 
         def overheard(request: httpx.Request) -> httpx.Response:
-            bodies.append(request.content)
+            bodies.append(request.read())
             return cast(httpx.Response, exchange(request))
 
         sending._exchange = overheard
