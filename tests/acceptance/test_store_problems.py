@@ -240,6 +240,13 @@ def test_a_postgresql_that_does_not_answer_is_named_without_its_password() -> No
     assert holdfast("list", "--json", "--url", url).json["error"]["code"] == "store_unavailable"
 
 
+def test_a_url_that_names_no_file_is_not_a_database_in_memory() -> None:
+    wrong = holdfast("create", "--agent", "a", "--url", "sqlite:///")
+
+    assert wrong.code == 2
+    assert "names no file" in wrong.one_line_error()
+
+
 def test_a_postgresql_url_that_cannot_be_understood() -> None:
     wrong = holdfast("list", "--url", "postgresql://ada:hunter2@[half")
 

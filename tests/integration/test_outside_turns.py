@@ -268,7 +268,7 @@ def test_what_a_command_by_hand_used_is_not_ours(outside: Outside, is_answered: 
 
 # --- a turn that waited in the queue, and leaves the session behind ---
 
-ADOPTED = "1 turn was made outside Holdfast in the agent's session: the history has them now"
+ADOPTED = "1 turn was made outside Holdfast in the agent's session: the history has it now"
 
 
 def _work(shop: Workshop, **environ: str) -> str:

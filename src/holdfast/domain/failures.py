@@ -114,11 +114,11 @@ FAILURES: Final[Mapping[FailureClass, Consequences]] = MappingProxyType(
             exit_code=4,
         ),
         FailureClass.TRANSIENT: Consequences(
-            "the network or the model's service failed; a worker tries again by itself",
+            "the network or the model's service failed; a turn of the queue is tried again",
             retry=Retry.LATER,
         ),
         FailureClass.LIMIT: Consequences(
-            "the usage limit of the account is reached; a worker tries again once, when it ends",
+            "the usage limit of the account is reached; a turn of the queue is tried again once, when it ends",
             retry=Retry.AT_RESET,
         ),
         FailureClass.AUTH: Consequences(

@@ -65,7 +65,11 @@ def sqlite_path(url: str) -> Path | None:
     if not rest.startswith("///"):
         raise ConfigError("url", f"{url[:80]!r}: write sqlite:///relative/path or sqlite:////absolute/path")
     path = rest.removeprefix("///")
-    if path in ("", ":memory:"):
+    if not path:  # such as sqlite:///$FILE where FILE is not set: a database in memory would lose everything
+        raise ConfigError(
+            "url", f"{url!r} names no file: write sqlite:///relative/path or sqlite:////absolute/path"
+        )
+    if path == ":memory:":
         return None
     if "\x00" in path:
         raise ConfigError("url", "the path contains a NUL byte")

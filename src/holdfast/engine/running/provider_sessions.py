@@ -295,8 +295,8 @@ class AdoptionOutcome:
         """Notices for the person."""
         if not self.adopted:
             return ()
-        turns = "1 turn was" if self.adopted == 1 else f"{self.adopted} turns were"
-        return (f"{turns} made outside Holdfast in the agent's session: the history has them now",)
+        turns, them = ("1 turn was", "it") if self.adopted == 1 else (f"{self.adopted} turns were", "them")
+        return (f"{turns} made outside Holdfast in the agent's session: the history has {them} now",)
 
 
 _LEFT_BY_HISTORY = (Reason.GENERATION_CHANGED, Reason.HISTORY_CHANGED)
