@@ -279,6 +279,17 @@ ADOPTED = [
     client("adopt", _adopt),
 ]
 
+FOUND = [
+    client("register", lambda walk: walk.store.register_runtime(a_runtime())),
+    client(
+        "adopt session",
+        lambda walk: walk.store.adopt_session(
+            NewSession(MAIN, "main", provider="claude"), made_by_hand(walk, MAIN)
+        ),
+    ),
+    record("one"),
+]
+
 # --- a fork goes its own way --------------------------------------------------------------------------------
 
 
@@ -391,6 +402,7 @@ PATHS = {
     "several tries": SEVERAL_TRIES,
     "history": HISTORY,
     "adopted turns": ADOPTED,
+    "adopted session": FOUND,
     "forks": FORKS,
     "approvals": APPROVALS,
     "tokens": TOKENS,
