@@ -2,6 +2,7 @@
 
 A new event is a class here, with its kind and the data that are recorded of it; a provider's stream that says it; and
 the places that show events to people (``cli/progress.py`` while the agent runs, ``cli/logs.py`` from the record).
+Each value of the data is a text, a number, a flag or an object: the recorder bounds and cleans these.
 """
 
 from __future__ import annotations

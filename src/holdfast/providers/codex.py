@@ -331,7 +331,7 @@ _ITEMS: Final = {
 _CALLS: Final = ("function_call", "custom_tool_call")
 _OUTPUTS: Final = ("function_call_output", "custom_tool_call_output")
 _COMMAND: Final = "exec_command"
-#: the stream does not report these: neither is a call of its own
+#: calls that the stream does not report as calls: a plan, and input to a command that runs
 _UNREPORTED: Final = ("update_plan", "write_stdin")
 #: the output of a command that still runs begins with this; the item is completed when the command has ended
 _RUNS_ON: Final = "Process running with session ID"

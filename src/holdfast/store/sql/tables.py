@@ -166,7 +166,7 @@ class Table:
         self._nulls = {column: None for column in new if columns[column].is_optional}
 
     def new(self, **values: object) -> dict[str, object]:
-        """The parameters of ``insert``: a column that is not given is NULL."""
+        """The parameters of ``insert``. An optional column that is not given is NULL; every other one must be given."""
         return {**self._nulls, **values}
 
     def pick(self, *names: str) -> Columns:
