@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 
 import pytest
 
@@ -32,7 +33,8 @@ def _killed(shop: Workshop, *command: str, answers: bool = True) -> None:
     kill(process)
     if not answers:
         for pid in shop.left_running():
-            os.kill(pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # a command of its tool that has just ended
+                os.kill(pid, signal.SIGKILL)
     (shop.work_dir / "go").touch()
     eventually(lambda: not shop.left_running())
 

@@ -14,7 +14,7 @@ import pytest
 from holdfast.engine import worker
 from holdfast.engine.worker import QueueWatcher
 from holdfast.errors import Forbidden, HoldfastError, StoreUnavailable
-from holdfast.store import sqlite
+from holdfast.store import sqlite_watch
 from holdfast.store.contract import QueueWatch, Store
 from holdfast.store.open import open_store
 from holdfast.store.sqlite_watch import FileNews, changes_of_others
@@ -101,7 +101,7 @@ def test_whoever_waits_for_a_file_that_nobody_writes_to_hardly_looks(
         looks.append(1)
         return count(connection)
 
-    monkeypatch.setattr(sqlite, "changes_of_others", looked)
+    monkeypatch.setattr(sqlite_watch, "changes_of_others", looked)
     with closing(open_store(f"sqlite:///{tmp_path}/holdfast.db")) as store, store.watch_queue() as watch:
         assert not watch.wait(1.5)
 

@@ -11,7 +11,8 @@ from tests.acceptance.served import server
 from tests.integration.crew import WAIT, Crew
 from tests.integration.workshop import Workshop, ended, eventually
 
-RARELY = {"HOLDFAST_QUEUE__POLL_SECONDS": "1800"}
+#: a turn whose session is still locked by the worker before is put back for a while: nothing but polling ends that
+RARELY = {"HOLDFAST_QUEUE__POLL_SECONDS": "1800", "HOLDFAST_QUEUE__LOCK_DELAY_SECONDS": "0"}
 
 
 @pytest.fixture(params=["sqlite", "postgres", "http"])
