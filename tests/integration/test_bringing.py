@@ -35,6 +35,38 @@ def test_the_beginning_of_the_id_is_enough(begun: Workshop) -> None:
     assert [turn["prompt"] for turn in json.loads(out)["turns"]] == ["SAY violet", "SAY amber"]
 
 
+def test_a_long_session_is_brought_whole(shop: Workshop) -> None:
+    said = [
+        line
+        for number in range(1200)
+        for line in (
+            {"type": "user", "id": f"u{number}", "text": f"SAY {number}"},
+            {"type": "assistant", "answers": f"u{number}", "text": f"{number}", "complete": True},
+        )
+    ]
+    path = shop.transcript(BY_HAND)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(line) + "\n" for line in said))
+    hf = shop.open()
+
+    brought = hf.bring(BY_HAND)
+
+    assert brought.turns == 1200
+    assert [turn.prompt for turn in hf.history(brought.session_id)][:2] == ["SAY 0", "SAY 1"]
+
+
+def test_a_turn_that_was_killed_by_hand_is_the_agents_own_and_resumed_natively(shop: Workshop) -> None:
+    path = shop.transcript(BY_HAND)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"type": "user", "id": "u1", "text": "SAY violet"}) + "\n")
+
+    code, out, err = ended(shop.start("--json", "resume", BY_HAND, "HISTORY"))
+
+    assert (code, json.loads(out)["decision"]["kind"]) == (0, "resume")
+    assert "SAY violet" in json.loads(out)["text"]
+    assert "now, with a turn that is not answered yet" in err
+
+
 def test_it_is_brought_once(begun: Workshop) -> None:
     hf = begun.open()
     with ThreadPoolExecutor(4) as pool:
@@ -76,6 +108,7 @@ def test_a_beginning_that_fits_several_names_them(begun: Workshop) -> None:
     with pytest.raises(AmbiguousId) as ambiguous:
         begun.open().bring("6a13")
 
+    assert str(ambiguous.value).startswith("'6a13' fits several agent sessions: ")
     assert {candidate.split()[0] for candidate in ambiguous.value.candidates} == {BY_HAND, OTHER}
 
 

@@ -58,10 +58,11 @@ class Invocation:
         if brought.is_new and sys.stderr is not None:
             from holdfast.cli.progress import tell
 
-            turns = "1 turn" if brought.turns == 1 else f"{brought.turns} turns"
-            tell(
-                f"{brought.provider} session {brought.stored.id} is session {brought.session_id} now, with {turns}"
+            turns = {0: "a turn that is not answered yet", 1: "1 turn"}.get(
+                brought.turns, f"{brought.turns} turns"
             )
+            whose = f"{brought.provider} session {brought.stored.id}"
+            tell(f"{whose} is session {brought.session_id} now, with {turns}")
         return brought.session_id
 
     def read_input(self, wanted_by: str) -> str:

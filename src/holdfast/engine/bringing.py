@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.domain.conversations import SeenTurns
@@ -31,17 +30,17 @@ class Brought:
     session_id: SessionId
     provider: str
     stored: StoredSession
-    turns: int  #: that have joined the history just now
-    is_new: bool  #: it was nobody's before
+    turns: int  #: how many turns this call added to the history
+    is_new: bool  #: this call created the session
 
 
 def bring(store: Store, agents: Agents, policy: Policy, given: str, new_id: SessionId) -> Brought:
-    """The session that a provider's session belongs to; one that belongs to nobody becomes the session ``new_id``.
+    """Find the session that a provider session belongs to; if it belongs to none, create the session ``new_id`` for it.
 
     Raises NotFound if no provider keeps such a session here, AmbiguousId if several fit, and MissingBinary if its
     provider is not installed. Nothing in the provider's files changes.
     """
-    provider, stored = _the_only(given, list(_matching(agents, given)))
+    provider, stored = _the_only(given, _matching(agents, given))
     owner = store.owner_of(provider, stored.id)
     if owner is None:
         try:
@@ -55,22 +54,20 @@ def bring(store: Store, agents: Agents, policy: Policy, given: str, new_id: Sess
     return Brought(session_id, provider, stored, turns, is_new=owner is None)
 
 
-def _matching(agents: Agents, given: str) -> Iterator[tuple[str, StoredSession]]:
-    """By the beginning of the id; if there is none, by the title."""
-    found = []
+def _matching(agents: Agents, given: str) -> list[tuple[str, StoredSession]]:
+    """The sessions whose ids begin with the given text; without any, those that have it as their title."""
+    archives = list(agents.archives())
     if len(given) >= _SHORTEST_BEGINNING:
-        found = [(name, one) for name, archive in agents.archives() for one in archive.sessions(given)]
-    if found:
-        yield from found
-        return
-    for name, archive in agents.archives():
-        for one in archive.sessions():
-            if one.title is not None and one.title.casefold() == given.casefold():
-                yield name, one
+        found = [(name, one) for name, archive in archives for one in archive.sessions(given)]
+        if found:
+            return found
+    title = given.casefold()
+    every = ((name, one) for name, archive in archives for one in archive.sessions())
+    return [(name, one) for name, one in every if (one.title or "").casefold() == title]
 
 
 def _the_only(given: str, found: list[tuple[str, StoredSession]]) -> tuple[str, StoredSession]:
-    """A session of the present directory counts before those of other directories."""
+    """If several match, only those of the current directory count, where there are any."""
     if len(found) > 1:
         here = str(Path.cwd())
         found = [each for each in found if each[1].work_dir == here] or found
@@ -78,7 +75,7 @@ def _the_only(given: str, found: list[tuple[str, StoredSession]]) -> tuple[str, 
         raise NotFound("session", given)
     if len(found) > 1:
         shown = (f"{one.id} ({name}, {one.work_dir or 'no directory'})" for name, one in found[:_MOST_NAMED])
-        raise AmbiguousId(given, tuple(shown), "session of agents")
+        raise AmbiguousId(given, tuple(shown), "agent session")
     return found[0]
 
 
@@ -107,7 +104,7 @@ def _create(store: Store, agent: Agent, stored: StoredSession, new_id: SessionId
 
 
 def _adopt(store: Store, agents: Agents, policy: Policy, session_id: SessionId, provider: str) -> int:
-    """How many turns have joined the history. None where the agent that the session ran on is not installed here."""
+    """Returns how many turns have joined the history: 0 if the agent of the session is not installed here."""
     situation = store.situation(session_id, provider)
     pointer = situation.pointer
     agent = None if pointer is None else agents.of_runtime(provider, pointer.runtime_id)

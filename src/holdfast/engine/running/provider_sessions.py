@@ -8,7 +8,6 @@ id, a request belongs to an attempt if it is the first one after what the sessio
 from __future__ import annotations
 
 import hashlib
-from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -44,8 +43,8 @@ from holdfast.engine.running.launching import late_events, recorded_data
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.store.contract import Store
 
-#: turns of one session that are looked at: the newest ones
-_MOST_TURNS = 1000
+#: attempts in one provider session that are looked at: the newest ones
+_MOST_ATTEMPTS = 10_000
 #: events that are read at a time
 _PAGE = 1000
 
@@ -68,7 +67,7 @@ def recognise(
     store: Store, agent: Agent, path: str, native: ProviderSessionId, after: TranscriptMark | None = None
 ) -> Sequence[Recognised]:
     """The turns of a session, in order; with a mark, those that were added since the mark was made."""
-    found = deque(agent.archive.turns(path, native, after), maxlen=_MOST_TURNS)
+    found = list(agent.archive.turns(path, native, after))
     if not found:
         return ()
     known = _attempts(store, agent.provider.name, native)
@@ -134,7 +133,7 @@ def _attempts(store: Store, provider: str, native: ProviderSessionId) -> list[At
     while wanted:
         source = wanted.pop()
         looked_at.add(source)
-        found = store.attempts_in(provider, source)
+        found = store.attempts_in(provider, source, _MOST_ATTEMPTS)
         known += found
         sources = {attempt.forked_from for attempt in found if attempt.forked_from is not None}
         wanted += sources - looked_at
