@@ -5,6 +5,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from holdfast.domain.conversations import SeenTurns
+from holdfast.domain.turns import OutsideTurn
+from holdfast.engine.running import provider_sessions
 from holdfast.errors import AmbiguousId, NotFound, Refused
 from tests.integration.workshop import Workshop, ended
 
@@ -53,6 +56,23 @@ def test_a_long_session_is_brought_whole(shop: Workshop) -> None:
 
     assert brought.turns == 1200
     assert [turn.prompt for turn in hf.history(brought.session_id)][:2] == ["SAY 0", "SAY 1"]
+
+
+def test_what_is_too_long_for_one_call_is_brought_in_pieces(
+    begun: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(provider_sessions, "_PIECE_CHARACTERS", 10)
+    begun.by_hand("SAY blue", "--resume", BY_HAND)
+    hf = begun.open()
+
+    brought = hf.bring(BY_HAND)
+
+    assert (brought.turns, len(provider_sessions._pieces([OutsideTurn("k", "p" * 9, "r")] * 3))) == (3, 3)
+    assert [turn.prompt for turn in hf.history(brought.session_id)] == ["SAY violet", "SAY amber", "SAY blue"]
+    pointer = hf.store.pointer(brought.session_id, "scripted")
+    assert pointer is not None
+    assert pointer.seen == SeenTurns.up_to(3)
+    assert hf.bring(BY_HAND).turns == 0
 
 
 def test_a_turn_that_was_killed_by_hand_is_the_agents_own_and_resumed_natively(shop: Workshop) -> None:

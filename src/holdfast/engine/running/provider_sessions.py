@@ -8,6 +8,7 @@ id, a request belongs to an attempt if it is the first one after what the sessio
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
@@ -47,6 +48,8 @@ from holdfast.store.contract import Store
 _MOST_ATTEMPTS = 10_000
 #: events that are read at a time
 _PAGE = 1000
+#: texts of turns that are adopted in one call: as JSON they may take six times as much, and a server takes 16 MiB
+_PIECE_CHARACTERS = 2 * 1024 * 1024
 
 
 # --- which attempt sent each turn ---
@@ -392,11 +395,33 @@ def _adopt(
     counts = moves and (made or has_grown) and not has_sent
     counted = agent.archive.spent(path, native) if counts else None
     calls = _calls_of(agent, path, native, {turn.key for turn in outside})
-    found = tuple(_outside_turn(native, turn, calls.get(turn.key, []), situation.now) for turn in outside)
-    after = store.adopt_turns(Adoption(pointer, found, seen, reached, moves, counted), lease)
+    found = [_outside_turn(native, turn, calls.get(turn.key, []), situation.now) for turn in outside]
+    *earlier, last_piece = _pieces(found)
+    for piece in earlier:
+        # the mark moves with the last piece: until then all of them are read again, and each is recorded once
+        after = store.adopt_turns(Adoption(pointer, piece, seen, pointer.transcript, moves), lease)
+        if after is None or after.pointer is None or after.pointer.seen is None:
+            return AdoptionOutcome(0, situation, is_unfinished)
+        pointer, seen = after.pointer, seen.union(after.pointer.seen)
+    after = store.adopt_turns(Adoption(pointer, last_piece, seen, reached, moves, counted), lease)
     if after is None:  # a turn of Holdfast has begun there by now, or another process has adopted them
         return AdoptionOutcome(0, situation, is_unfinished)
     return AdoptionOutcome(len(outside), after, is_unfinished)
+
+
+def _pieces(turns: Iterable[OutsideTurn]) -> list[tuple[OutsideTurn, ...]]:
+    """The turns in pieces that a server takes in one call; without any turn, one empty piece."""
+    pieces: list[tuple[OutsideTurn, ...]] = [()]
+    room = _PIECE_CHARACTERS
+    for turn in turns:
+        size = len(turn.prompt) + len(turn.response or "")
+        size += sum(len(json.dumps(event.data)) for event in turn.events)
+        if size > room and pieces[-1]:
+            pieces.append(())
+            room = _PIECE_CHARACTERS
+        pieces[-1] += (turn,)
+        room -= size
+    return pieces
 
 
 def _calls_of(
