@@ -1,9 +1,5 @@
 """What an agent saved after its Holdfast was killed counts: an answer is an answer, and a session is gone on with."""
 
-import os
-import signal
-from contextlib import suppress
-
 import pytest
 
 from holdfast import Holdfast
@@ -32,9 +28,7 @@ def _killed(shop: Workshop, *command: str, answers: bool = True) -> None:
     eventually((shop.work_dir / "ledger").exists)
     kill(process)
     if not answers:
-        for pid in shop.left_running():
-            with suppress(ProcessLookupError):  # a command of its tool that has just ended
-                os.kill(pid, signal.SIGKILL)
+        shop.kill_agent()
     (shop.work_dir / "go").touch()
     eventually(lambda: not shop.left_running())
 

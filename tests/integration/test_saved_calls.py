@@ -1,9 +1,6 @@
 """Calls that an agent has made and not reported are on record, once, whoever ends its attempt."""
 
 import json
-import os
-import signal
-from contextlib import suppress
 
 import pytest
 
@@ -25,17 +22,8 @@ def _killed(shop: Workshop, *command: str) -> None:
     process = shop.start(*command)
     eventually((shop.work_dir / "started").exists)
     kill(process)
-    _kill_agent(shop, set())
+    shop.kill_agent()
     eventually(lambda: not shop.left_running())
-
-
-def _kill_agent(shop: Workshop, besides: set[int]) -> None:
-    """All at once: an agent whose call alone is killed would report its result."""
-    found = shop.left_running() - besides
-    for sent in (signal.SIGSTOP, signal.SIGKILL):
-        for pid in found:
-            with suppress(ProcessLookupError):
-                os.kill(pid, sent)
 
 
 def _calls(hf: Holdfast, seq: int = 1) -> list[tuple[object, object]]:
@@ -86,7 +74,7 @@ def test_a_call_in_flight_at_the_time_limit_is_on_record(shop: Workshop) -> None
 def test_a_call_in_flight_when_its_agent_was_killed_is_on_record(shop: Workshop) -> None:
     process = shop.start("run", "--name", "work", WORK)
     eventually((shop.work_dir / "started").exists)
-    _kill_agent(shop, {process.pid})
+    shop.kill_agent(besides=process.pid)
     ended(process)
 
     assert _calls(shop.open()) == ON_RECORD

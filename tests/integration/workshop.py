@@ -117,6 +117,14 @@ class Workshop:
         wanted = f"SCRIPTED_HOME={self.home}".encode()
         return {process.pid for process in processes() if wanted in _environ(process.pid)}
 
+    def kill_agent(self, besides: int | None = None) -> None:
+        """The agent and its calls, all at once: an agent whose call alone is killed goes on with its turn."""
+        found = self.left_running() - {besides}
+        for sent in (signal.SIGSTOP, signal.SIGKILL):
+            for pid in found:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, sent)
+
     def stand_in(self, name: str, before: str) -> str:
         """A program that is the agent, but runs ``before``, in Python, first; ``argv`` is its command line."""
         path = self.root / name
