@@ -11,6 +11,7 @@ BENCH_STAMP := $(BENCH_VENV)/.complete
 PYTHON ?=
 NEWEST ?=
 ARGS   ?=
+VERSION ?=
 
 # Prints the first Python that is new enough and can make environments; says what to do when there is none.
 define FIND_PYTHON
@@ -57,12 +58,12 @@ if command -v uv >/dev/null 2>&1; then \
 else \
   $(call make_venv,$(1),$(2)); \
   $(1)/bin/python -m pip install --quiet --disable-pip-version-check \
-    --editable '.[postgres,server]' --group dev; \
+    --editable '.[export,postgres,server,vault]' --group dev; \
 fi
 endef
 
 .DEFAULT_GOAL := help
-.PHONY: chaos docs help demo test test-agents test-newest test-services check format bench dist lock clean .venv
+.PHONY: chaos docs help demo test test-agents test-newest test-services check format pictures bench dist release lock clean .venv
 
 help: ## list the targets
 	@grep -hE '^[a-z.-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z.-]+):.*## (.*)/  make \1|\2/' | \
@@ -120,12 +121,18 @@ docs: $(STAMP) ## write the generated parts of the documentation
 	@$(VENV)/bin/python docs/generate_architecture.py
 	@$(VENV)/bin/python docs/generate_cli.py
 
+pictures: $(STAMP) ## draw the pictures of the documentation from real runs
+	@$(VENV)/bin/python docs/generate_terminal.py
+
 bench: $(BENCH_STAMP) ## measure holdfast beside its peers, in an environment of its own
 	@$(BENCH_VENV)/bin/python bench/run.py $(ARGS)
 
 dist: $(STAMP) ## build the wheel and the sdist into dist/
 	@rm -rf dist
 	@$(VENV)/bin/python -m build --no-isolation --outdir dist .
+
+release: $(STAMP) ## make a release: changelog, tag, wheel, sdist and checksums (VERSION=1.2.0)
+	@$(VENV)/bin/python tools/release.py '$(VERSION)'
 
 lock: ## resolve the development dependencies anew into uv.lock (needs uv)
 	uv lock --upgrade
@@ -151,5 +158,5 @@ $(BENCH_STAMP): pyproject.toml bench/requirements.txt
 	@echo 'make: preparing $(BENCH_VENV)'
 	@set -e; python="$$($(FIND_PYTHON))"; $(call make_venv,$(BENCH_VENV),$$python)
 	@$(BENCH_VENV)/bin/python -m pip install --quiet --disable-pip-version-check \
-	  --editable '.[postgres,server]' --requirement bench/requirements.txt
+	  --editable '.[postgres,server,vault]' --requirement bench/requirements.txt
 	@touch $@

@@ -139,7 +139,7 @@ class Floor(FloorTurns):
         """Set by set: delete what has been final, abandon what has been idle."""
         now = self._clock()
         with self._transaction() as c:
-            deleted = self._delete_final(c, cutoff)
+            deleted = self._delete_final(c, cutoff, now)
             idle = (
                 "workspace = ? AND created_at < ? AND updated_at < ? AND finalized_at IS NULL"
                 " AND lease_expires_at IS NULL AND head_seq IS NULL"
@@ -158,7 +158,7 @@ class Floor(FloorTurns):
             ).rowcount
             return deleted + int(abandoned)
 
-    def _delete_final(self, c: Connection, cutoff: int) -> int:
+    def _delete_final(self, c: Connection, cutoff: int, now: int) -> int:
         """Conversations of which everything is old and final, and that no fork reads through to."""
         gone = c.execute(
             "SELECT conversation_id FROM sessions AS s WHERE workspace = ? AND created_at < ?"
@@ -170,6 +170,12 @@ class Floor(FloorTurns):
             (w.WORKSPACE, cutoff, cutoff, cutoff),
         ).fetchall()
         keys = [(w.WORKSPACE, row[0]) for row in gone]
+        c.executemany(
+            "INSERT INTO tombstones (workspace, provider, provider_session_id, removed_at)"
+            " SELECT workspace, provider, id, ? FROM provider_sessions WHERE (workspace, session_id) IN"
+            " (SELECT workspace, id FROM sessions WHERE workspace = ? AND conversation_id = ?)",
+            [(now, *key) for key in keys],
+        )
         for table in ("events", "attempts", "late_reports", "messages", "turns", "history_changes"):
             c.executemany(f"DELETE FROM {table} WHERE workspace = ? AND conversation_id = ?", keys)
         c.executemany(

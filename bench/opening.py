@@ -48,7 +48,9 @@ def measure(place: Place, found: Findings) -> None:
     taken: dict[str, list[float]] = {name: [] for name in programs}
     for number in range(place.scale.pace.fewest * 4 + 1):
         for name, program in programs.items():
-            cpu = _cpu([sys.executable, "-I", "-c", program, str(path), session_id], _environ(home))
+            cpu = process_cpu(
+                [sys.executable, "-I", "-c", program, str(path), session_id], bare_environ(home)
+            )
             if number:  # the first round makes the byte code
                 taken[name].append(cpu)
     times = median(one / other for one, other in zip(taken["Holdfast"], taken["bare"], strict=True))
@@ -65,13 +67,13 @@ def measure(place: Place, found: Findings) -> None:
     )
 
 
-def _cpu(command: list[str], environ: Mapping[str, str]) -> float:
+def process_cpu(command: list[str], environ: Mapping[str, str]) -> float:
     """Milliseconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
-    subprocess.run(command, env=environ, check=True)
+    subprocess.run(command, env=environ, stdout=subprocess.DEVNULL, check=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return (after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000
 
 
-def _environ(home: Path) -> dict[str, str]:
+def bare_environ(home: Path) -> dict[str, str]:
     return {"PATH": os.environ.get("PATH", os.defpath), "HOME": str(home)}

@@ -25,6 +25,11 @@ class Scale:
     wakes: int  #: turns that an idle worker is woken for
     idle_seconds: float  #: in which idle workers are watched
     queued_sessions: int  #: of a long queue
+    searched: int  #: turns in a store that is searched
+    imported: int  #: sessions that are imported, in the same rounds, beside a peer
+    imports: int  #: rounds of that
+    unchanged: int  #: sessions, of ten turns each, of an import that finds nothing new
+    long_session: int  #: bytes of one transcript
 
 
 FULL = Scale(
@@ -43,6 +48,11 @@ FULL = Scale(
     wakes=200,
     idle_seconds=60.0,
     queued_sessions=10_000,
+    searched=100_000,
+    imported=2_000,
+    imports=3,
+    unchanged=10_000,
+    long_session=1024**3,
 )
 QUICK = Scale(
     pace=Pace(rounds=5, fewest=2, seconds=0.8),
@@ -60,6 +70,11 @@ QUICK = Scale(
     wakes=20,
     idle_seconds=4.0,
     queued_sessions=1_000,
+    searched=10_000,
+    imported=40,
+    imports=1,
+    unchanged=100,
+    long_session=64 * 1024**2,
 )
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from bench import workload as w
 from bench.ours import open_sqlite
+from holdfast.domain.policy import Policy, VaultPolicy
 from holdfast.engine.holdfast import Holdfast
 from holdfast.engine.result import RunResult
 
@@ -72,12 +73,13 @@ class Stage:
     def command(self) -> list[str]:
         return [str(Path(sys.executable).with_name(_PROGRAM))]
 
-    def open(self, *, synchronous: str = "FULL", checkpoints: bool = True) -> Holdfast:
+    def open(self, *, synchronous: str = "FULL", checkpoints: bool = True, vault: bool = True) -> Holdfast:
         store, driver = open_sqlite(self.folder / "holdfast.db", synchronous=synchronous)
         if not checkpoints:
             with driver.raw() as connection:
                 connection.execute("PRAGMA wal_autocheckpoint = 0")
-        return Holdfast(store, environ=self.environ)
+        policy = Policy(vault=VaultPolicy(mode="all" if vault else "off"))
+        return Holdfast(store, policy, environ=self.environ)
 
     def run(self, holdfast: Holdfast, prompt: str) -> RunResult:
         """A session and its first turn."""

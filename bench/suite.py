@@ -11,12 +11,14 @@ from pathlib import Path
 
 from bench import (
     cleaning,
+    commands,
     crowd,
     depth,
     fleet,
     histories,
     hooks,
     idling,
+    importing,
     listening,
     listing,
     machine,
@@ -27,6 +29,7 @@ from bench import (
     plot,
     postgres,
     report,
+    searching,
     sizes,
     statements,
     syncs,
@@ -46,6 +49,7 @@ SECTIONS: dict[str, Section] = {
     "history": histories.measure,
     "list": listing.measure,
     "cleanup": cleaning.measure,
+    "search": searching.measure,
     "crowd": crowd.measure,
     "statements": statements.measure,
     "turn-calls": turn_calls.measure,
@@ -62,6 +66,8 @@ SECTIONS: dict[str, Section] = {
     "memory": memory.measure,
     "opening": opening.measure,
     "hook": hooks.measure,
+    "commands": commands.measure,
+    "import": importing.measure,
 }
 
 

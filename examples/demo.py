@@ -88,7 +88,7 @@ class Desk:
 
     def _log(self) -> str:
         told = subprocess.run(
-            [HOLDFAST, "log", "demo"], cwd=self.project, env=self.environ, text=True, capture_output=True,
+            [HOLDFAST, "log", "demo", "--raw"], cwd=self.project, env=self.environ, text=True, capture_output=True,
             check=False,
         )  # fmt: skip
         return told.stdout

@@ -9,15 +9,17 @@ from dataclasses import replace
 from itertools import count
 from typing import Any
 
+from holdfast.clock import Instant
 from holdfast.domain.approvals import Answer, Approval, NewApproval
 from holdfast.domain.conversations import SeenTurns
 from holdfast.domain.delegations import NewDelegation, Question
 from holdfast.domain.events import Event, EventKind
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, SessionId
+from holdfast.domain.imports import KnownSource, SessionImport
 from holdfast.domain.pointers import NOTHING_YET, Pointer, Rights, TranscriptMark
 from holdfast.domain.runtimes import Capabilities, Runtime
-from holdfast.domain.sessions import NewSession
+from holdfast.domain.sessions import NewSession, SessionKind
 from holdfast.domain.turns import (
     Adoption,
     ClaimRequest,
@@ -29,6 +31,8 @@ from holdfast.domain.turns import (
     TurnStatus,
 )
 from holdfast.domain.usage import ContextUse
+from holdfast.domain.vault import VaultBundle, VaultChunk, VaultFile, VaultPart
+from holdfast.store.packing import digest_of, pack
 from tests.clock import NOON
 
 _numbers = count(1)
@@ -40,6 +44,24 @@ def a_session_id() -> SessionId:
 
 def a_provider_session_id() -> ProviderSessionId:
     return ProviderSessionId(f"5b1c2d3e-0000-4000-8000-{next(_numbers):012x}")
+
+
+def a_chunk(data: bytes = b"a line\n") -> VaultChunk:
+    return VaultChunk(digest_of(data), len(data), *pack(data))
+
+
+def a_file(*parts: bytes, name: str = "projects/-srv-infra/5b1c.jsonl", is_main: bool = True) -> VaultFile:
+    """A file in the vault that consists of these bytes."""
+    kept = tuple(VaultPart(digest_of(part), len(part)) for part in parts)
+    return VaultFile(name, sum(map(len, parts)), is_main, kept)
+
+
+def a_bundle(*files: VaultFile, **changes: Any) -> VaultBundle:
+    """A session of Claude, as ``a_runtime()`` keeps it."""
+    made = VaultBundle(
+        "claude", a_provider_session_id(), "", "/home/ada/.claude", None, "/srv/infra", files or (a_file(b"a line\n"),)
+    )  # fmt: skip
+    return replace(made, **changes)
 
 
 def a_session(**changes: Any) -> NewSession:
@@ -140,6 +162,21 @@ def an_adoption(pointer: Pointer, **changes: Any) -> Adoption:
     mark = replace(pointer.transcript or NOTHING_YET, size=8192)
     adoption = Adoption(pointer, turns, pointer.seen or SeenTurns(), mark)
     return replace(adoption, **changes)
+
+
+def an_import(**changes: Any) -> SessionImport:
+    """A session that Claude kept alone: one turn, with a call."""
+    session_id, native = a_session_id(), a_provider_session_id()
+    new = NewSession(session_id, "claude", "by hand", SessionKind.CONVERSATION, provider="claude", began_at=Instant(1_000))  # fmt: skip
+    call = Event(1, EventKind.TOOL_CALL, {"call_id": "c1", "tool": "Bash", "arguments": {}}, Instant(2_000))
+    turn = OutsideTurn("outside:1", "by hand", "done", Instant(1_000), Instant(2_000), (call,))
+    pointer = a_pointer(session_id, provider_session_id=native, runtime_id=None, seen=SeenTurns())
+    return replace(SessionImport(new, native, (turn,), pointer), **changes)
+
+
+def a_source(**changes: Any) -> KnownSource:
+    place = f"/home/ada/.claude/projects/-srv/{next(_numbers):08x}.jsonl"
+    return replace(KnownSource("build-7", "claude", "/home/ada/.claude", place, 10, 20), **changes)
 
 
 def a_pointer(session_id: str, **changes: Any) -> Pointer:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import sys
 from itertools import count
 from pathlib import Path
@@ -24,9 +25,16 @@ settings.load_profile("holdfast")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+# A shell starts background jobs with SIGINT ignored, nohup with SIGHUP ignored, and every process of a test would
+# inherit that: what interrupts do is tested, wherever the tests were started.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 _numbers = count()
 
-HARNESS_VARIABLES = {"HOLDFAST_REQUIRE", "HOLDFAST_TEST_POSTGRES_URL"}
+HARNESS_VARIABLES = {"HOLDFAST_REQUIRE", "HOLDFAST_TEST_POSTGRES_URL", "HOLDFAST_TEST_WRITE_SCREENS"}
 
 
 @pytest.fixture

@@ -12,6 +12,14 @@ Names are resolved when they are used, so that importing the package costs next 
 
 from __future__ import annotations
 
+import sys
+
+# pip refuses to install on an older one, but a checkout can be run by any
+if sys.version_info < (3, 11):  # noqa: UP036
+    sys.exit(
+        "holdfast needs Python 3.11 or newer; this is Python " + ".".join(map(str, sys.version_info[:3]))
+    )
+
 # not from typing, which would be a tenth of what a hook's process costs; type checkers know the name
 TYPE_CHECKING = False
 

@@ -6,8 +6,7 @@ No message shows a URL, because a URL may hold a password.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import MISSING, field, fields
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -24,7 +23,7 @@ from holdfast.config_files import (
 )
 from holdfast.domain.ids import check_workspace
 from holdfast.domain.policy import InvalidRule, Policy
-from holdfast.domain.records import frozen_record, record
+from holdfast.domain.records import field, fields, frozen_record, record
 from holdfast.errors import ConfigError, InvalidInput
 
 DEFAULT = "default"
@@ -37,9 +36,21 @@ _PREFIX = "HOLDFAST_"
 TOKEN_VARIABLE = "HOLDFAST_TOKEN"  # noqa: S105 - its name, not a token
 #: beginnings of variables that are not settings
 _NOT_SETTINGS = ("HOLDFAST_TEST_", "HOLDFAST_LOG", "HOLDFAST_SESSION")
+#: variables that are not settings, and the end of those that name an agent's program
+_OTHERS = (
+    "HOLDFAST_AGENT_TOKEN",
+    "HOLDFAST_ATTEMPT",
+    "HOLDFAST_CONFIG",
+    "HOLDFAST_DEBUG",
+    "HOLDFAST_REQUIRE",
+)
+_BINARY = "_BINARY"
 #: tables and keys that a project file may set without trust: how existing work continues, and what an agent is told of
 #: it. Not where anything is stored, sent or deleted, what is started, or what may be done
 _HARMLESS = ("context.", "continue.", "resume.", "run.timeout_seconds")
+#: keys that only the user file may set: where a secret is. A project's author must not choose it, and agents inherit
+#: the environment
+_OF_THE_USER = ("vault.key_command", "vault.key_file")
 
 _T = TypeVar("_T")
 
@@ -113,7 +124,7 @@ def _is_token(text: str) -> bool:
 
 @cache
 def setting_keys() -> Mapping[str, Key]:
-    """Every setting by its name, the order that of the dataclasses."""
+    """Every setting by its name, in the order of the records."""
     keys = list(_keys_of(Settings, "", skip=("policy", "notices", "sources")))
     for table, rules in get_type_hints(Policy).items():
         keys += _keys_of(rules, f"{_table_name(table)}.")
@@ -141,7 +152,8 @@ def load_settings(
             _merge(given, values, sources)
     given_anyway = {given.key.name for name in (_ENVIRONMENT, FLAG) for given in layers[name]}
     ignored = () if project is None else project.notices(given_anyway)
-    return _build(values, sources, (*ignored, *_withhold_token(layers, values, sources)))
+    withheld = _withhold_token(layers, values, sources)
+    return _build(values, sources, (*ignored, *withheld, *_unknown_variables(environ)))
 
 
 @record
@@ -159,19 +171,26 @@ class ProjectFile:
     @property
     def in_force(self) -> Iterator[Given]:
         """The settings that take effect; without trust the others are not even checked."""
-        wanted = None if self.is_trusted else is_harmless
-        return _from_content(self.path, self.content, wanted)
+        return _from_content(self.path, self.content, self.takes_effect)
+
+    def takes_effect(self, name: str) -> bool:
+        return name not in _OF_THE_USER if self.is_trusted else is_harmless(name)
 
     @property
     def ignored(self) -> tuple[str, ...]:
         """The keys that are ignored because the file is not trusted."""
-        named = () if self.is_trusted else _flat(parse_toml(self.path, self.content), str(self.path))
-        return tuple(sorted({name for name, _ in named if not is_harmless(name)}))
+        return () if self.is_trusted else tuple(name for name in self._names if not is_harmless(name))
+
+    @property
+    def _names(self) -> list[str]:
+        return sorted({name for name, _ in _flat(parse_toml(self.path, self.content), str(self.path))})
 
     def notices(self, but: Collection[str] = ()) -> tuple[str, ...]:
         keys = ", ".join(key for key in self.ignored if key not in but)
         told = f"{self.path}: ignored {keys}: you have not trusted this file; read it, then: holdfast trust"
-        return (told,) if keys else ()
+        personal = ", ".join(name for name in self._names if self.is_trusted and name in _OF_THE_USER)
+        meant = f"{self.path}: ignored {personal}: only your user file may set it"
+        return (*((told,) if keys else ()), *((meant,) if personal else ()))
 
 
 def read_project(environ: Mapping[str, str], cwd: Path) -> ProjectFile | None:
@@ -216,10 +235,9 @@ def default_url(environ: Mapping[str, str]) -> str:
 
 def _keys_of(rules: type, prefix: str, skip: tuple[str, ...] = ()) -> Iterator[Key]:
     hints = get_type_hints(rules)
-    for f in fields(rules):
-        if f.name not in skip:
-            default = f.default if f.default_factory is MISSING else f.default_factory()
-            yield Key(prefix + f.name, hints[f.name], default)
+    for name, declared in fields(rules).items():
+        if name not in skip:
+            yield Key(prefix + name, hints[name], declared.make_default())
 
 
 def _table_name(policy_field: str) -> str:
@@ -227,7 +245,7 @@ def _table_name(policy_field: str) -> str:
 
 
 def _tables() -> list[str]:
-    return [_table_name(f.name) for f in fields(Policy)]
+    return [_table_name(name) for name in fields(Policy)]
 
 
 def _is_table(key: Key) -> bool:
@@ -275,6 +293,8 @@ def _from_environment(environ: Mapping[str, str], cwd: Path) -> Iterator[Given]:
         if not _is_setting(variable, by_variable):
             continue
         key = _known(variable, "environment", by_variable)
+        if key.name in _OF_THE_USER:
+            raise ConfigError(variable, f"agents inherit the environment: set {key.name} in your user file")
         if environ[variable].strip():  # an empty variable counts as not set
             checked = _checked(key, environ[variable], variable, text=True)
             yield Given(key, _from_there(cwd, checked) if key.name == "url" else checked, variable)
@@ -284,6 +304,23 @@ def _is_setting(variable: str, known: Mapping[str, Key]) -> bool:
     if variable in known:
         return True
     return variable.startswith(_PREFIX) and "__" in variable and not variable.startswith(_NOT_SETTINGS)
+
+
+def _unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
+    """Variables that look like ours and mean nothing: one underscore where two are needed, a name that was guessed.
+
+    A notice only: the variable may be another program's.
+    """
+    known = [key.variable for key in setting_keys().values()]
+    for variable in sorted(environ):
+        ours = variable in known or variable in _OTHERS or variable.endswith(_BINARY)
+        if ours or not variable.startswith(_PREFIX) or variable.startswith(_NOT_SETTINGS):
+            continue
+        # without the beginning that all of them share, which would make any two alike
+        names = [name.removeprefix(_PREFIX) for name in (*known, *_OTHERS)]
+        close = _close(variable.removeprefix(_PREFIX), names)
+        meant = f"; did you mean {_PREFIX}{close}?" if close else ""
+        yield f"environment: {variable} is not a setting and is ignored{meant}"
 
 
 def _from_overrides(overrides: Mapping[str, object]) -> Iterator[Given]:
@@ -387,11 +424,15 @@ def _known(name: str, where: str, known: Mapping[str, Key]) -> Key:
 
 
 def _guess(name: str, known: Iterable[str]) -> str | None:
-    import difflib  # imported only for an unknown key
-
     candidates = [*known, *_tables()]
     elsewhere = [key for key in candidates if key.endswith(f".{name}")]  # the right key outside its table
-    return next(iter(elsewhere or difflib.get_close_matches(name, candidates, n=1)), None)
+    return elsewhere[0] if elsewhere else _close(name, candidates)
+
+
+def _close(name: str, candidates: Sequence[str]) -> str | None:
+    import difflib  # imported only for a name that is not known
+
+    return next(iter(difflib.get_close_matches(name, candidates, n=1)), None)
 
 
 def _checked(key: Key, value: object, where: str, *, text: bool = False) -> object:

@@ -32,9 +32,27 @@ def user_file(environ: Mapping[str, str], cwd: Path) -> Path | None:
             shown = "a file" if "://" in explicit else str(path)
             raise ConfigError("HOLDFAST_CONFIG", f"names {shown} that does not exist")
         return path
-    base = xdg(environ, "XDG_CONFIG_HOME", ".config")
-    usual = base / "holdfast" / "config.toml" if base else None
+    usual = _usual_user_file(environ)
     return usual if usual and os.path.lexists(usual) else None
+
+
+def new_user_file(environ: Mapping[str, str], cwd: Path, content: str) -> Path:
+    """The user file; made with this content, for its owner alone, if there is none."""
+    path = user_file(environ, cwd) or _usual_user_file(environ)
+    if path is None:
+        raise ConfigError("HOME", "is not set; set it or XDG_CONFIG_HOME")
+    if os.path.lexists(path):
+        return path
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(content)
+    return path
+
+
+def _usual_user_file(environ: Mapping[str, str]) -> Path | None:
+    base = xdg(environ, "XDG_CONFIG_HOME", ".config")
+    return base / "holdfast" / "config.toml" if base else None
 
 
 def project_file(environ: Mapping[str, str], cwd: Path) -> Path | None:

@@ -3,6 +3,7 @@
     HoldfastError                 exit  code
     ├── InvalidInput                 2  invalid_input      a value the caller gave is not acceptable
     ├── ConfigError                  2  config_error       a configuration file or variable is wrong
+    │   └── VaultLocked              2  vault_locked       the key that a part of the vault needs is not here
     ├── MissingBinary                2  missing_binary     an agent's program is not installed, or does not answer
     ├── NotFound                     3  not_found          a session, turn, conversation or runtime was not found
     ├── AmbiguousId                  3  ambiguous_id       a prefix or name that fits several
@@ -67,6 +68,12 @@ class ConfigError(HoldfastError):
         super().__init__(f"{where}: {problem}", where=where, **details)
         self.where = where
         self.problem = problem
+
+
+class VaultLocked(ConfigError):
+    """A part of the vault is encrypted, and the key that it needs is not here."""
+
+    code = "vault_locked"
 
 
 class MissingBinary(HoldfastError):

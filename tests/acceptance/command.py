@@ -1,6 +1,5 @@
 """Owns running the installed command: in a pipe, on a terminal, and with less than a healthy machine has."""
 
-import atexit
 import errno
 import fcntl
 import json
@@ -13,11 +12,10 @@ import sys
 import termios
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
-from tests.acceptance.loaded import Loaded
+from tests.loaded import at_start, loaded
 
 #: the command as it was installed beside the Python that runs the tests
 HOLDFAST = Path(sys.executable).with_name("holdfast")
@@ -83,8 +81,8 @@ def holdfast(
     """Run it to its end in a pipe. A warning about something left open would show in ``err``."""
     given = stdin.encode() if isinstance(stdin, str) else stdin
     environ = environment(env)
-    if before is None and _loaded().fits(environ):
-        done = _loaded().run([os.fsdecode(argument) for argument in arguments], given, environ, cwd)
+    if before is None and at_start(environ) == at_start(environment()):
+        done = loaded(environ).run([os.fsdecode(argument) for argument in arguments], given, environ, cwd)
     else:
         done = subprocess.run(
             [HOLDFAST, *arguments],
@@ -97,13 +95,6 @@ def holdfast(
             timeout=60,
         )
     return Ended(done.returncode, done.stdout.decode(), done.stderr.decode())
-
-
-@cache
-def _loaded() -> Loaded:
-    loaded = Loaded(environment())
-    atexit.register(loaded.end)
-    return loaded
 
 
 def environment(changes: Mapping[str, str] | None = None) -> dict[str, str]:
@@ -134,12 +125,13 @@ def on_terminal(
     keys: bytes = b"",
     columns: int = 80,
     env: Mapping[str, str] | None = None,
+    program: Path = HOLDFAST,
 ) -> Ended:
     """The same on a terminal of its own, where all output is in ``out``; ``keys`` are the answer to ``question``."""
     ours, its = pty.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
     process = subprocess.Popen(
-        [HOLDFAST, *arguments],
+        [program, *arguments],
         stdin=its,
         stdout=its,
         stderr=its,

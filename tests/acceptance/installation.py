@@ -2,10 +2,12 @@
 
 import importlib.metadata
 import os
+import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable
+import zipfile
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -55,15 +57,32 @@ def install_whole(wheel: Path, folder: Path, *extras: str, python: str = sys.exe
     return environment
 
 
-def run(*command: str | Path) -> str:
+def gather_wheels(wheel: Path, to: Path, *besides: str) -> None:
+    """Everything that the wheel needs, and the distributions that are named, as wheels of the tests' own packages."""
+    (declared,) = importlib.metadata.distributions(path=[str(wheel)])
+    wanted = [*_wanted(declared.requires or [], ()), *map(Requirement, besides)]
+    for distribution in _needed(wanted):
+        (tag, *_) = [
+            line.partition(": ")[2]
+            for line in (distribution.read_text("WHEEL") or "").splitlines()
+            if line.startswith("Tag: ")
+        ]
+        name = re.sub(r"[-_.]+", "_", distribution.name).lower()
+        with zipfile.ZipFile(to / f"{name}-{distribution.version}-{tag}.whl", "w") as packed:
+            for file in distribution.files or []:
+                if ".." not in file.parts and file.suffix != ".pyc":
+                    packed.write(str(file.locate()), str(file))
+
+
+def run(*command: str | Path, **variables: str) -> str:
     """The command's output. A failure shows everything it said."""
     environment = {
-        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_"))
+        name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PIP_", "UV_"))
     }
     run = subprocess.run(
         command,
         cwd="/",
-        env=environment,
+        env=environment | variables,
         text=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -74,19 +93,24 @@ def run(*command: str | Path) -> str:
 
 
 def _copy_distributions(requirements: Iterable[Requirement], to: Path) -> None:
-    """Copy what satisfies the requirements, and what that needs in turn, from the tests' own environment."""
-    waiting, copied = list(requirements), set[str]()
-    while waiting:
-        requirement = waiting.pop()
-        if str(requirement) in copied:
-            continue
-        copied.add(str(requirement))
-        distribution = importlib.metadata.distribution(requirement.name)
+    for distribution in _needed(requirements):
         for file in distribution.files or []:
             if ".." not in file.parts:  # scripts, beside the packages
                 target = to / file
                 target.parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(str(file.locate()), target)
+
+
+def _needed(requirements: Iterable[Requirement]) -> Iterator[importlib.metadata.Distribution]:
+    """What satisfies the requirements, and what that needs in turn, from the tests' own environment."""
+    waiting, seen = list(requirements), set[str]()
+    while waiting:
+        requirement = waiting.pop()
+        if str(requirement) in seen:
+            continue
+        seen.add(str(requirement))
+        distribution = importlib.metadata.distribution(requirement.name)
+        yield distribution
         waiting += _wanted(distribution.requires or [], requirement.extras)
 
 

@@ -61,7 +61,7 @@ def test_an_agent_gets_a_token_of_its_own_and_nobody_reads_it(fleet: Fleet, tmp_
     kept = tmp_path / "token"
     run_inside(fleet, "env | grep HOLDFAST_ || true", f"printenv HOLDFAST_TOKEN > {kept}")
 
-    told = fleet.say("reader", "log", "s") + fleet.say("reader", "show", "s")
+    told = fleet.say("reader", "log", "s", "--raw") + fleet.say("reader", "show", "s")
     assert f"HOLDFAST_URL={fleet.url}" in told
     assert "HOLDFAST_TOKEN=[redacted:holdfast_token]" in told
     assert "hft_" not in told
@@ -109,7 +109,7 @@ def test_a_token_that_was_set_for_agents_still_works_and_says_what_to_do(fleet: 
 
     assert worked.code == 0
     assert worked.err.count("HOLDFAST_AGENT_TOKEN is deprecated") == 1
-    told = fleet.say("reader", "log", "s") + fleet.say("reader", "show", "s")
+    told = fleet.say("reader", "log", "s", "--raw") + fleet.say("reader", "show", "s")
     assert "HOLDFAST_TOKEN=[redacted:holdfast_token]" in told
     assert "HOLDFAST_AGENT_TOKEN" not in told
     assert "hft_" not in told

@@ -3,6 +3,8 @@
 import subprocess
 import sys
 
+from holdfast.providers.registry import BUILT_IN, get_provider
+from tests.agents.lab.install import PROGRAMS
 from tests.agents.table import PAGE, Proof, page, read_proofs
 
 
@@ -30,3 +32,8 @@ def test_only_what_drives_an_agent_is_a_proof() -> None:
         ]
     )
     assert list(proofs) == [Proof("test_turns", "a b", "codex"), Proof("test_turns", "a b: a case", "codex")]
+
+
+def test_the_versions_that_are_called_tested_are_those_that_the_tests_drive() -> None:
+    said = {name: get_provider(name).tested for name in BUILT_IN}
+    assert said == {name: program.version for name, program in PROGRAMS.items()} | {"scripted": None}

@@ -40,7 +40,7 @@ def test_the_log_of_a_delegated_session_tells_every_change_in_order(each_engine:
         ("summary", ME, {}),
         ("finalized", ME, {"from_phase": "planning", "to_phase": "completed"}),
     ]
-    lines = [line.split("\t") for line in ok("log", session).lines]
+    lines = [line.split("\t") for line in ok("log", session, "--raw").lines]
     assert lines[2][:2] == ["-", "-"]
     assert lines[2][3:] == ["phase", f"initializing → planning (by {ME})"]
     assert secret not in ok("log", session).out

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tests.acceptance.installation import ROOT, Environment, build_wheel, install_whole, run
+from tests.acceptance.installation import ROOT, Environment, build_wheel, gather_wheels, install_whole, run
 
 CREATE_A_SESSION = """
 import sys
@@ -19,7 +19,7 @@ import holdfast
 hf = holdfast.open(sys.argv[1])
 session_id = hf.create_session(agent_name="a", purpose="p", metadata={"k": "v"})
 assert hf.get_session(session_id) is not None
-heavy = {"click", "rich", "psycopg"} & set(sys.modules)
+heavy = {"click", "prompt_toolkit", "rich", "psycopg"} & set(sys.modules)
 assert not heavy, heavy
 print(session_id)
 """
@@ -71,13 +71,16 @@ def test_wheel_holds_the_types_marker_and_both_engines_migrations(wheel: Path) -
         assert any(name.startswith(folder) and name.endswith(".sql") for name in shipped)
 
 
-def test_only_its_extras_need_more_than_two_packages(metadata: importlib.metadata.Distribution) -> None:
+def test_only_its_extras_need_more_than_three_packages(metadata: importlib.metadata.Distribution) -> None:
     requirements = [Requirement(text) for text in metadata.requires or []]
     always = {requirement.name for requirement in requirements if requirement.marker is None}
 
-    assert always == {"click", "rich"}
+    assert always == {"click", "prompt-toolkit", "rich"}
     extra = {requirement.name for requirement in requirements} - always
-    assert extra == {"psycopg", "httpx", "fastapi", "uvicorn", "prometheus-client"}
+    assert extra == {
+        "psycopg", "httpx", "fastapi", "uvicorn", "prometheus-client", "cryptography", "zstandard", "markdown-it-py",
+        "nh3",
+    }  # fmt: skip
 
 
 def test_the_distribution_has_a_name_of_its_own(metadata: importlib.metadata.Distribution) -> None:
@@ -96,6 +99,39 @@ def test_nobody_is_told_to_install_what_others_publish_as_holdfast() -> None:
             assert [line for line in text.splitlines() if told.search(line)] == [], name
     assert told.search("pip install --quiet 'holdfast[server]'")
     assert told.search("pipx install holdfast")
+
+
+@pytest.fixture(scope="module")
+def wheels(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that stands in for PyPI."""
+    folder = tmp_path_factory.mktemp("wheels")
+    gather_wheels(wheel, folder, "pip")
+    return folder
+
+
+def test_pipx_installs_the_command(
+    wheel: Path, wheels: Path, metadata: importlib.metadata.Distribution, tmp_path: Path
+) -> None:
+    run(
+        sys.executable, "-m", "pipx", "install", "--python", sys.executable, wheel,
+        PIPX_HOME=str(tmp_path / "pipx"), PIPX_BIN_DIR=str(tmp_path / "bin"), PIPX_MAN_DIR=str(tmp_path / "man"),
+        PIP_NO_INDEX="1", PIP_FIND_LINKS=str(wheels),
+    )  # fmt: skip
+
+    assert metadata.version in run(tmp_path / "bin" / "holdfast", "--version")
+    assert {path.name for path in (tmp_path / "bin").iterdir()} == {"holdfast", "holdfast-scripted-agent"}
+
+
+def test_uvx_runs_the_command_without_installing_it(
+    wheel: Path, wheels: Path, metadata: importlib.metadata.Distribution, tmp_path: Path
+) -> None:
+    uvx = Path(sys.executable).with_name("uvx")
+    shown = run(
+        uvx, "--quiet", "--offline", "--no-index", "--find-links", wheels, "--python", sys.executable,
+        "--from", wheel, "holdfast", "--version", UV_CACHE_DIR=str(tmp_path / "cache"),
+    )  # fmt: skip
+
+    assert metadata.version in shown
 
 
 def test_installed_command_tells_its_version(

@@ -26,6 +26,8 @@ from holdfast.store.http_store import open_http
 from holdfast.store.sqlite_file import WriteLock
 from tests.acceptance.served import ask, server
 from tests.builders import (
+    a_bundle,
+    a_chunk,
     a_claim,
     a_delegation,
     a_process,
@@ -82,6 +84,7 @@ def story(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Story]:
         delegations(store)
         approvals(store)
         spending(store)
+        store.keep_bundles([a_bundle()], [a_chunk()])
         wait_at_the_gate(url, path)
         ask(url, "GET", "/nothing")
         ask(url, "GET", "/readyz", headers={"Origin": "https://elsewhere.example"})
@@ -191,6 +194,7 @@ MOVES: list[tuple[str, dict[str, str], float | None]] = [
     ("holdfast_session_errors", {"phase": "failed", "kind": "delegated"}, 1),
     ("holdfast_session_errors", {"phase": "planning", "kind": "delegated"}, 1),
     ("holdfast_store_bytes", {}, None),
+    ("holdfast_vault_bytes", {}, None),
     ("holdfast_turns", {"status": "waiting", "failure": ""}, 1),
     ("holdfast_turns_ended_total", {"status": "done", "failure": ""}, 5),
     ("holdfast_turns_ended_total", {"status": "failed", "failure": "auth"}, 1),

@@ -27,7 +27,7 @@ def test_a_session_is_begun_by_a_turn_that_waits(place: Path) -> None:
     assert (ended.code, ended.out) == (0, "")
     shown = ok("show", "review", "--json").json
     assert shown["agent_name"] == "reviewer"
-    assert ok("log", "review").out.count("hello") == 1
+    assert ok("log", "review").out.count("\n  hello\n") == 1
 
 
 def test_a_session_goes_on_with_what_is_put_in_behind(place: Path) -> None:

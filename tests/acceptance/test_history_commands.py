@@ -78,7 +78,10 @@ def test_a_turn_that_is_not_in_the_history_is_not_found(library: Holdfast, deplo
         ("fork", deploy, "--at", "9"),
     ):
         missing = holdfast(*arguments)
-        assert (missing.code, missing.one_line_error()) == (3, "turn not found: 9")
+        assert (missing.code, missing.one_line_error()) == (
+            3,
+            "turn not found: 9; holdfast log ID shows the turns",
+        )
     assert steps.snapshot(library.store) == before
 
 

@@ -17,7 +17,7 @@ from holdfast.domain.usage import ContextUse, Usage, UsageReport
 from holdfast.errors import LeaseLost
 from holdfast.store.contract import Store
 from tests import steps
-from tests.acceptance.command import STATE_FIELDS, default_database, holdfast, ok
+from tests.acceptance.command import STATE_FIELDS, default_database, holdfast, ok, on_terminal
 from tests.builders import a_runtime, done, failed
 
 NOT_THERE = Failure(FailureClass.MISSING_BINARY, "claude is not there")
@@ -273,6 +273,17 @@ def test_tree_shows_the_whole_family_from_any_member(each_engine: str, library: 
         (grandchild.id, 2, 1),
         (sibling.id, 1, 2),
     ]
+
+
+def test_a_tree_fits_a_terminal_of_80_columns(library: Holdfast) -> None:
+    root = a_worked_session(library)
+    child = library.fork(root.id, at=1, name="another-way")
+
+    shown = on_terminal("tree", root.id).out
+
+    assert f"  {child.id[-8:]}" in shown
+    assert "another-way" in shown
+    assert "…" not in shown
 
 
 def test_tree_survives_a_very_long_chain_of_forks(library: Holdfast) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.command import HOLDFAST, environment, holdfast, on_terminal
+from tests.acceptance.command import HOLDFAST, environment, holdfast, ok, on_terminal
 from tests.integration.agents import until
 
 PROMPT = 'TOOL write {"path": "started", "text": ""}\nHANG'
@@ -77,3 +77,27 @@ def test_a_log_that_is_followed_ends_with_its_session() -> None:
     assert "hello" in holdfast("log", "over", "--turn", "1", "-f").out
     assert holdfast("finalize", "over", "completed").code == 0
     assert "hello" in holdfast("log", "over", "-f").out
+
+
+def test_a_turn_whose_holdfast_was_killed_is_not_said_to_wait(tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [HOLDFAST, "run", "--provider", "scripted", "--name", "killed", PROMPT],
+        cwd=tmp_path,
+        env=environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as process:
+        until((tmp_path / "started").exists)
+        process.kill()
+
+    why = holdfast("why", "killed", "--json").json
+
+    assert why["decision"]["kind"] == "resume"
+    assert why["verdict"].startswith(
+        "Turn 1 was cut off: what ran it is gone. To continue it: holdfast resume "
+    )
+    assert "cut off" in holdfast("show", "killed").out
+    assert "interrupted" in on_terminal("list").out
+    assert ok("ps").out == ""
+    assert holdfast("resume", "killed", "--json").json["decision"]["kind"] == "resume"

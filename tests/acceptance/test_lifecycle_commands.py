@@ -221,9 +221,22 @@ def test_cleanup_abandons_the_idle_and_deletes_the_closed(each_engine: str, libr
         "count": 2,
         "abandoned": [idle],
         "deleted": [closed],
+        "vault": {"deleted_chunks": 0, "deleted_bytes": 0, "repacked_sessions": 0},
     }
     assert library.session(idle).phase == "abandoned"
     assert holdfast("get", closed).code == 3
+
+
+def test_cleanup_joins_what_the_turns_of_a_session_have_left_in_the_vault(library: Holdfast) -> None:
+    session_id = library.run("one", provider="scripted").session_id
+    library.resume(session_id, "two")
+
+    assert ok("cleanup", "--json", "--dry-run").json["vault"] is None
+    tidied = ok("cleanup")
+    again = ok("cleanup", "--json").json["vault"]
+
+    assert tidied.lines == ["0 were abandoned, 0 were deleted", "vault: 0.0 MB deleted, 1 session repacked"]
+    assert again == {"deleted_chunks": 0, "deleted_bytes": 0, "repacked_sessions": 0}
 
 
 def test_cleanup_keeps_conversations_until_somebody_says_how_long(library: Holdfast) -> None:

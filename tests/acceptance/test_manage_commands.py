@@ -2,6 +2,7 @@
 
 import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -33,7 +34,20 @@ def test_a_name_that_is_taken_is_refused(library: Holdfast) -> None:
 
     taken = holdfast("rename", other.id, "deploy")
 
-    assert (taken.code, taken.one_line_error()) == (4, f"the name 'deploy' is taken by {holder.id}")
+    assert taken.code == 4
+    assert taken.one_line_error() == f"the name 'deploy' is taken by {holder.id}; 'deploy-2' is free"
+
+
+def test_the_name_that_is_offered_is_the_next_free_one(library: Holdfast) -> None:
+    for name in ("deploy", "deploy-2", "deploy-3", "2026-11"):
+        library.create("a", name=name)
+
+    offered = [
+        holdfast("create", "--agent", "a", "--name", name, "--json").json["error"]["details"]["free"]
+        for name in ("deploy", "deploy-2", "2026-11")
+    ]
+
+    assert offered == ["deploy-4", "deploy-4", "2026-12"]
 
 
 def test_rename_needs_a_name_or_clear_but_not_both(library: Holdfast) -> None:
@@ -51,7 +65,10 @@ def test_rm_removes_for_good(each_engine: str, library: Holdfast) -> None:
     assert ok("rm", first.id, "--yes").lines == [f"{first.id} was removed"]
     assert ok("rm", second.id, "--yes", "--json").json["removed"] is True
     gone = holdfast("rm", first.id, "--yes")
-    assert (gone.code, gone.one_line_error()) == (3, f"session not found: {first.id}")
+    assert (gone.code, gone.one_line_error()) == (
+        3,
+        f"session not found: {first.id}; holdfast list shows the sessions",
+    )
 
 
 def test_rm_without_a_terminal_needs_yes(library: Holdfast) -> None:
@@ -107,12 +124,38 @@ def test_completion_prints_a_script_for_the_shell(shell: str) -> None:
 def test_completion_knows_commands_options_phases_and_sessions(library: Holdfast) -> None:
     session = library.create("a", name="deploy")
 
-    assert {"cancel", "chat", "create", "cleanup", "completion"} == set(_completed("holdfast", "c"))
+    commands = {"cancel", "chat", "claude", "cleanup", "codex", "completion", "config", "create"}
+    assert commands == set(_completed("holdfast", "c"))
     assert "--active-only" in _completed("holdfast", "list", "--a")
     assert _completed("holdfast", "update", "x", "--phase", "app") == ["approval"]
     assert _completed("holdfast", "finalize", "x", "") == ["completed", "failed", "abandoned"]
     assert set(_completed("holdfast", "show", "")) == {session.id, "deploy"}
     assert _completed("holdfast", "show", "dep") == ["deploy"]
+
+
+def test_completion_knows_providers_and_the_models_that_were_used(scripted_place: Path) -> None:
+    ok_run = [
+        holdfast("run", "-n", f"n{n}", "-m", model, "SAY x").code
+        for n, model in enumerate(["tiny", "big", "tiny"])
+    ]
+    assert ok_run == [0, 0, 0]
+
+    assert _completed("holdfast", "run", "-p", "c") == ["claude", "codex"]
+    assert _completed("holdfast", "list", "--provider", "scr") == ["scripted"]
+    assert _completed("holdfast", "worker", "--provider", "gem") == ["gemini"]
+    assert _completed("holdfast", "resume", "n1", "--model", "") == ["tiny", "big"]
+    assert _completed("holdfast", "chat", "-m", "b") == ["big"]
+    assert _completed("holdfast", "run", "-p", "claude", "-m", "") == []
+    for command in ("resume", "chat", "enqueue", "fork", "open", "log"):
+        assert {"n0", "n1", "n2"} <= set(_completed("holdfast", command, "n"))
+
+
+def test_completion_offers_what_was_active_last_first(library: Holdfast) -> None:
+    library.create("a", name="deploy-1")
+    library.create("a", name="deploy-2")
+    library.update(library.find("deploy-1"), summary="so far")
+
+    assert _completed("holdfast", "show", "dep") == ["deploy-1", "deploy-2"]
 
 
 def test_completing_a_session_never_makes_a_store_and_never_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,3 +64,16 @@ def test_using_the_library_on_sqlite_loads_nothing_but_the_standard_library() ->
     loaded = loaded_by("import holdfast; holdfast.should_resume(holdfast.create_session('a'))")
     assert "sqlite3" in loaded
     assert {name.partition(".")[0] for name in loaded} <= sys.stdlib_module_names | {"holdfast"}
+
+
+def test_reading_a_session_loads_nothing_that_runs_agents_or_takes_long_to_load() -> None:
+    loaded = loaded_by("import holdfast; holdfast.get_session(holdfast.create_session('a'))")
+    running = {
+        "holdfast.engine.running",
+        "holdfast.engine.vault",
+        "holdfast.providers",
+        "subprocess",
+        "tempfile",
+    }
+    assert not loaded & running
+    assert not loaded & {"dataclasses", "inspect", "importlib.metadata", "tomllib"}

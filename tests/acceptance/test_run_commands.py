@@ -59,7 +59,7 @@ def test_a_pipe_gets_the_answer_and_nothing_else() -> None:
     first = done("run", "--name", "it", OPENING)
     assert first.out == f"turn 1 of this session: I was told: {OPENING}\n"
     decided, summary, go_on = first.err.splitlines()
-    assert decided == "holdfast: starting a new session (no_pointer)"
+    assert decided == "holdfast: Starting a new scripted session."
     assert "turn 1 of it" in summary
     command = go_on.partition("continue with: holdfast ")[2].split()
     assert done(*command[:2], RECALL).out == f"{KNOWN}\n"
@@ -258,7 +258,7 @@ def test_what_an_agent_says_cannot_reach_into_the_terminal() -> None:
 def test_output_that_no_store_can_keep_does_not_end_a_turn(each_engine: str, odd: str) -> None:
     order = rf'TOOL shell {{"command": "printf a\\\\0b", "odd": {odd}}}'
     assert done("run", order, "--name", "it", "--json").json["status"] == "done"
-    kinds = [line.split("\t")[3] for line in done("log", "it").lines]
+    kinds = [line.split("\t")[3] for line in done("log", "it", "--raw").lines]
     assert kinds[:2] == ["tool_call", "tool_result"]
     done("packet", "it")
 
@@ -274,7 +274,7 @@ def test_a_reader_that_has_seen_enough_does_not_cost_the_work() -> None:
 def test_a_terminal_shows_text_tools_and_how_to_go_on() -> None:
     shown = on_terminal("run", 'SAY working\nTOOL shell {"command": "echo hi"}\nSAY ready').out
     for part in (
-        "starting a new session",
+        "Starting a new scripted session.",
         "working",
         "shell",
         "echo hi",
@@ -352,13 +352,37 @@ def test_open_is_the_agents_own_program_and_what_was_said_there_is_remembered() 
     assert done("resume", "it", RECALL, "--json").json["decision"]["kind"] == "resume"
 
 
-def test_open_refuses_what_cannot_be_resumed_here(place: Path) -> None:
+def test_open_says_as_json_how_many_turns_were_made() -> None:
+    session_id = done("run", OPENING, "--name", "it", "--json").json["session_id"]
+    opened = done("open", "it", "--json", stdin="SAY by hand\nquit\n")
+    *said, document = opened.out.splitlines()
+    assert said == ["by hand"]
+    assert json.loads(document) == {
+        "schema_version": 1, "session_id": session_id, "turns": 1, "exit_code": 0,
+    }  # fmt: skip
+
+
+def test_the_command_that_continues_a_session_never_reads_as_an_option() -> None:
+    ran = done("run", OPENING, "--name=-dash", "--json").json
+    assert ran["continue_with"] == f'holdfast resume {ran["session_id"]} "..."'
+
+
+def test_open_refuses_what_cannot_be_resumed_here(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_RESUME__RESTORE", "off")
     done("run", OPENING, "--name", "it", "--cwd", str(place))
     fresh = done("create", "--agent", "a", "--provider", "scripted").out.strip()
     assert holdfast("open", fresh).code == 4
     next(Path(os.environ["SCRIPTED_HOME"]).glob("sessions/*.jsonl")).unlink()
     gone = holdfast("open", "it")
     assert (gone.code, "cannot be opened" in gone.one_line_error()) == (4, True)
+
+
+def test_open_restores_what_is_gone(place: Path) -> None:
+    done("run", OPENING, "--name", "it", "--cwd", str(place))
+    next(Path(os.environ["SCRIPTED_HOME"]).glob("sessions/*.jsonl")).unlink()
+    opened = holdfast("open", "it", stdin=f"{RECALL}\nquit\n")
+    assert (opened.code, "restored from the vault" in opened.err) == (0, True)
+    assert "from the session" in opened.out
 
 
 def test_open_says_that_a_fork_has_to_run_first() -> None:
@@ -382,7 +406,7 @@ def test_a_project_that_moved_goes_on_natively(place: Path) -> None:
 
 def test_the_log_and_what_it_cost() -> None:
     done("run", 'SAY hello\nTOOL shell {"command": "echo hi"}', "--name", "it", "--agent", "builder")
-    rows = [line.split("\t") for line in done("log", "it").lines]
+    rows = [line.split("\t") for line in done("log", "it", "--raw").lines]
     assert [row[3] for row in rows] == ["text", "tool_call", "tool_result", "usage", "notice"]
     events = [json.loads(line) for line in done("log", "it", "--json").lines]
     assert events[1]["data"]["arguments"] == {"command": "echo hi"}
@@ -401,9 +425,10 @@ def test_the_log_is_followed_until_someone_has_seen_enough() -> None:
         [HOLDFAST, "log", "it", "-f"], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )  # fmt: skip
     assert following.stdout is not None
-    assert "hello" in following.stdout.readline()
+    while following.stdout.readline() != "  hello\n":
+        pass
     done("resume", "it", "SAY later")
-    while "later" not in following.stdout.readline():
+    while following.stdout.readline() != "  later\n":
         pass
     following.send_signal(signal.SIGINT)
     following.communicate(timeout=30)
@@ -478,3 +503,10 @@ def test_where_nothing_can_be_written_nothing_is_pretended(tmp_path: Path) -> No
         for path in (home, home / "sessions", *(home / "sessions").iterdir()):
             path.chmod(0o700)
     assert done("resume", "it", RECALL).out == f"{KNOWN}\n"
+
+
+def test_the_options_that_are_typed_most_have_short_forms() -> None:
+    assert holdfast("run", "-p", "scripted", "-n", "short", "-m", "tiny", "SAY hello").code == 0
+
+    (pointer,) = holdfast("show", "short", "--json").json["pointers"]
+    assert (pointer["provider"], pointer["model"]) == ("scripted", "tiny")

@@ -36,6 +36,39 @@ def test_a_file_that_is_no_database_stays_as_it_is(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "list",
+        "search x",
+        "show x",
+        "log x",
+        "why x",
+        "get x",
+        "stats",
+        "usage",
+        "rm x",
+        "resume x hello",
+        "cleanup",
+    ],
+)
+def test_a_file_that_was_mistyped_is_not_made(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "typo.db"
+
+    wrong = holdfast(*command.split(), "--url", f"sqlite:///{path}")
+
+    told = f"{path}: there is no such file (run, chat, create, enqueue and import make a new store)"
+    assert (wrong.code, wrong.one_line_error()) == (1, told)
+    assert list(tmp_path.iterdir()) == []
+    ok("create", "--agent", "a", "--url", f"sqlite:///{path}")
+    assert len(ok("list", "--json", "--url", f"sqlite:///{path}").json["sessions"]) == 1
+
+
+def test_the_first_list_of_a_store_that_is_configured_is_empty(tmp_path: Path) -> None:
+    assert ok("list", "--json").json["sessions"] == []
+    assert ok("list", "--json", env={"HOLDFAST_URL": f"sqlite:///{tmp_path}/new.db"}).json["sessions"] == []
+
+
 def test_the_database_of_another_program_stays_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "other.db"
     with sqlite3.connect(path) as connection:
@@ -101,7 +134,9 @@ def test_a_directory_that_may_not_be_written(library: Holdfast) -> None:
         assert wrong.one_line_error().startswith(f"{default_database()}: ")
 
         elsewhere = folder / "new.db"
-        wrong = holdfast("list", "--url", f"sqlite:///{elsewhere}", before=without_privileges)
+        wrong = holdfast(
+            "create", "--agent", "a", "--url", f"sqlite:///{elsewhere}", before=without_privileges
+        )
         assert (wrong.code, wrong.one_line_error()) == (1, f"{elsewhere}: Permission denied")
     finally:
         folder.chmod(0o700)

@@ -18,7 +18,7 @@ def plain(text: str) -> str:
     return ESCAPE.sub("", text)
 
 
-def test_list_is_a_coloured_table_with_whole_ids(library: Holdfast) -> None:
+def test_list_is_a_coloured_table(library: Holdfast) -> None:
     ids = [library.create("a-rather-long-agent-name", "a purpose " * 30, name=f"n{n}").id for n in range(3)]
     library.finalize(ids[0], "failed")
 
@@ -26,26 +26,30 @@ def test_list_is_a_coloured_table_with_whole_ids(library: Holdfast) -> None:
 
     assert shown.code == 0
     header, *rows = plain(shown.out).splitlines()
-    assert header.split() == ["SESSION", "STATUS", "AGENT", "ACTIVE", "NAME", "PURPOSE"]
-    assert [row.split()[0] for row in rows] == [ids[2], ids[1], ids[0]]
+    assert header.split() == ["SESSION", "STATUS", "PROVIDER", "PROJECT", "TITLE", "ACTIVE"]
+    assert [row.split()[0] for row in rows] == [ids[0][-8:], ids[2][-8:], ids[1][-8:]]
     assert all(len(row) <= 80 for row in rows)
     assert "\x1b[31mfailed" in shown.out
 
 
-def test_a_narrow_terminal_still_shows_whole_ids(library: Holdfast) -> None:
+def test_a_wide_terminal_shows_whole_ids_and_a_narrow_one_their_ends(library: Holdfast) -> None:
     session = library.create("a-rather-long-agent-name", "some purpose", name="a-name-of-its-own")
 
-    assert session.id in plain(on_terminal("list", columns=40).out)
+    assert session.id in plain(on_terminal("list", columns=120).out)
+    header, row = plain(on_terminal("list", columns=40).out).splitlines()
+    assert header.split() == ["SESSION", "STATUS", "TITLE", "ACTIVE"]
+    assert row.split()[0] == session.id[-8:]
 
 
 def test_a_terminal_shows_fifty_sessions_unless_asked_for_more(library: Holdfast) -> None:
     for _ in range(51):
         library.create("a")
+    env = {"PAGER": "cat"}
 
-    assert plain(on_terminal("list").out).count("agent-") == 50
+    assert plain(on_terminal("list", env=env).out).count("idle") == 50
     assert "there are more: --all shows them" in plain(on_terminal("list", "--limit", "2").out)
-    everything = plain(on_terminal("list", "--all").out)
-    assert everything.count("agent-") == 51
+    everything = plain(on_terminal("list", "--all", env=env).out)
+    assert everything.count("idle") == 51
     assert "there are more" not in everything
 
 
@@ -57,7 +61,7 @@ def test_no_color_turns_the_colours_off(command: str, library: Holdfast) -> None
     shown = on_terminal(*arguments, env={"NO_COLOR": "1"})
 
     assert shown.code == 0
-    assert session.id in plain(shown.out)
+    assert session.id[-8:] in plain(shown.out)
     assert not re.search(r"\x1b\[[0-9;]*3[0-7]m", shown.out)
 
 
@@ -78,8 +82,11 @@ def test_why_and_should_resume_speak_to_a_person(library: Holdfast) -> None:
     library.update(session.id, phase="approval")
 
     told = " ".join(plain(on_terminal("why", session.id).out).split())
-    assert "no_pointer failed fresh nothing to resume is recorded" in told
-    assert "The next turn starts a fresh claude session with the whole context: no_pointer" in told
+    begins = "The next turn starts a fresh claude session with the whole context: no earlier session is"
+    assert told.startswith(begins)
+    assert "earlier session on record no: no earlier session is on record; asks for a fresh start" in told
+    assert "resuming switched on ✓ resume_disabled" in told
+    assert "earlier session on record ✗ nothing to resume is recorded no_pointer" in told
 
     answer = on_terminal("should-resume", session.id)
     assert (answer.code, answer.out) == (0, "yes: session_resumable (all conditions are met)\n")

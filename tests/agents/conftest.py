@@ -17,6 +17,13 @@ from tests.agents.traits import TRAITS
 from tests.require import everything_is_required
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Whatever waits here has a limit of its own: the one of the test leaves room for several starts of an agent."""
+    for item in items:
+        if item.path.is_relative_to(Path(__file__).parent) and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(400))
+
+
 @pytest.fixture
 def claude(tmp_path: Path) -> Iterator[Laboratory]:
     with _opened("claude", tmp_path) as lab:

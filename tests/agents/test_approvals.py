@@ -184,7 +184,7 @@ def test_what_changes_in_between_makes_the_approval_void_and_the_call_is_not_mad
     change(driver, waiting)
     asked = len(driver.lab.server.requests)
 
-    refused = driver.resume(waiting.session)
+    refused = driver.resume(waiting.session, HOLDFAST_RESUME__RESTORE="off")
 
     assert (refused.exit_code, len(driver.lab.server.requests)) == (4, asked)
     assert f"approval {waiting['approval']['id']} is void" in refused.stdout
@@ -214,10 +214,10 @@ def test_after_a_void_approval_the_model_knows_what_was_asked_what_ran_and_what_
     assert waiting.exit_code == 5
     approve(driver, waiting)
     change(driver, waiting)
-    assert driver.resume(waiting.session).exit_code == 4
+    assert driver.resume(waiting.session, HOLDFAST_RESUME__RESTORE="off").exit_code == 4
 
     place = project if project.exists() else project.with_name("moved")
-    after = driver.resume(waiting.session, "what now?", "--cwd", str(place))
+    after = driver.resume(waiting.session, "what now?", "--cwd", str(place), HOLDFAST_RESUME__RESTORE="off")
 
     assert after.exit_code == 0, after
     sent = "\n".join(message.text for message in driver.request.messages)

@@ -21,6 +21,23 @@ def test_a_session_begun_by_hand_is_taken_over_with_its_calls_and_resumed(driver
     assert "from-the-tool" in logged
 
 
+@only("claude", "codex", "opencode", "gemini")
+def test_a_run_in_a_session_begun_by_hand_takes_it_over_as_an_import_does(driver: Driver) -> None:
+    driver.lab.server.script(Say("violet"))
+    native = driver.lab.session_of(driver.lab.turn("colour?"))
+    driver.lab.server.script(Say("amber"))
+
+    run = driver.run("stone?", "--provider-session-id", native)
+
+    assert (run.exit_code, run.decision, run.native) == (0, "resume", native)
+    with driver.library() as holdfast:
+        session = holdfast.session(run.session)
+        first, _ = holdfast.store.turns(session.id)
+    assert session.imported_at is not None
+    assert session.created_at <= first.created_at < session.imported_at, "as it was"
+    assert driver.holdfast("import", driver.provider)["imported"] == 0, "it is not doubled"
+
+
 @only("claude")
 def test_a_session_is_known_by_the_title_that_a_person_gave_it(driver: Driver) -> None:
     driver.lab.server.script(Say("violet"))

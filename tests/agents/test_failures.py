@@ -34,6 +34,7 @@ def test_a_model_that_fails_fails_the_turn_and_is_told_apart(driver: Driver, nam
     expected = CLASSES.get(name, "transient")
     assert (second.exit_code, second["status"], second.failure) == (1, "failed", expected)
     # what may be the fault of the history is tried afresh, once; what fails then too is not
+    assert any("is not logged in" in notice for notice in second["notices"]) == (expected == "auth")
     assert second.decision == ("fresh" if expected == "not_accepted" else "resume")
     assert driver.holdfast("why", first.session).decision == "resume"
 
@@ -93,6 +94,18 @@ def test_a_session_goes_on_after_its_model_failed(driver: Driver) -> None:
     assert (third.exit_code, third.native) == (0, first.native)
     sent = " ".join(driver.request.texts)
     assert [sent.count(said) for said in ("colour?", "violet", "stone?")] == [1, 1, 1]
+
+
+@only("claude", "codex", "opencode", "gemini")
+def test_a_first_request_whose_agent_is_not_logged_in_is_answered_after_the_login(driver: Driver) -> None:
+    driver.lab.server.otherwise(Fail(401))
+    first = driver.run("colour?")
+    driver.lab.server.otherwise(Say("violet"))
+
+    second = driver.holdfast(*first["continue_with"].split()[1:])
+
+    assert (first.failure, second.exit_code, second["text"]) == ("auth", 0, "violet")
+    assert "colour?" in "\n".join(driver.request.texts)
 
 
 @only("claude")
@@ -168,7 +181,7 @@ def test_a_line_of_200_megabytes_takes_no_memory_and_hides_no_answer(driver: Dri
     hang = Hang("violet")
     driver.lab.server.script(hang)
     with driver.started("run", "--provider", driver.provider, "colour?") as process:
-        hang.await_reached(60)
+        hang.await_reached()
         peak = _peak_memory(process.pid)
         hang.release()
         run = finish(process)

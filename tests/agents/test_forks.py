@@ -78,7 +78,7 @@ def test_a_fork_of_a_session_that_is_gone_starts_fresh_with_the_context(driver: 
     parent = driver.run("colour?")
     driver.session_file(parent.native).unlink()
 
-    child = driver.fork(parent.session, "again?")
+    child = driver.fork(parent.session, "again?", HOLDFAST_RESUME__RESTORE="off")
 
     assert (child.exit_code, child.decision) == (0, "fresh")
     (sent,) = driver.request.texts
@@ -92,7 +92,7 @@ def test_a_fork_whose_parent_went_missing_goes_on_with_the_context(driver: Drive
     child = driver.fork(parent.session, "stone?")
     driver.session_file(parent.native).unlink()
 
-    further = driver.resume(child.session, "again?")
+    further = driver.resume(child.session, "again?", HOLDFAST_RESUME__RESTORE="off")
 
     assert (further.exit_code, further.decision, further.reason) == (0, "fresh", "transcript_missing")
     (sent,) = driver.request.texts

@@ -19,9 +19,7 @@ globalThis.Date = class extends Date {
 """
 
 
-def test_a_session_that_its_retention_deleted_starts_fresh_with_the_context(
-    driver: Driver, tmp_path: Path
-) -> None:
+def test_its_retention_does_not_delete_a_session_that_was_resumed(driver: Driver, tmp_path: Path) -> None:
     homes.gemini(driver.lab.home, driver.lab.server.url, retention=True)
     clock = tmp_path / "earlier.cjs"
     clock.write_text(EARLIER)
@@ -32,17 +30,16 @@ def test_a_session_that_its_retention_deleted_starts_fresh_with_the_context(
 
     second = driver.resume(first.session, "stone?")
 
-    # a resume in a later minute leaves a second file, for which another start deletes both
+    # a resume in a later minute leaves a second file, for which another start would delete both
     assert (second.exit_code, second.decision, second.native) == (0, "resume", first.native)
-    files = list(driver.lab.home.glob(f".gemini/tmp/*/chats/session-*-{first.native[:8]}.jsonl"))
-    assert len(files) == 2
+    (file,) = driver.lab.home.glob(f".gemini/tmp/*/chats/session-*-{first.native[:8]}.jsonl")
     driver.run("something else")
-    assert not any(file.exists() for file in files)
+    assert file.exists()
 
     third = driver.resume(first.session, "again?")
 
-    assert (third.exit_code, third.decision, third.reason) == (0, "fresh", "transcript_missing")
-    (sent,) = driver.request.texts
+    assert (third.exit_code, third.decision, third.native) == (0, "resume", first.native)
+    sent = "\n".join(driver.request.texts)
     assert [sent.count(said) for said in ("colour?", "violet", "stone?")] == [1, 1, 1]
 
 
@@ -95,6 +92,8 @@ def test_a_killed_process_of_its_own_is_no_failure_of_the_turn(driver: Driver) -
     assert (resumed.exit_code, resumed.decision, resumed.native) == (0, "resume", ended.native)
 
 
+#: as with a person: the first one starts a second one, which does the work
+TWO_PROCESSES = {"GEMINI_CLI_NO_RELAUNCH": ""}
 #: the process that does the work kills itself when it would end; the one that has started it does not
 KILLED_AT_THE_END = """
 if (process.env.GEMINI_CLI_NO_RELAUNCH) process.on('exit', () => process.kill(process.pid, 'SIGKILL'))
@@ -109,8 +108,8 @@ def test_an_answer_counts_although_the_process_that_gave_it_was_killed_afterward
     driver.lab.server.script(Say("violet"), Say("amber"))
     driver.put_first(f"case $* in *stream-json*) export NODE_OPTIONS='--require {killed}';; esac")
 
-    first = driver.run("colour?")
-    second = driver.resume(first.session, "stone?")
+    first = driver.run("colour?", **TWO_PROCESSES)
+    second = driver.resume(first.session, "stone?", **TWO_PROCESSES)
 
     assert [(turn.exit_code, turn["status"], turn["text"]) for turn in (first, second)] == [
         (0, "done", "violet"),
@@ -123,7 +122,8 @@ def test_its_retries_end_at_the_time_limit(driver: Driver) -> None:
     driver.lab.server.script(Fail(429))
     driver.lab.server.otherwise(Fail(500))
 
-    ended = driver.run("colour?", "--timeout", "20")
+    # it starts and tries more than once within the limit, also on a machine that is busy
+    ended = driver.run("colour?", "--timeout", "45")
 
     assert (ended.exit_code, ended["status"], ended.failure) == (1, "interrupted", "interrupted")
     assert "time limit" in ended["failure"]["message"]

@@ -97,13 +97,13 @@ def _context_full(driver: Driver, first: Ended) -> Ended:
 
 def _transcript_missing(driver: Driver, first: Ended) -> Ended:
     driver.session_file(first.native).unlink()
-    return driver.resume(first.session, NEXT)
+    return driver.resume(first.session, NEXT, HOLDFAST_RESUME__RESTORE="off")
 
 
 def _transcript_altered(driver: Driver, first: Ended) -> Ended:
     file = driver.session_file(first.native)
     file.write_bytes(file.read_bytes().replace(b"violet", b"yellow"))
-    return driver.resume(first.session, NEXT)
+    return driver.resume(first.session, NEXT, HOLDFAST_RESUME__RESTORE="off")
 
 
 def _transcript_ahead(driver: Driver, first: Ended) -> Ended:
@@ -175,7 +175,8 @@ def test_a_session_that_was_asked_for_by_name_is_used_or_refused_and_never_repla
     first = driver.run("colour?")
     driver.session_file(first.native).unlink()
 
-    refused = driver.resume(first.session, NEXT, "--provider-session-id", first.native)
+    named = ("--provider-session-id", first.native)
+    refused = driver.resume(first.session, NEXT, *named, HOLDFAST_RESUME__RESTORE="off")
 
     assert (refused.exit_code, refused.decision, refused.reason) == (4, "refuse", "transcript_missing")
     assert len(driver.lab.server.requests) == 1

@@ -70,12 +70,10 @@ def cut_off(driver: Driver, point: str, kill: Kill, *command: str) -> None:
     with driver.started(*command) as process:
         for reply in replies:
             if isinstance(reply, Hang):
-                reply.await_reached(90)
+                reply.await_reached()
         if LONG in BEGUN.get(point, ()) or point == "before it has begun":
-            await_that((driver.lab.workdir / "started").exists, lambda: "it has not come so far", 90)
-        await_that(
-            lambda: _has_saved(driver, HELD[point][driver.provider]), lambda: f"not saved at {point}", 60
-        )
+            await_that((driver.lab.workdir / "started").exists, lambda: "it has not come so far")
+        await_that(lambda: _has_saved(driver, HELD[point][driver.provider]), lambda: f"not saved at {point}")
         kill(driver, process)
         process.communicate(timeout=90)
     if point == "before it has begun":
@@ -204,8 +202,8 @@ def test_what_is_answered_after_a_kill_of_holdfast_counts(driver: Driver, is_fir
     hang = Hang("the shed is mauve")
     driver.lab.server.script(hang)
     with driver.started(*command) as process:
-        hang.await_reached(90)
-        await_that(lambda: _has_saved(driver, REQUEST), lambda: "the request was not saved", 60)
+        hang.await_reached()
+        await_that(lambda: _has_saved(driver, REQUEST), lambda: "the request was not saved")
         of_holdfast(driver, process)
         process.wait(timeout=90)
         hang.release()
@@ -252,7 +250,7 @@ def test_a_fresh_start_is_told_once_of_a_call_that_was_in_flight(driver: Driver,
     options = ("--provider", driver.provider, "--name", "work", *RIGHTS[driver.provider])
     driver.lab.server.script(driver.lab.agent.shell(QUICK), driver.lab.agent.shell(LONG))
     with driver.started("run", *options, "paint the shed") as process:
-        await_that((driver.lab.workdir / "started").exists, lambda: "it has not come so far", 90)
+        await_that((driver.lab.workdir / "started").exists, lambda: "it has not come so far")
         end(driver, process)
         process.communicate(timeout=90)
     driver.lab.server.script(Say("done"))
@@ -284,7 +282,7 @@ def test_a_session_that_holds_no_request_is_begun_anew_under_another_id(driver: 
     file.write_text("".join(line for line in lines if '"queue-operation"' in line))
     driver.lab.server.script(Say("done"))
 
-    resumed = driver.resume("work")
+    resumed = driver.resume("work", HOLDFAST_RESUME__RESTORE="off")
 
     assert (resumed.exit_code, resumed.decision, resumed.reason) == (0, "fresh", "transcript_missing")
     assert resumed.native != native

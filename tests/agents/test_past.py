@@ -1,7 +1,5 @@
 """The past of a session."""
 
-import pytest
-
 from holdfast.domain.turns import NewTurn
 from holdfast.domain.usage import NO_USAGE
 from tests.agents.driver import Driver, Ended, only
@@ -23,7 +21,6 @@ def _talked(driver: Driver) -> Ended:
     return first
 
 
-@pytest.mark.timeout(400)
 @only("claude", "codex", "opencode", "gemini")
 def test_a_long_past_is_sent_whole_and_the_turns_after_it_are_resumed(driver: Driver) -> None:
     first = _talked(driver)

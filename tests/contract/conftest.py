@@ -1,6 +1,9 @@
 """Owns the stores that the contract suites run on: every engine, with a clock that tests move."""
 
+import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Protocol
 
@@ -10,8 +13,10 @@ from holdfast.domain.ids import Workspace
 from holdfast.domain.policy import Policy
 from holdfast.store.contract import Store
 from holdfast.store.driver import Driver
+from holdfast.store.migrate import migrate_sqlite
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
+from holdfast.store.sqlite import SqliteDriver
 from tests.clock import ManualClock
 from tests.contract.heads import watch
 from tests.contract.served import AnyToken, Served, behind_http, serving
@@ -46,17 +51,26 @@ def served_with_tokens() -> Iterator[Served]:
         yield running
 
 
+@pytest.fixture(scope="session")
+def new_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A SQLite store as Holdfast makes it, to be copied: the migrations take longer than most tests."""
+    file = tmp_path_factory.mktemp("new") / "holdfast.db"
+    open_store(f"sqlite:///{file}").close()
+    return file
+
+
 @pytest.fixture(params=["sqlite-memory", "sqlite-file", "postgres", "http"])
-def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def url(request: pytest.FixtureRequest, tmp_path: Path, new_file: Path) -> str:
     if request.param in ("sqlite-memory", "http"):
         return MEMORY
     if request.param == "sqlite-file":
+        shutil.copy(new_file, tmp_path / "holdfast.db")
         return f"sqlite:///{tmp_path}/holdfast.db"
     return str(request.getfixturevalue("emptied_postgres_url"))
 
 
 @pytest.fixture
-def make_store(url: str, clock: ManualClock, over_http: Served | None) -> Iterator[MakeStore]:
+def make_store(url: str, clock: ManualClock, over_http: Served | None, new_file: Path) -> Iterator[MakeStore]:
     """Another handle on the same data: for another workspace, or with another policy."""
     opened: list[Store] = []
 
@@ -64,6 +78,8 @@ def make_store(url: str, clock: ManualClock, over_http: Served | None) -> Iterat
         if url == MEMORY and opened:
             # a database in memory is its driver's alone: share it
             made: Store = SqlStore(driver_of(opened[-1]), Workspace(workspace), policy or Policy())
+        elif url == MEMORY:
+            made = SqlStore(in_memory(new_file, clock), Workspace(workspace), policy or Policy())
         else:
             made = open_store(url, workspace=workspace, clock=clock, durability="normal", policy=policy)
         opened.append(made)
@@ -106,6 +122,15 @@ def damage(store: Store) -> Damage:
             tx.run(f"UPDATE sessions SET {values} WHERE id = :id", {"id": session_id, **fields})
 
     return write
+
+
+def in_memory(new_file: Path, clock: ManualClock) -> SqliteDriver:
+    """As ``open_store`` makes it, with the tables copied from a file."""
+    driver = SqliteDriver(None, clock)
+    with driver.raw() as connection, closing(sqlite3.connect(new_file)) as source:
+        source.backup(connection)
+    migrate_sqlite(driver)
+    return driver
 
 
 def driver_of(store: Store) -> Driver:

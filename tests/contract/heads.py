@@ -36,6 +36,10 @@ TABLES = [
     "delegations",
     "approvals",
     "observed_sessions",
+    "vault_chunks",
+    "vault_bundles",
+    "vault_files",
+    "vault_parts",
 ]
 
 

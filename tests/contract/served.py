@@ -1,11 +1,13 @@
 """Owns a server in this process, behind which each test puts a store of its own."""
 
+import faulthandler
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import cast
 
+import pytest
 import uvicorn
 
 from holdfast.domain.ids import TokenId, Workspace
@@ -18,6 +20,9 @@ from holdfast.web.admission import Callers, Rates, TokenBook
 from holdfast.web.server import create_app, listen
 from holdfast.web.serving import Workspaces
 from tests.clock import NOON
+
+#: several times what the server itself gives open connections
+END_SECONDS = 60.0
 
 _BEHIND: dict[str, Store] = {}
 _ROOMS = count(1)
@@ -78,12 +83,25 @@ def serving(book: TokenBook | None = None) -> Iterator[Served]:
     workspaces = Workspaces("default", lambda room: Holdfast(_BEHIND[room]))
     app = create_app(workspaces, Callers(book or NoTokens()), Rates(1e9))
     with listen("127.0.0.1", 0) as listening:
-        server = uvicorn.Server(uvicorn.Config(app, log_level="warning", lifespan="off"))
-        thread = threading.Thread(target=server.run, args=([listening],))
+        server = uvicorn.Server(
+            uvicorn.Config(
+                # a connection that a test has left open must not keep the server from ending
+                app,
+                log_level="warning",
+                lifespan="off",
+                timeout_graceful_shutdown=5,
+            )
+        )
+        thread = threading.Thread(target=server.run, args=([listening],), daemon=True)
         thread.start()
         try:
             yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}")
         finally:
             app.state.queues.close()
             server.should_exit = True
-            thread.join()
+            thread.join(END_SECONDS)
+            if thread.is_alive():
+                faulthandler.dump_traceback()
+                pytest.fail(
+                    f"the server has not ended after {END_SECONDS:.0f} s; what its threads do is above"
+                )

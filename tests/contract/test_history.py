@@ -13,11 +13,11 @@ from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import Rights
 from holdfast.domain.sessions import Session, SessionFilter
-from holdfast.domain.turns import TurnRequest, TurnStatus
+from holdfast.domain.turns import PastRequest, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE
 from holdfast.errors import Conflict, InvalidInput, NotFound, SessionClosed
 from holdfast.store.contract import Store
-from tests.builders import a_claim, a_codex_runtime, a_runtime, a_turn, done, failed
+from tests.builders import a_claim, a_codex_runtime, a_runtime, a_session_id, a_turn, done, failed
 from tests.clock import ManualClock
 from tests.steps import begin, claim, enqueue, join, refused, run
 
@@ -393,3 +393,23 @@ class TestNewGeneration:
         claim(store, session)
         with refused(store, Conflict):
             store.new_generation(session.id)
+
+
+def test_only_a_text_that_replaced_another_is_called_edited(store: Store) -> None:
+    session = talked(store)
+    store.edit_turn(session.id, 2, response="otherwise")
+    store.truncate(session.id, 2)
+    run(store, session, "four")
+    fork = store.fork(session.id, a_session_id(), at=2)
+    store.edit_turn(fork.id, 1, prompt="one, in the fork")
+
+    def edited(of: Session) -> list[tuple[int, bool]]:
+        conversation = store.get_conversation(of.conversation_id)
+        wanted = PastRequest(((1, 100),))
+        past = store.read_past(conversation.id, conversation.revision, wanted)
+        found = [(turn.seq, turn.is_edited) for turn in store.history(of.conversation_id)]
+        assert found == [(each.turn.seq, each.turn.is_edited) for each in reversed(past)]
+        return found
+
+    assert edited(session) == [(1, False), (2, True), (4, False)]
+    assert edited(fork) == [(1, True), (2, True)]

@@ -140,6 +140,59 @@ class TestList:
         wanted = SessionFilter(active_only=True, agent="terraform-architect", since=since)
         assert listed(store, wanted, limit=1) == ids[:2]
 
+    def test_by_activity_the_last_active_one_is_first(self, store: Store, clock: ManualClock) -> None:
+        ids = begin_some(store, clock, 5)
+        store.update_session(ids[-1], SessionUpdate(phase=Phase.PLANNING))
+        clock.advance(1)
+        store.update_session(ids[2], SessionUpdate(phase=Phase.PLANNING))
+        for limit in (1, 2, 10):
+            found = listed(store, SessionFilter(by_activity=True), limit)
+            assert found == [ids[2], ids[4], ids[0], ids[1], ids[3]]
+
+    def test_only_one_provider(self, store: Store) -> None:
+        mine = begin(store, provider="codex").id
+        begin(store, provider="claude")
+        begin(store)
+        assert listed(store, SessionFilter(provider="codex")) == [mine]
+
+    def test_a_project_is_its_directory_and_those_below(self, store: Store, clock: ManualClock) -> None:
+        there = []
+        for project in ("/srv/app", "/srv/app/web", "/srv/apple", "/srv", None, "/srv/app%"):
+            there.append(begin(store, project=project).id)
+            clock.advance(1)
+        assert listed(store, SessionFilter(project="/srv/app")) == [there[1], there[0]]
+        assert listed(store, SessionFilter(project="/srv/app/")) == [there[1], there[0]]
+        assert listed(store, SessionFilter(project="/")) == [there[5], *there[3::-1]]
+
+    def test_the_directory_of_a_session_is_where_its_agent_worked_last(self, store: Store) -> None:
+        session = begin(store, project="/srv")
+        assert store.session_state(session.id).directory == "/srv"
+        enqueue(store, session, "begin", request=TurnRequest(work_dir="/srv/app"))
+        claim(store, session)
+        (state,) = store.list_sessions(SessionFilter(project="/srv/app"), 10).states.values()
+        assert state == store.session_state(session.id)
+        assert state.directory == "/srv/app"
+
+    @pytest.mark.parametrize(
+        ("grep", "fits"),
+        [
+            ("PARSER", True),
+            ("the Pars", True),
+            ("straße", True),
+            ("ÜBER", True),
+            ("100%", True),
+            ("100_", False),
+            ("terraform", True),
+            ("none of it", False),
+        ],
+    )
+    def test_grep_finds_a_text_in_any_case_and_gives_no_character_a_meaning(
+        self, store: Store, grep: str, fits: bool
+    ) -> None:
+        begin(store, agent="reviewer", purpose="another")
+        session = begin(store, agent="terraform", purpose="Fix the parser, 100% über die Straße")
+        assert listed(store, SessionFilter(grep=grep)) == ([session.id] if fits else [])
+
     def test_children_are_the_forks_of_a_session_oldest_first(self, store: Store, clock: ManualClock) -> None:
         parent = begin(store)
         forks = []

@@ -149,6 +149,43 @@ class TestCreate:
 class TestFind:
     """``find_session``."""
 
+    def test_the_end_of_an_id_is_enough(self, store: Store) -> None:
+        first = begin(store, id="agent-20260108-180530-abc12345")
+        second = begin(store, id="agent-20260108-180531-fff12345")
+        assert store.find_session("abc12345") == first.id
+        assert store.find_session("180531-fff12345") == second.id
+        with pytest.raises(AmbiguousId) as caught:
+            store.find_session("12345")
+        assert list(caught.value.candidates) == [second.id, first.id]
+        with pytest.raises(NotFound):
+            store.find_session("345")  # too short to mean it
+
+    @pytest.mark.parametrize(
+        "given",
+        [
+            "Fix the parser of the configuration files, and test it",
+            "fix the PARSER of the configuration files, and test it",
+            "Fix the parser of the configuration files…",
+            "Fix the par…",
+        ],
+    )
+    def test_a_title_is_enough_whole_or_as_a_list_cuts_it(self, store: Store, given: str) -> None:
+        begin(store, purpose="Fix the lexer")
+        purpose = "Fix the parser of the configuration files, and test it. Then commit."
+        session = begin(store, purpose=purpose)
+        assert store.find_session(given) == session.id
+        for too_little in ("Fix the parser of the configuration files", "Fix the parser", "…"):
+            with pytest.raises(NotFound):
+                store.find_session(too_little)
+
+    def test_a_title_of_several_sessions_names_them(self, store: Store) -> None:
+        ids = [begin(store, id=f"agent-{n}", purpose="Say hello\nto me").id for n in range(3)]
+        with pytest.raises(AmbiguousId) as caught:
+            store.find_session("say hello")
+        assert list(caught.value.candidates) == ids[::-1]
+        named = begin(store, name="say hello")
+        assert store.find_session("say hello") == named.id
+
     def test_by_id_by_name_or_by_the_beginning_of_an_id(self, store: Store) -> None:
         session = begin(store, id="agent-20260108-180530-abc12345", name="infra")
         begin(store, id="agent-20260109-180530-abc12345")
@@ -171,7 +208,7 @@ class TestFind:
         assert set(caught.value.candidates) <= ids
         assert len(caught.value.candidates) > 1
 
-    @pytest.mark.parametrize("given", ["agent-9", "%", "agent_1", "gent-1", "agent-1x", "AGENT-1"])
+    @pytest.mark.parametrize("given", ["agent-9", "%", "agent_1", "t-1", "gent-", "agent-1x", "AGENT-1"])
     def test_what_fits_nothing_is_not_found(self, store: Store, given: str) -> None:
         begin(store, id="agent-1")
         with pytest.raises(NotFound):
@@ -245,7 +282,7 @@ class TestUpdate:
         session = begin(store, kind=kind)
         for phase in OPEN_PHASES:
             store.update_session(session.id, SessionUpdate(phase=phase))
-            expected = kind is SessionKind.CONVERSATION or phase in ContinuePolicy().resumable_phases
+            expected = kind is not SessionKind.DELEGATED or phase in ContinuePolicy().resumable_phases
             assert store.get_session(session.id).resume_ready is expected
 
     def test_an_unexpected_phase_is_a_conflict_that_names_both(self, store: Store) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from holdfast.clock import Instant
@@ -11,18 +9,12 @@ from holdfast.domain.decisions import Resume
 from holdfast.domain.events import Event, EventKind
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.phases import Phase
-from holdfast.domain.pointers import Pointer
-from holdfast.domain.sessions import NewSession, Old, Session, SessionFilter, SessionKind
 from holdfast.domain.turns import AttemptStatus, Claim, OutsideTurn, PastRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE
-from holdfast.errors import Conflict, InvalidInput, LeaseLost, NotFound, Refused, SessionClosed
+from holdfast.errors import Conflict, InvalidInput, LeaseLost, NotFound, SessionClosed
 from holdfast.store.contract import Store
 from tests.builders import (
     a_claim,
-    a_pointer,
-    a_provider_session_id,
-    a_runtime,
-    a_session_id,
     a_turn,
     an_adoption,
     an_answer,
@@ -223,42 +215,3 @@ class TestAdoption:
         turn = OutsideTurn("key", "by hand", "done", Instant(-1))
         with pytest.raises(InvalidInput):
             store.adopt_turns(an_adoption(pointer_of(store, session), turns=(turn,)))
-
-
-def imported(store: Store, pointer: Pointer | None = None) -> tuple[Session, Pointer]:
-    """A session of a provider that nobody has run in, taken over."""
-    store.register_runtime(a_runtime())
-    session_id = a_session_id()
-    pointer = replace(pointer or a_pointer(session_id), session_id=session_id)
-    new = NewSession(session_id, "claude", kind=SessionKind.CONVERSATION, began_at=Instant(1_000))
-    return store.adopt_session(new, pointer), pointer
-
-
-class TestImportedSessions:
-    def test_a_session_of_a_provider_becomes_one_of_ours(self, store: Store, clock: ManualClock) -> None:
-        session, pointer = imported(store)
-        assert (session.created_at, session.imported_at) == (1_000, clock.now)
-        assert store.get_session(session.id) == session
-        assert pointer_of(store, session) == replace(pointer, epoch=0, generation=0)
-        assert store.owner_of(pointer.provider, pointer.provider_session_id) == session.id
-
-    def test_a_provider_session_is_imported_once(self, store: Store) -> None:
-        _, pointer = imported(store)
-        with pytest.raises(Refused):
-            imported(store, pointer)
-        assert len(store.list_sessions(SessionFilter(), 10).sessions) == 1
-
-    def test_it_stays_its_own_after_a_fresh_start(self, store: Store) -> None:
-        session, pointer = imported(store)
-        store.set_pointer(replace(pointer, provider_session_id=a_provider_session_id()))
-        assert store.owner_of(pointer.provider, pointer.provider_session_id) == session.id
-
-    def test_a_session_that_began_here_is_not_imported(self, store: Store) -> None:
-        assert begin(store).imported_at is None
-
-    def test_cleaning_up_leaves_it_alone(self, store: Store) -> None:
-        session, _ = imported(store)
-        store.clean_up(Old(FAR, conversations=FAR))
-        store.finalize_session(session.id, Phase.COMPLETED, None)
-        store.clean_up(Old(FAR, conversations=FAR))
-        assert store.get_session(session.id).phase is Phase.COMPLETED

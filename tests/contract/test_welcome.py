@@ -8,8 +8,9 @@ from holdfast.clock import after
 from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import Session, SessionKind, SessionUpdate
 from holdfast.domain.telling.welcome import Welcome
+from holdfast.domain.turns import Launch
 from holdfast.store.contract import Store
-from tests.builders import a_provider_session_id, an_answer, an_approval
+from tests.builders import a_provider_session_id, an_answer, an_approval, an_import, done
 from tests.clock import ManualClock
 from tests.steps import begin, claim, defer, enqueue, run
 
@@ -81,6 +82,17 @@ class TestWelcome:
         run(store, session, provider_session_id=native)
         assert store.welcome("claude", native, HERE) == Welcome(session_id=session.id)
         assert store.welcome("codex", native, HERE) == Welcome()
+
+    def test_a_session_that_is_only_imported_is_told_nothing_of_it(self, store: Store) -> None:
+        one = an_import()
+        store.import_sessions([one])
+        assert store.welcome("claude", one.provider_session_id, HERE) == Welcome()
+        session = store.get_session(one.new.id)
+        enqueue(store, session, "go on")
+        claimed = claim(store, session)
+        store.launch(claimed.lease, Launch(claimed.decision, provider_session_id=one.provider_session_id))
+        store.finish_turn(claimed.lease, done(provider_session_id=one.provider_session_id))
+        assert store.welcome("claude", one.provider_session_id, HERE) == Welcome(session_id=session.id)
 
     def test_whoever_holds_it_now_is_named_to_all_but_itself(self, store: Store, clock: ManualClock) -> None:
         session, native = begin(store), a_provider_session_id()

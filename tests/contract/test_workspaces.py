@@ -15,14 +15,18 @@ from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.observed import Sighting
 from holdfast.domain.phases import Phase
+from holdfast.domain.search import SearchPage, SearchRequest
 from holdfast.domain.sessions import CleanupReport, Old, Session, SessionFilter, SessionPage, SessionUpdate
 from holdfast.domain.statistics import Statistics
 from holdfast.domain.tokens import NewToken
 from holdfast.domain.turns import Launch, Lease, Orphan, PastRequest, Refusal, TurnRequest
 from holdfast.domain.usage import NO_USAGE, UsageGroup
+from holdfast.domain.vault import VaultBundle
 from holdfast.errors import Conflict, LeaseLost, NotFound
 from holdfast.store.contract import FACTS, Store
 from tests.builders import (
+    a_bundle,
+    a_chunk,
     a_claim,
     a_codex_runtime,
     a_delegation,
@@ -37,6 +41,7 @@ from tests.builders import (
     an_answer,
     an_approval,
     an_event,
+    an_import,
     done,
 )
 from tests.clock import ManualClock
@@ -57,6 +62,7 @@ class Theirs:
     free: Session
     approval: Approval
     token: NewToken
+    kept: VaultBundle
 
     @property
     def id(self) -> str:
@@ -88,7 +94,10 @@ def begin_theirs(store: Store, clock: ManualClock) -> Theirs:
     held = store.get_session(delegated.new_session_id)
     approval = store.request_approval(begin(store).id, an_approval())
     other = replace(token, digest="e" * 64)
-    return Theirs(session, provider_session_id, lease, queued, held, free, approval, other)
+    store.keep_bundles([a_bundle(provider_session_id=provider_session_id)], [a_chunk()])
+    kept = store.bundle("claude", provider_session_id)
+    assert kept is not None
+    return Theirs(session, provider_session_id, lease, queued, held, free, approval, other, kept)
 
 
 FAR = Instant(2**60)
@@ -125,9 +134,12 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "head_turn": lambda s, t: s.head_turn(t.id),
     "situation": lambda s, t: s.situation(t.id),
     "adopt_turns": lambda s, t: s.adopt_turns(an_adoption(a_pointer(t.id, runtime_id=None))),
-    "adopt_session": lambda s, t: s.adopt_session(
-        a_session(conversation_id=t.conversation), a_pointer(a_session_id(), runtime_id=None)
-    ),
+    "import_sessions": lambda s, t: [
+        answer.session_id
+        for answer in s.import_sessions([an_import(provider_session_id=t.provider_session_id)])
+        if answer.session_id is not None
+    ],
+    "sources": lambda s, _: s.sources("build-7", "claude", "/home/ada/.claude"),
     "claim_turn": lambda s, _: s.claim_turn(a_claim(key="their-claim")),
     "start_turn": lambda s, t: s.start_turn(t.queued.id, a_turn(), a_claim()),
     "heartbeat": lambda s, t: s.heartbeat(t.lease, 60),
@@ -152,6 +164,7 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "owner_of": lambda ours, theirs: ours.owner_of("claude", theirs.provider_session_id),
     "newest_attempt": lambda s, t: s.newest_attempt(t.id),
     "events": lambda s, t: s.events(t.conversation, 2),
+    "search": lambda s, t: s.search(SearchRequest("one")),
     "read_past": lambda s, t: s.read_past(t.conversation, 0, PastRequest(((1, 10),))),
     "newest_events": lambda s, t: s.newest_events(t.conversation, 2, 10),
     "late_reports": lambda s, t: s.late_reports(t.conversation),
@@ -176,6 +189,16 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "observed_session": lambda s, t: s.observed_session("claude", t.provider_session_id),
     "observed_sessions": lambda s, _: s.observed_sessions(),
     "welcome": lambda s, t: s.welcome("claude", t.provider_session_id, "/srv/infra").render(),
+    "lacking_chunks": lambda s, t: not s.lacking_chunks([t.kept.main.parts[0].digest]),
+    "add_chunks": lambda s, _: s.add_chunks([a_chunk()]),
+    "keep_bundles": lambda s, t: s.keep_bundles([t.kept], [a_chunk()]),
+    "bundle": lambda s, t: s.bundle("claude", t.kept.provider_session_id),
+    "bundles": lambda s, t: s.bundles("claude", t.kept.provider_session_id),
+    "read_chunks": lambda s, t: s.read_chunks([t.kept.main.parts[0].digest]),
+    "drop_bundle": lambda s, t: s.drop_bundle("claude", t.kept.provider_session_id),
+    "vault_entries": lambda s, _: s.vault_entries(),
+    "vault_figures": lambda s, _: s.vault_figures().chunks,
+    "sweep_vault": lambda s, _: s.sweep_vault().chunks,
     "agent_token": lambda s, t: s.agent_token(t.lease),
     "create_token": lambda s, t: s.create_token(t.token),
     "tokens": lambda s, _: s.tokens(),
@@ -187,7 +210,7 @@ NAMES_AN_ID = [
     "create_session", "get_session", "find_session", "update_session", "finalize_session",
     "rename_session", "remove_session", "get_conversation", "history", "edit_turn", "truncate",
     "retry_turn", "new_generation", "fork", "enqueue_turn", "record_turn", "get_turn", "turns",
-    "situation", "adopt_turns", "adopt_session", "start_turn", "cancel_turn", "explain", "set_pointer", "retire", "request_approval", "get_approval",
+    "situation", "adopt_turns", "start_turn", "cancel_turn", "explain", "set_pointer", "retire", "request_approval", "get_approval",
     "find_approval", "answer_approval", "revoke_token",
 ]  # fmt: skip
 #: verbs that are about no one's data in particular
@@ -198,6 +221,8 @@ def nothing(answer: object) -> bool:
     match answer:
         case SessionPage():
             return not answer.sessions and not answer.unreadable and answer.next_cursor is None
+        case SearchPage():
+            return answer == SearchPage((), more=False, all_words=True, pending=0)
         case Statistics():
             return answer == Statistics((), (), (), (), 0.0, 0, 0, 0, 0)
         case CleanupReport():

@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, replace
 from hashlib import sha512
 from typing import Any, cast
 
+import pytest
+
 from holdfast.clock import after
 from holdfast.domain.approvals import Answer, NewApproval
 from holdfast.domain.conversations import SeenTurns
@@ -17,8 +19,11 @@ from holdfast.domain.decisions import Resume
 from holdfast.domain.events import Event, EventKind
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, SessionId
+from holdfast.domain.imports import SessionImport
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import Pointer, TranscriptMark
+from holdfast.domain.policy import VaultPolicy
+from holdfast.domain.search import SearchRequest
 from holdfast.domain.sessions import NewSession, Old, SessionUpdate
 from holdfast.domain.tokens import ENTROPY, NewToken, Role, make_token
 from holdfast.domain.turns import (
@@ -33,10 +38,12 @@ from holdfast.domain.turns import (
     TurnStatus,
 )
 from holdfast.domain.usage import Usage, UsageReport
+from holdfast.engine import vault
 from holdfast.errors import Conflict, HoldfastError, LeaseLost, NotFound, PhaseConflict, SessionClosed
+from holdfast.providers.contract import SessionFile
 from holdfast.store.contract import Store
 from holdfast.store.sql_store import SqlStore
-from tests.builders import a_pointer, a_runtime
+from tests.builders import a_chunk, a_pointer, a_runtime
 from tests.clock import NOON, ManualClock
 
 LEASE_SECONDS = 60.0
@@ -282,9 +289,16 @@ ADOPTED = [
 FOUND = [
     client("register", lambda walk: walk.store.register_runtime(a_runtime())),
     client(
-        "adopt session",
-        lambda walk: walk.store.adopt_session(
-            NewSession(MAIN, "main", provider="claude"), made_by_hand(walk, MAIN)
+        "import",
+        lambda walk: walk.store.import_sessions(
+            [
+                SessionImport(
+                    NewSession(MAIN, "main", provider="claude", began_at=NOON),
+                    made_by_hand(walk, MAIN).provider_session_id,
+                    (OutsideTurn("outside:1", "by hand", "an answer"),),
+                    made_by_hand(walk, MAIN),
+                )
+            ]
         ),
     ),
     record("one"),
@@ -395,6 +409,44 @@ TOKENS = [
     client("revoke it", lambda walk: walk.store.revoke_token(token_of(walk)[0].id)),
 ]
 
+# --- session files are mirrored into the vault ---------------------------------------------------------------------
+
+KEPT = ProviderSessionId("kept")
+
+
+def mirror(text: str, *sidecars: str) -> Step:
+    """Most chunks are stored ahead of the bundle that refers to them."""
+    sides = [SessionFile(f"side/{n}", None, side.encode()) for n, side in enumerate(sidecars)]
+    files = (SessionFile("kept.jsonl", None, text.encode(), is_main=True), *sides)
+
+    def act(walk: Walk) -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(vault, "_MOST_WAITING", 8)
+            vault.Vault(walk.store, VaultPolicy()).keep(vault.VaultSource("claude", KEPT, files, "/home/ada"))
+
+    return client(f"mirror {text}", act)
+
+
+VAULT = [
+    client("add a chunk", lambda walk: walk.store.add_chunks([a_chunk(b"loose\n")])),
+    mirror("one"),
+    mirror("one two three", "side one", "side two", "side three"),
+    mirror("one two three four", "side one, longer", "another side", "side three"),
+    mirror("rewritten", "side one, longer"),
+    time_passes(25 * 3600),
+    client("sweep", lambda walk: walk.store.sweep_vault()),
+    client("drop", lambda walk: walk.store.drop_bundle("claude", KEPT)),
+    mirror("one"),
+    BEGIN,
+    record("one"),
+]
+
+# --- a search adds what it misses to the index -----------------------------------------------------------------------
+
+FOUND_BY_WORDS = client("search", lambda walk: walk.store.search(SearchRequest("answer")))
+
+SEARCH = [BEGIN, record("one"), FOUND_BY_WORDS, record("two"), FOUND_BY_WORDS]
+
 PATHS = {
     "sessions": SESSIONS,
     "turn": TURN,
@@ -406,4 +458,6 @@ PATHS = {
     "forks": FORKS,
     "approvals": APPROVALS,
     "tokens": TOKENS,
+    "vault": VAULT,
+    "search": SEARCH,
 }

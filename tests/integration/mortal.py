@@ -22,6 +22,9 @@ from tests import processes
 from tests.clock import NOON, ManualClock
 from tests.integration.crash_path import PATHS, Walk
 
+POINTS_OF_A_WRITE = 3
+_MOST_POINTS = 200
+
 
 class MortalDriver:
     """A driver whose process kills itself at the ``fatal``-th point; without one it only counts them.
@@ -66,6 +69,12 @@ class MortalDriver:
 
     def bytes_used(self) -> int:
         return self._driver.bytes_used()
+
+    def find_damage(self, *, deep: bool) -> tuple[str, ...]:
+        return self._driver.find_damage(deep=deep)
+
+    def back_up(self) -> str | None:
+        return self._driver.back_up()
 
     def close(self) -> None:
         self._driver.close()
@@ -119,6 +128,56 @@ def kill_everywhere(path: str, places: list[Place]) -> Iterator[Killed]:
         connection.close()
         processes.finish(process)
         process.close()
+
+
+def killed_everywhere(act: Callable[..., None], url: str, *args: object) -> Iterator[int]:
+    """Processes that do the same on one store, one after the other, until one comes to its end.
+
+    Each of the others dies one point later than the one before; whoever iterates looks at what it has left.
+    """
+    process, connection = processes.start(_act_again_and_again, act, url, args)
+    try:
+        for fatal in range(_MOST_POINTS):
+            connection.send(fatal)
+            exit_code = processes.receive(connection)
+            if exit_code == 0:
+                assert fatal >= POINTS_OF_A_WRITE, "it wrote nothing"
+                return
+            assert exit_code == -signal.SIGKILL
+            yield fatal
+        raise AssertionError("it never comes to its end")
+    finally:
+        connection.close()
+        processes.finish(process)
+        process.close()
+
+
+def _act_again_and_again(
+    connection: Connection, act: Callable[..., None], url: str, args: tuple[object, ...]
+) -> None:
+    """A nursery, too."""
+    while True:
+        try:
+            fatal = connection.recv()
+        except EOFError:
+            return
+        child = os.fork()
+        if child == 0:
+            _act_until_killed(act, url, args, fatal)
+        _, status = os.waitpid(child, 0)
+        connection.send(os.waitstatus_to_exitcode(status))
+
+
+def _act_until_killed(act: Callable[..., None], url: str, args: tuple[object, ...], fatal: int) -> NoReturn:
+    try:
+        store = open_store(url, durability="normal")
+        assert isinstance(store, SqlStore)
+        store._driver = MortalDriver(store._driver, fatal)
+        act(store, *args)
+        os._exit(0)
+    except BaseException:  # noqa: BLE001 - whatever it is, this process must not go on as the nursery
+        traceback.print_exc()
+    os._exit(1)
 
 
 def _nursery(connection: Connection, path: str, places: list[Place]) -> None:

@@ -1,11 +1,15 @@
 """What an agent saved after its Holdfast was killed counts: an answer is an answer, and a session is gone on with."""
 
+from typing import Literal
+
 import pytest
 
 from holdfast import Holdfast
 from holdfast.domain.decisions import Resume
 from holdfast.domain.phases import Phase
+from holdfast.domain.policy import Policy, VaultPolicy
 from holdfast.domain.turns import NewTurn, TurnRequest, TurnStatus
+from holdfast.engine.vault import Vault
 from holdfast.errors import InvalidInput
 from tests.integration.workshop import Workshop, ended, eventually, kill
 
@@ -70,6 +74,25 @@ def test_an_answer_to_a_later_turn_counts(shop: Workshop, fresh: tuple[str, ...]
     assert PAINT in asked[-2], "it goes on where the answer stands"
     assert "mauve" not in asked[-1]
     assert "stopped" not in asked[-1]
+
+
+@pytest.mark.parametrize(("mode", "is_kept"), [("all", True), ("run", True), ("off", False)])
+def test_an_answer_is_in_the_vault_when_it_is_taken_over(
+    shop: Workshop, mode: Literal["all", "run", "off"], is_kept: bool
+) -> None:
+    _killed(shop, *RUN)
+    hf = shop.open(Policy(vault=VaultPolicy(mode=mode)))
+
+    (turn,) = hf.recover()
+
+    assert (turn.status, turn.response) == DONE
+    (attempt,) = hf.store.attempts(turn.conversation_id, turn.seq)
+    assert attempt.provider_session_id is not None
+    bundle = hf.store.bundle("scripted", attempt.provider_session_id)
+    assert (bundle is not None) == is_kept
+    if bundle is not None:
+        kept = b"".join(Vault(hf.store, VaultPolicy()).read(bundle, bundle.main))
+        assert kept == shop.transcript(attempt.provider_session_id).read_bytes()
 
 
 def test_a_worker_does_not_run_again_what_was_answered(shop: Workshop) -> None:

@@ -135,7 +135,10 @@ def test_a_beginning_that_fits_several_names_them(begun: Workshop) -> None:
 def test_what_nobody_keeps_is_not_found(begun: Workshop) -> None:
     code, _, err = ended(begun.start("resume", "deadbeef", "SAY next"))
 
-    assert (code, err.strip()) == (3, "holdfast: session not found: deadbeef")
+    assert (code, err.strip()) == (
+        3,
+        "holdfast: session not found: deadbeef; holdfast list shows the sessions",
+    )
 
 
 def test_a_session_without_a_turn_is_refused(shop: Workshop) -> None:

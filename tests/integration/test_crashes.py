@@ -18,9 +18,10 @@ import pytest
 from holdfast.domain.decisions import Resume
 from holdfast.domain.events import Event, EventKind
 from holdfast.domain.ids import ProviderSessionId, Workspace
-from holdfast.domain.policy import Policy
+from holdfast.domain.policy import Policy, VaultPolicy
 from holdfast.domain.sessions import SessionFilter
 from holdfast.domain.turns import Claim, ClaimRequest, Launch, TurnEnd, TurnStatus
+from holdfast.engine.vault import Vault
 from holdfast.store.contract import Store
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
@@ -29,7 +30,7 @@ from tests.builders import a_runtime
 from tests.clock import NOON, ManualClock
 from tests.consistency import assert_consistent
 from tests.integration import mortal
-from tests.integration.crash_path import LEASE_SECONDS, MAIN, PATHS, USED, Step, Walk, answer, deferred
+from tests.integration.crash_path import KEPT, LEASE_SECONDS, MAIN, PATHS, USED, Step, Walk, answer, deferred
 from tests.integration.mortal import Killed, MortalDriver, Place, kill_everywhere
 
 STILL_SERVED = """
@@ -149,7 +150,7 @@ def run(store: Store, claimed: Claim) -> None:
 
 def outcome(store: Store) -> dict[str, Any]:
     """What people see of the work, without who did it and when."""
-    seen: dict[str, Any] = {}
+    seen: dict[str, Any] = {"vault": kept_files(store), "loose": store.vault_figures().loose_chunks}
     for session in store.list_sessions(SessionFilter(), 100).sessions:
         history = store.history(session.conversation_id)
         own = store.turns(session.id)
@@ -167,6 +168,14 @@ def outcome(store: Store) -> dict[str, Any]:
             "pointers": sorted(pointer.provider for pointer in store.pointers(session.id)),
         }
     return seen
+
+
+def kept_files(store: Store) -> list[dict[str, bytes]]:
+    vault = Vault(store, VaultPolicy())
+    return [
+        {file.name: b"".join(vault.read(bundle, file)) for file in bundle.files}
+        for bundle in store.bundles("claude", KEPT)
+    ]
 
 
 def check_events(store: Store, killed: Killed, path: list[Step]) -> None:

@@ -9,6 +9,7 @@ from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Rights
 from holdfast.domain.policy import Policy, ResumePolicy
 from holdfast.domain.turns import NewTurn, TurnRequest, TurnStatus
+from holdfast.engine.importing import ImportRequest
 from holdfast.errors import Refused
 from tests.builders import a_pointer
 from tests.integration.test_run_crashes import die
@@ -92,6 +93,23 @@ def test_a_session_that_was_made_by_hand_is_continued_with_its_history(shop: Wor
     assert [turn.prompt for turn in hf.history(taken.session_id)] == [OPENING, RECALL]
     assert "1 turn was made outside Holdfast" in " ".join(taken.notices)
     assert hf.resume(taken.session_id, RECALL).text == FROM_SESSION
+
+
+def test_a_session_that_was_made_by_hand_counts_as_imported(shop: Workshop) -> None:
+    shop.by_hand(OPENING, "--session-id", NAMED)
+    hf, here = shop.open(), str(shop.work_dir)
+
+    taken = hf.run(
+        RECALL, provider="scripted", agent="keeper", name="taken", cwd=here, provider_session_id=NAMED
+    )
+
+    session = hf.session(taken.session_id)
+    assert session.imported_at is not None
+    assert (session.agent, session.name) == ("keeper", "taken"), "as the caller says"
+    report = hf.import_sessions(ImportRequest(("scripted",)))
+    assert (report.found, report.imported) == (1, 0), "no second session is made of it"
+    begun = hf.run(OPENING, provider="scripted", cwd=here, provider_session_id="of-ours")
+    assert hf.session(begun.session_id).imported_at is None, "nobody had begun it"
 
 
 def test_a_worker_refuses_a_session_that_nobody_here_has_begun(shop: Workshop) -> None:

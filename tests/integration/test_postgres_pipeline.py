@@ -13,11 +13,13 @@ import pytest
 
 from holdfast.domain.turns import NewTurn
 from holdfast.domain.usage import Usage
+from holdfast.domain.vault import VaultBundle, VaultChunk, VaultFile, VaultPart
 from holdfast.errors import Conflict, InvalidInput
 from holdfast.store.driver import Undone
 from holdfast.store.open import open_store
+from holdfast.store.packing import digest_of, pack
 from holdfast.store.sql_store import SqlStore
-from tests.builders import a_session
+from tests.builders import a_provider_session_id, a_session, an_import
 from tests.processes import until
 
 pytest.importorskip("psycopg")
@@ -48,8 +50,9 @@ def marks(driver: Any) -> int:
     return int(count)
 
 
-def test_recording_a_turn_takes_two_round_trips(store: SqlStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    session = store.create_session(a_session())
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> list[Pipeline]:
+    """One for each round trip."""
     waits: list[Pipeline] = []
     wait = Pipeline.wait
 
@@ -58,10 +61,49 @@ def test_recording_a_turn_takes_two_round_trips(store: SqlStore, monkeypatch: py
         return wait(pipeline)
 
     monkeypatch.setattr(Pipeline, "wait", counted)
+    return waits
+
+
+def test_recording_a_turn_takes_two_round_trips(store: SqlStore, waits: list[Pipeline]) -> None:
+    session = store.create_session(a_session())
+    waits.clear()
 
     store.record_turn(session.id, NewTurn("go on", "claude"), "done", Usage())
 
     assert len(waits) == 2
+
+
+@pytest.mark.parametrize("number", [2, 100])
+def test_an_import_takes_as_many_round_trips_for_many_sessions_as_for_few(
+    store: SqlStore, waits: list[Pipeline], number: int
+) -> None:
+    parent = an_import()
+    store.import_sessions(
+        [parent, *(an_import(comes_from=parent.provider_session_id) for _ in range(number))]
+    )
+    assert len(waits) == 9
+
+    waits.clear()
+    chunks = [VaultChunk(digest_of(b"%d" % n), len(b"%d" % n), *pack(b"%d" % n)) for n in range(number)]
+    bundles = [
+        VaultBundle(
+            "claude", a_provider_session_id(), "", "/home", None, None,
+            (VaultFile("s.jsonl", chunk.size, True, (VaultPart(chunk.digest, chunk.size),)),),
+        )
+        for chunk in chunks
+    ]  # fmt: skip
+    store.keep_bundles(bundles, chunks)
+    assert len(waits) == 5
+
+
+def test_many_questions_are_answered_in_order(driver: Any) -> None:
+    """So many that their statement is prepared anew between them."""
+    numbers = range(5 * FIRST_USES)
+    with driver.write() as tx:
+        tx.run_many(ADD, [{"n": n} for n in numbers])
+        asked = [{"n": n} for n in (*numbers, -1, 3)]
+        found = tx.all_many("SELECT n FROM marks WHERE n = :n", asked)
+    assert found == [*([(n,)] for n in numbers), [], [(3,)]]
 
 
 def add_twice(driver: Any, then: Callable[[Any], object] = bool) -> None:

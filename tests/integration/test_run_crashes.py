@@ -166,7 +166,7 @@ def test_a_request_that_the_agent_takes_out_of_its_session_again_leaves_the_sess
 def test_holdfast_is_killed_at(shop: Workshop, first: RunResult, point: str) -> None:
     # what has not answered yet can be continued
     prompt = "SAY second\nHANG" if point == "after SqlStore pin" else "SAY second"
-    _die(shop, point, "resume", first.session_id, prompt)
+    die(shop, *point.split(), "resume", first.session_id, prompt)
     _goes_on(shop, first)
     # to continue what was never sent is to send it
     again = prompt if point == "before SqlStore launch" else "continue"
@@ -175,21 +175,21 @@ def test_holdfast_is_killed_at(shop: Workshop, first: RunResult, point: str) -> 
     ]  # fmt: skip
 
 
+def test_nobody_waits_for_a_lease_whose_holder_is_killed_while_it_renews_it(
+    shop: Workshop, first: RunResult
+) -> None:
+    die(shop, "after", "SqlStore", "heartbeat", "resume", first.session_id, "SAY second\nHANG")
+
+    assert shop.open().resume(first.session_id, RECALL).text == FROM_SESSION
+
+
 def test_an_answer_that_holdfast_was_killed_with_counts(shop: Workshop, first: RunResult) -> None:
-    _die(shop, "before SqlStore finish_turn", "resume", first.session_id, "SAY second")
+    die(shop, "before", "SqlStore", "finish_turn", "resume", first.session_id, "SAY second")
 
     assert shop.open().resume(first.session_id, RECALL).text == FROM_SESSION
 
     turns = shop.open().history(first.session_id)
     assert [turn.response for turn in turns][1:] == ["second", FROM_SESSION]
-
-
-def _die(shop: Workshop, point: str, *arguments: str) -> None:
-    died = subprocess.run(
-        [sys.executable, "-c", MORTAL, *point.split(), *arguments], cwd=shop.work_dir, env=shop.environ,
-        capture_output=True, timeout=PATIENCE, check=False,
-    )  # fmt: skip
-    assert died.returncode == -signal.SIGKILL
 
 
 def test_a_turn_that_was_committed_is_not_stopped_by_a_kill(shop: Workshop, first: RunResult) -> None:

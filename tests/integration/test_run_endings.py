@@ -8,7 +8,7 @@ import pytest
 
 from holdfast.domain.decisions import Fresh, Reason, Resume
 from holdfast.domain.failures import FailureClass
-from holdfast.domain.policy import Policy, QueuePolicy
+from holdfast.domain.policy import Policy, QueuePolicy, ResumePolicy
 from holdfast.domain.sessions import SessionFilter
 from holdfast.domain.turns import TurnStatus
 from holdfast.errors import HoldfastError, InvalidInput, LeaseLost, MissingBinary
@@ -85,6 +85,7 @@ def test_a_first_turn_that_died_goes_on_in_its_own_session(shop: Workshop) -> No
 def test_a_first_turn_that_died_before_its_session_was_saved_is_told_to_the_next_agent(
     shop: Workshop,
 ) -> None:
+    shop.policy = Policy(resume=ResumePolicy(restore="off"))
     first = shop.begin(f"{OPENING}\nCRASH")
     shop.transcript(first.provider_session_id).unlink()
     again = shop.open().resume(first.session_id)

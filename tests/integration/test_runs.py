@@ -92,7 +92,7 @@ def _nothing(_shop: Workshop, _first: RunResult) -> None:
         (Reason.RETIRED, _retired, {}, {}),
         (Reason.ERRORS, _failed_once, {}, {"max_provider_session_errors": 1}),
         (Reason.CONTEXT_FULL, _full, {}, {}),
-        (Reason.TRANSCRIPT_MISSING, _deleted, {}, {}),
+        (Reason.TRANSCRIPT_MISSING, _deleted, {}, {"restore": "off"}),
         (Reason.TRANSCRIPT_ALTERED, _altered, {}, {}),
         (Reason.TRANSCRIPT_AHEAD, _went_on_by_hand, {}, {"transcript_ahead": "fresh"}),
     ],
@@ -158,7 +158,8 @@ def test_an_explicit_session_is_used_or_refused_and_never_replaced(shop: Worksho
     other = shop.open().resume(first.session_id, RECALL, provider_session_id="chosen-2")
     assert (other.provider_session_id, other.text) == ("chosen-2", FROM_PROMPT)
     shop.transcript("chosen-2").unlink()
-    gone = shop.open().resume(first.session_id, RECALL, provider_session_id="chosen-2")
+    unrestored = Policy(resume=ResumePolicy(restore="off"))
+    gone = shop.open(unrestored).resume(first.session_id, RECALL, provider_session_id="chosen-2")
     assert (gone.decision.reason, gone.exit_code) == (Reason.TRANSCRIPT_MISSING, 4)
     assert not shop.transcript("chosen-2").exists()
 

@@ -13,7 +13,9 @@ from tests.counted_store import CountedStore
 from tests.integration.workshop import OPENING, Workshop
 
 #: what a turn does besides the calls that began it
-TURN = ["launch", "pin", "record_events", "finish_turn", "attempts"]
+TURN = ["launch", "pin", "record_events", "keep_bundles", "finish_turn", "attempts"]
+#: what the vault has already of a session that is resumed is asked for before the rest is kept
+RESUMED = [*TURN[:3], "bundle", *TURN[3:]]
 #: no look whether somebody wants the turn to stop falls into a test
 PATIENT = replace(Policy(), queue=replace(Policy().queue, poll_seconds=10.0, heartbeat_seconds=10.0))
 
@@ -36,7 +38,7 @@ def test_a_first_run(shop: Workshop, counted: CountedStore, holdfast: Holdfast) 
 def test_a_resumed_turn(shop: Workshop, counted: CountedStore, holdfast: Holdfast) -> None:
     first = shop.begin()
     holdfast.resume(first.session_id, "more")
-    assert counted.calls == ["situation", "start_turn", *TURN]
+    assert counted.calls == ["situation", "start_turn", *RESUMED]
 
 
 def test_a_turn_of_a_worker(shop: Workshop, counted: CountedStore, holdfast: Holdfast) -> None:
@@ -44,7 +46,20 @@ def test_a_turn_of_a_worker(shop: Workshop, counted: CountedStore, holdfast: Hol
     shop.open().enqueue(first.session_id, "more")
     holdfast.worker(["scripted"], WorkerOptions(once=True)).run()
     begun = counted.calls.index("claim_turn")
-    assert counted.calls[begun:] == ["claim_turn", *TURN, "claim_turn"]
+    assert counted.calls[begun:] == ["claim_turn", *RESUMED, "claim_turn"]
+
+
+def test_a_fork_of_a_session_that_ran_here(shop: Workshop, counted: CountedStore, holdfast: Holdfast) -> None:
+    first = shop.begin()
+    holdfast.fork(first.session_id)
+    assert counted.calls == ["holder", "pointers", "situation", "fork"]
+
+
+def test_a_fork_of_a_session_that_ran_on_another_machine(shop: Workshop, counted: CountedStore) -> None:
+    first = shop.begin()
+    elsewhere = {**shop.environ, "XDG_DATA_HOME": str(shop.work_dir / "data-of-another-machine")}
+    Holdfast(counted.as_store, PATIENT, environ=elsewhere).fork(first.session_id)
+    assert counted.calls == ["holder", "pointers", "fork"]
 
 
 def test_a_long_history_is_not_read_to_resume(

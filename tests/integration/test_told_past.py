@@ -12,7 +12,7 @@ from holdfast import Holdfast
 from holdfast.domain.decisions import Fork, Reason, Resume
 from holdfast.domain.ids import ConversationId
 from holdfast.domain.pointers import Rights
-from holdfast.domain.policy import ContextPolicy, Policy, QueuePolicy
+from holdfast.domain.policy import ContextPolicy, Policy, QueuePolicy, ResumePolicy
 from holdfast.domain.sessions import NewSession
 from holdfast.domain.turns import NewTurn, TurnRequest
 from holdfast.domain.usage import NO_USAGE
@@ -300,7 +300,7 @@ def test_a_refused_prompt_is_no_part_of_the_past(shop: Workshop) -> None:
 
     _, _, err = ended(shop.start("resume", first.session_id, "SAY on"))
     assert "that it has not seen" not in err
-    assert "resuming session" in err
+    assert "Continuing your scripted session" in err
     packet = hf.packet(first.session_id)
     assert [turn.prompt for turn in packet.turns] == ["SAY hello", "SAY on"]
     prompt = sent(shop, hf.resume(first.session_id, "SAY more", fresh=True))
@@ -331,6 +331,7 @@ CHANGES = {"history": _edit, "session file": _delete_session, "directory": _relo
 def test_after_a_void_approval_the_next_turn_knows_what_ran_and_what_did_not(
     shop: Workshop, turn: int, change: Callable[[Workshop, RunResult], None]
 ) -> None:
+    shop.policy = Policy(resume=ResumePolicy(restore="off"))
     request = f"SAY deploy the new release\n{RAN}\n{APPLY}"
     if turn == 1:
         waiting = shop.begin(request, rights=GATED)
@@ -469,6 +470,7 @@ def test_a_window_that_is_not_recorded_is_not_called_full(shop: Workshop) -> Non
 
 
 def test_a_session_that_is_gone_is_named_as_gone_and_one_that_was_altered_as_altered(shop: Workshop) -> None:
+    shop.policy = Policy(resume=ResumePolicy(restore="off"))
     hf, first = shop.open(), shop.begin("SAY hello")
     shop.transcript(first.provider_session_id).unlink()
     fresh = hf.resume(first.session_id, "SAY on")

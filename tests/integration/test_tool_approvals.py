@@ -12,7 +12,7 @@ from holdfast.domain.decisions import Reason, Refuse, Resume
 from holdfast.domain.events import EventKind
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import Rights
-from holdfast.domain.policy import ApprovalPolicy, Policy
+from holdfast.domain.policy import ApprovalPolicy, Policy, ResumePolicy
 from holdfast.domain.turns import AttemptCause, TurnStatus
 from holdfast.engine.result import RunResult
 from holdfast.errors import HoldfastError, NeedsApproval, Refused
@@ -149,6 +149,7 @@ def _alter_session(shop: Workshop, waiting: RunResult) -> None:
 
 
 def _delete_session(shop: Workshop, waiting: RunResult) -> None:
+    shop.policy = Policy(resume=ResumePolicy(restore="off"))
     shop.transcript(waiting.provider_session_id).unlink()
 
 
@@ -188,6 +189,19 @@ def test_what_only_this_machine_can_see_refuses_with_its_reason(shop: Workshop) 
     assert isinstance(refused.decision, Refuse)
     assert (refused.decision.reason, refused.exit_code) == (Reason.TRANSCRIPT_MISSING, 4)
     assert shop.open().store.get_approval(approval.id).void_reason == Reason.TRANSCRIPT_MISSING
+
+
+def test_a_session_file_that_is_restored_is_the_one_in_which_the_call_was_approved(shop: Workshop) -> None:
+    waiting, approval = deferred(shop)
+    hf = shop.open()
+    hf.approve(approval.id)
+    path = shop.transcript(waiting.provider_session_id)
+    before = path.read_bytes()
+    path.unlink()
+    done = hf.resume(waiting.session_id)
+    assert (done.ok, done.text, applied(shop)) == (True, "after", 1)
+    assert path.read_bytes().startswith(before)
+    assert hf.store.get_approval(approval.id).used_at is not None
 
 
 #: where Holdfast dies, and how often the call is made once somebody goes on

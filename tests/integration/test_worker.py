@@ -10,6 +10,7 @@ import pytest
 from holdfast.clock import after
 from holdfast.domain.decisions import DecisionKind
 from holdfast.domain.failures import FailureClass
+from holdfast.domain.policy import VaultPolicy
 from holdfast.domain.turns import AttemptCause, AttemptStatus, ClaimRequest, NewTurn, TurnStatus
 from holdfast.engine.running.recovery import recover_all
 from holdfast.engine.worker import WorkerOptions
@@ -141,6 +142,15 @@ def test_the_next_worker_ends_what_a_dead_one_left_and_runs_it_again(crew: Crew)
     ]
 
 
+def test_a_turn_that_takes_too_long_is_not_run_again(crew: Crew) -> None:
+    turn = crew.ask(crew.session(), "HANG")
+    code, _, err = ended(crew.enlist("--once", environ={"HOLDFAST_RUN__TIMEOUT_SECONDS": "4"}))
+    seen = crew.look(turn)
+    assert (code, seen.status, len(crew.attempts(turn))) == (0, TurnStatus.FAILED, 1), err
+    assert seen.failure is not None
+    assert "time limit" in seen.failure.message
+
+
 def test_an_agent_that_is_killed_is_run_again_by_itself(crew: Crew) -> None:
     turn = crew.ask(crew.session(), WHOLE)
     crew.enlist()
@@ -231,8 +241,8 @@ def test_a_worker_does_not_take_over_what_it_runs_itself(crew: Crew) -> None:
     assert claimed is not None
     eventually(lambda: crew.hf.store.now() > claimed.lease.expires_at)
 
-    assert recover_all(crew.hf.store, agent.agents, besides={turn.session_id}) == ()
-    assert [taken.seq for taken in recover_all(crew.hf.store, agent.agents)] == [turn.seq]
+    assert recover_all(crew.hf.store, agent.agents, VaultPolicy(), besides={turn.session_id}) == ()
+    assert [taken.seq for taken in recover_all(crew.hf.store, agent.agents, VaultPolicy())] == [turn.seq]
 
 
 # --- from anywhere ---

@@ -15,6 +15,8 @@ KINDS = {
     "text": "text",
     "REAL": "real number",
     "double precision": "real number",
+    "BLOB": "bytes",
+    "bytea": "bytes",
 }
 
 
@@ -42,6 +44,9 @@ class Table:
 
 
 Schema = dict[str, Table]
+
+#: full-text indexes, which each engine has in its own way
+OF_THE_ENGINE = {"search_words"}
 
 
 def describe(schema: Schema) -> str:
@@ -74,10 +79,10 @@ def _column(kind: str, *, optional: bool, default: object) -> str:
 def _condition(text: str | None) -> str:
     """Without what each engine writes differently: casts, parentheses, and lists."""
     plain = re.sub(r"= ANY \(ARRAY\[(.*?)\]\)", r"IN (\1)", (text or "").replace("::text", ""))
-    plain = " ".join(plain.split())
+    plain = re.sub(r"\((\w+ IS (?:NOT )?NULL)\)", r"\1", " ".join(plain.split()))
     while plain.startswith("(") and plain.endswith(")"):
         plain = plain[1:-1]
-    return re.sub(r"\((\w+ IS NOT NULL)\)", r"\1", plain)
+    return plain
 
 
 # --- SQLite -------------------------------------------------------------------------------------------------
@@ -85,7 +90,8 @@ def _condition(text: str | None) -> str:
 
 def sqlite_schema(connection: sqlite3.Connection) -> Schema:
     names = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
-    return {name: _sqlite_table(connection, name) for (name,) in names}
+    ours = [name for (name,) in names if not name.startswith(tuple(OF_THE_ENGINE))]
+    return {name: _sqlite_table(connection, name) for name in ours}
 
 
 def _sqlite_table(connection: sqlite3.Connection, name: str) -> Table:
@@ -104,10 +110,30 @@ def _sqlite_table(connection: sqlite3.Connection, name: str) -> Table:
 
 
 def _sqlite_index(connection: sqlite3.Connection, name: str, sql: str) -> Index:
-    rows = connection.execute("SELECT name, desc FROM pragma_index_xinfo(?) WHERE key", (name,))
-    columns = tuple(f"{column} DESC" if desc else column for column, desc in rows)
+    rows = connection.execute(
+        "SELECT name, desc FROM pragma_index_xinfo(?) WHERE key ORDER BY seqno", (name,)
+    )
+    said = _split(sql.partition(" (")[2])  # SQLite names no expression: the statement has it
+    columns = tuple(
+        f"{column or said[place].lower()}{' DESC' if desc else ''}"
+        for place, (column, desc) in enumerate(rows)
+    )
     _, _, condition = sql.partition(" WHERE ") if " WHERE " in sql else sql.partition("\n    WHERE ")
     return Index(sql.startswith("CREATE UNIQUE"), columns, _condition(condition))
+
+
+def _split(columns: str) -> list[str]:
+    """The columns up to the parenthesis that ends them."""
+    found, depth = [""], 0
+    for character in columns:
+        depth += {"(": 1, ")": -1}.get(character, 0)
+        if depth < 0:
+            break
+        if character == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += character
+    return [column.strip() for column in found]
 
 
 def _sqlite_foreign_keys(connection: sqlite3.Connection, name: str) -> frozenset[ForeignKey]:
@@ -133,9 +159,8 @@ FROM pg_attribute a LEFT JOIN pg_attrdef d ON d.adrelid = a.attrelid AND d.adnum
 WHERE a.attrelid = %s AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum"""
 PG_INDEXES = """
 SELECT c.relname, i.indisunique, i.indisprimary, pg_get_expr(i.indpred, i.indrelid),
-    array(SELECT a.attname || CASE WHEN i.indoption[k] & 1 = 1 THEN ' DESC' ELSE '' END
-          FROM generate_subscripts(i.indkey, 1) k
-          JOIN pg_attribute a ON a.attrelid = i.indrelid AND a.attnum = i.indkey[k] ORDER BY k)
+    array(SELECT pg_get_indexdef(i.indexrelid, k + 1, true) || CASE WHEN i.indoption[k] & 1 = 1 THEN ' DESC' ELSE '' END
+          FROM generate_subscripts(i.indkey, 1) k ORDER BY k)
 FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid WHERE i.indrelid = %s"""
 PG_FOREIGN_KEYS = """
 SELECT array(SELECT attname FROM unnest(conkey) WITH ORDINALITY k(n, i)
@@ -153,7 +178,7 @@ def postgres_schema(url: str) -> Schema:
 
     with psycopg.connect(url, options="-c search_path=holdfast") as connection:
         tables = connection.execute(PG_TABLES).fetchall()
-        return {name: _postgres_table(connection, oid) for oid, name in tables}
+        return {name: _postgres_table(connection, oid) for oid, name in tables if name not in OF_THE_ENGINE}
 
 
 def _postgres_table(connection: Any, oid: int) -> Table:

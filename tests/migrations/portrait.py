@@ -8,6 +8,7 @@ from holdfast.domain.pointers import Pointer
 from holdfast.domain.sessions import Session, SessionFilter
 from holdfast.domain.turns import Attempt, Turn, TurnRequest
 from holdfast.domain.usage import Usage
+from holdfast.domain.vault import VaultEntry
 from holdfast.store.contract import Store
 
 Document = dict[str, Any]
@@ -22,6 +23,24 @@ def portrait(store: Store) -> Document:
             [runtime.id, runtime.machine, runtime.provider, runtime.home, runtime.version]
             for runtime in (known.runtime for known in store.runtimes())
         ),
+        "vault": {
+            entry.provider_session_id: _bundle(store, entry) for entry in store.vault_entries(limit=1000)
+        },
+    }
+
+
+def _bundle(store: Store, entry: VaultEntry) -> Document:
+    bundle = store.bundle(entry.provider, entry.provider_session_id, entry.branch)
+    assert bundle is not None
+    return {
+        "about": [bundle.provider, bundle.branch, bundle.home, bundle.runtime_id, bundle.work_dir],
+        "files": {
+            file.name: [
+                [chunk.digest, chunk.size, chunk.codec, chunk.data.hex()]
+                for chunk in store.read_chunks([part.digest for part in file.parts])
+            ]
+            for file in bundle.files
+        },
     }
 
 

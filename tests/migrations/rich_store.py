@@ -1,11 +1,12 @@
 """Owns a store with something of everything in it, the same each time it is made."""
 
-from holdfast.clock import after
+from holdfast.clock import Instant, after
 from holdfast.domain.approvals import Answer, NewApproval
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, NewDelegation
 from holdfast.domain.events import Event, EventKind
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ApprovalId, ConversationId, ProviderSessionId, SessionId
+from holdfast.domain.imports import KnownSource, SessionImport
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import Rights, TranscriptMark
 from holdfast.domain.runtimes import Runtime
@@ -15,23 +16,28 @@ from holdfast.domain.turns import (
     ClaimRequest,
     Launch,
     NewTurn,
+    OutsideTurn,
     ProcessMark,
     TurnEnd,
     TurnRequest,
     TurnStatus,
 )
 from holdfast.domain.usage import ContextUse, Usage, UsageReport
+from holdfast.domain.vault import VaultChunk
 from holdfast.errors import LeaseLost
 from holdfast.store.contract import Store
-from tests.builders import a_codex_runtime, a_runtime
+from holdfast.store.packing import digest_of
+from tests.builders import a_bundle, a_codex_runtime, a_file, a_runtime
 from tests.clock import ManualClock
 
 LEAD, HELPER, CHILD, GRANDCHILD = (
     SessionId(f"agent-20260108-12000{n}-{name}")
     for n, name in enumerate(["1eadbeef", "4e1be400", "c411d000", "96a0dc41"])
 )
+FIRST = ProviderSessionId("5b1c2d3e-0000-4000-8000-000000000001")
 ASKING = SessionId("agent-20260108-120009-a5c19000")
 DELEGATED, OVER = SessionId("agent-20260107-090000-de1e6a7e"), SessionId("agent-20260101-000000-00000000")
+IMPORTED, REMOVED = SessionId("agent-20260105-080000-1a9c0e5d"), SessionId("agent-20260105-080001-de1e7ed0")
 PROFILE = TurnRequest("/srv/infra", "opus", Rights("plan", frozenset({"Read", "Grep"})))
 USED = UsageReport(
     Usage(1200, 400, 80, 0.0125), cumulative=True, context=ContextUse(tokens=21_000, window=200_000)
@@ -51,6 +57,29 @@ def fill(store: Store, clock: ManualClock) -> None:
     _trouble(store, clock)
     _queue(store, clock)
     _approvals(store, clock)
+    _vault(store)
+    _imported(store)
+
+
+def _imported(store: Store) -> None:
+    """A session that its provider kept alone, one that was deleted, and where they were read from."""
+    for session, native in ((IMPORTED, "1a9c0e5d"), (REMOVED, "de1e7ed0")):
+        new = NewSession(
+            session, "claude", "by hand", SessionKind.CONVERSATION, provider="claude", began_at=Instant(1_000)
+        )
+        turn = OutsideTurn("outside:1", "what is this?", "a test", Instant(1_000), Instant(2_000))
+        source = KnownSource(
+            "build-7", "claude", "/home/ada/.claude", f"/{native}.jsonl", 10, 20, ProviderSessionId(native), session
+        )  # fmt: skip
+        store.import_sessions([SessionImport(new, ProviderSessionId(native), (turn,))], [source])
+    store.remove_session(REMOVED)
+
+
+def _vault(store: Store) -> None:
+    side = a_file(b"found it\n", name="projects/infra/5b1c2d3e/tool-results/1.txt", is_main=False)
+    kept = a_bundle(a_file(b"one\n", b"two\n"), side, provider_session_id=FIRST)
+    plain = (b"one\n", b"two\n", b"found it\n")
+    store.keep_bundles([kept], [VaultChunk(digest_of(data), len(data), "raw", data) for data in plain])
 
 
 def _claim(store: Store, session: SessionId, key: str, runtime: Runtime | None = None) -> Claim:
@@ -92,7 +121,7 @@ def _lead(store: Store) -> ConversationId:
     )
     store.enqueue_turn(LEAD, NewTurn("Describe the network.", "claude", PROFILE, key="first"))
     claimed = _claim(store, LEAD, "first")
-    session = ProviderSessionId("5b1c2d3e-0000-4000-8000-000000000001")
+    session = FIRST
     process = ProcessMark("build-7", "boot-1", 4242, 1_000_000)
     store.launch(claimed.lease, Launch(claimed.decision, process, session))
     at = claimed.turn.created_at

@@ -14,7 +14,6 @@ from holdfast.clock import system_clock
 from holdfast.domain.ids import SessionId
 from holdfast.domain.sessions import NewSession
 from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreError
-from holdfast.store import migrate
 from holdfast.store.open import open_store
 from holdfast.store.sqlite import SqliteDriver
 from tests import processes
@@ -270,7 +269,7 @@ def test_a_process_that_comes_too_late_to_copy_keeps_the_copy_of_the_first(file:
         assert is_usable(file.url)
 
     with closing(SqliteDriver(file.path, system_clock)) as driver:
-        migrate._back_up(driver, file.path, newest("sqlite"))
+        driver.copy_to(Path(f"{file.path}.v{newest('sqlite')}.backup"), newest("sqlite"))
 
     (backup,) = backups(file)
     assert backup.schema() == before

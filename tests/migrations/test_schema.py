@@ -46,7 +46,7 @@ def test_migrations_are_numbered_without_gaps_and_have_the_same_names_on_both_en
 
 #: of the engines, not of the store's records
 UNDECLARED = {"schema_migrations"}
-HELD = {str: "text", int: "whole number", bool: "whole number", float: "real number"}
+HELD = {str: "text", int: "whole number", bool: "whole number", float: "real number", bytes: "bytes"}
 
 
 def test_every_column_is_declared_as_both_schemas_have_it(tmp_path: Path, postgres_url: str) -> None:

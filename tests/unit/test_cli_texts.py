@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from holdfast import errors
 from holdfast.cli import exit_codes, terminal
 from holdfast.cli.arguments import parse_moment
-from holdfast.cli.escape import escape_json, one_line
 from holdfast.cli.group import cli
-from holdfast.cli.output import Column, Fields, Line, Table, age, cell, duration, plain
+from holdfast.cli.output import Column, Fields, Line, Paragraph, Table, age, cell, duration, plain
 from holdfast.clock import SECOND, Instant, after, from_datetime
 from holdfast.errors import HoldfastError, InvalidInput
+from holdfast.escape import escape_json, one_line
 
 NOW = Instant(1_767_895_530 * SECOND)  #: 2026-01-08T18:05:30Z
 
@@ -183,3 +183,13 @@ def test_a_command_without_any_output_stream_still_ends(monkeypatch: pytest.Monk
 
     assert exit_codes.run(["no-such-command"]) == 2
     assert exit_codes.run(["no-such-command", "--json"]) == 2
+
+
+def test_a_command_to_copy_is_never_broken_by_a_narrow_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    command = "cd /srv/a/rather/long/directory && holdfast resume deploy"
+    terminal.show([Paragraph(((cell("deploy"),), (cell("word " * 20),)), cell(command))])
+    *_, last = capsys.readouterr().out.splitlines()
+    assert last == f"  {command}"

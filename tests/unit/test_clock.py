@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast import clock as clock_module
 from holdfast.clock import (
     SECOND,
     Instant,
@@ -15,6 +16,7 @@ from holdfast.clock import (
     to_datetime,
     to_iso,
 )
+from tests.clock import give_time
 
 FIRST = datetime(1, 1, 1, tzinfo=UTC)
 LAST = datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
@@ -93,7 +95,7 @@ def test_the_system_clock_says_what_time_it_is() -> None:
 
 def test_a_clock_that_was_set_runs_on_from_there(monkeypatch: pytest.MonkeyPatch) -> None:
     passed = iter([7 * 10**9, 7 * 10**9, 9_500_000 * 10**3])
-    monkeypatch.setattr("holdfast.clock.time.monotonic_ns", lambda: next(passed))
+    give_time(clock_module, monkeypatch, monotonic_ns=lambda: next(passed))
     clock = running_from(Instant(1_000 * SECOND))
 
     assert clock() == 1_000 * SECOND

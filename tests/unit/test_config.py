@@ -83,17 +83,23 @@ def value_of(settings: Settings, key: Key) -> object:
     if not table:
         return getattr(settings, name)
     policy = settings.policy
-    rules = policy.continue_ if table == "continue" else getattr(policy, table)
+    rules = getattr(policy, f"{table}_" if table in ("continue", "import") else table)
     return getattr(rules, name)
 
 
-OTHER_LISTS = {"server.public_origins": {"https://another.example", "http://10.0.0.7:8080"}}
+OTHER_LISTS = {
+    "import.exclude": {"/srv/private", "~/elsewhere"},
+    "server.public_origins": {"https://another.example", "http://10.0.0.7:8080"},
+}
+
+#: by the type of a table's entries
+OTHER_ENTRIES: dict[type, tuple[object, object]] = {bool: (False, True), float: (1.5, 2.5)}
 
 
 def another_value(key: Key) -> object:
+    """A valid value that is not the default; near it, so that rules between keys still hold."""
     if key.name == "token":
         return make_token(Role.READER, "a", None, bytes(ENTROPY))[1]
-    """A valid value that is not the default; near it, so that rules between keys still hold."""
     if get_origin(key.kind) is Literal:
         return next(choice for choice in get_args(key.kind) if choice != key.default)
     if key.kind == int | None:
@@ -110,7 +116,7 @@ def another_value(key: Key) -> object:
         case frozenset():
             return frozenset(sorted(key.default)[1:] or OTHER_LISTS.get(key.name, {"another"}))
         case dict():
-            return {"reviewer": False, "planner": True}
+            return dict(zip(("reviewer", "planner"), OTHER_ENTRIES[get_args(key.kind)[1]], strict=True))
         case _:
             return "https://another.example" if key.name == "notify.webhook" else "another"
 
@@ -149,6 +155,8 @@ def in_file(key: Key, value: object) -> str:
 
 
 each_key = pytest.mark.parametrize("key", KEYS, ids=lambda key: key.name)
+#: only the user file may set these
+PERSONAL = [key for key in KEYS if key.name in ("vault.key_file", "vault.key_command")]
 
 
 # the keys
@@ -177,7 +185,7 @@ def test_each_key_can_be_set_in_a_file(machine: Machine, key: Key) -> None:
     assert str(machine.user_file) in settings.sources.values()
 
 
-@each_key
+@pytest.mark.parametrize("key", [key for key in KEYS if key not in PERSONAL], ids=lambda key: key.name)
 def test_each_key_can_be_set_in_the_environment(machine: Machine, key: Key) -> None:
     given: dict[str, Any] = {key.variable: as_text(another_value(key))}
     settings = machine.load(**given)
@@ -194,10 +202,31 @@ def test_each_key_can_be_set_by_a_flag(machine: Machine, key: Key) -> None:
 
 @each_key
 def test_each_key_refuses_a_value_of_another_type(machine: Machine, key: Key) -> None:
-    machine.project_file.write_text(in_file(key, "x").replace('"x"', "1979-05-27"))
+    file = machine.user_file if key in PERSONAL else machine.project_file
+    file.write_text(in_file(key, "x").replace('"x"', "1979-05-27"))
     error = machine.fail()
-    assert error.where == str(machine.project_file)
+    assert error.where == str(file)
     assert f"{key.name}: expected {key.expected}, found" in error.problem
+
+
+@pytest.mark.parametrize("key", PERSONAL, ids=lambda key: key.name)
+def test_where_the_key_of_the_vault_is_only_the_user_file_says(machine: Machine, key: Key) -> None:
+    machine.user_file.write_text(in_file(key, "mine"))
+    machine.project_file.write_text(in_file(key, "theirs"))
+
+    settings = machine.load()
+    error = machine.fail(**{key.variable: "theirs"})
+
+    assert value_of(settings, key) == "mine"
+    assert settings.notices == (
+        f"{machine.project_file}: ignored {key.name}: only your user file may set it",
+    )
+    assert str(error) == f"{key.variable}: agents inherit the environment: set {key.name} in your user file"
+
+
+def test_the_vault_has_one_key(machine: Machine) -> None:
+    machine.user_file.write_text('[vault]\nkey_file = "a"\nkey_command = "b"')
+    assert machine.fail().problem == "vault.key_file and vault.key_command cannot both be set"
 
 
 # precedence

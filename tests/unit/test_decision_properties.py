@@ -207,7 +207,8 @@ def test_one_more_change_of_the_history_never_makes_the_outcome_weaker(
     assert outcome_of(after.decide()) >= outcome_of(situation.decide())
 
 
-MAY_BE_MISSING = [("facts", name) for name, values in FACTS.items() if name != "seq"] + [
+#: `restorable` says what was found by looking for a rescue: without a look there is none
+MAY_BE_MISSING = [("facts", name) for name in FACTS if name not in ("seq", "restorable")] + [
     ("request", "force_fresh"),
     ("request", "model"),
     ("request", "rights"),

@@ -4,7 +4,8 @@ import pytest
 
 from holdfast.domain.failures import FAILURES, Failure, FailureClass, Fallback, Retry
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "failures.md"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = DOCS / "reference" / "failures.md"
 RETRIES = {
     Retry.NEVER: "no",
     Retry.LATER: "yes, after a while",
@@ -33,7 +34,15 @@ def test_the_documented_table_is_the_table(kind: FailureClass) -> None:
         "yes" if then.retires else "no",
         str(then.exit_code),
     ]
-    assert f"| {' | '.join(cells)} |" in PAGE.read_text().splitlines()
+    assert f"| {' | '.join(cells)} |" in PAGE.read_text().splitlines(), "docs/reference/failures.md"
+
+
+@pytest.mark.parametrize("code", sorted({then.exit_code for then in FAILURES.values()}))
+def test_every_exit_code_of_a_failure_is_documented(code: int) -> None:
+    rows = (DOCS / "reference" / "cli.md").read_text().partition("## Exit codes")[2].splitlines()
+    assert any(row.startswith(f"| {code} | ") for row in rows), "docs/reference/cli.md, Exit codes"
+    listed = (DOCS.parent / "README.md").read_text().partition("Exit codes: ")[2].partition("\n")[0]
+    assert any(item.startswith(f"{code} ") for item in listed.split(", ")), "README.md, Exit codes"
 
 
 def test_a_session_that_is_certainly_gone_is_retired_at_once() -> None:

@@ -20,6 +20,7 @@ from holdfast.domain.decisions import (
     Resume,
     ResumeRequest,
     Standing,
+    TranscriptFacts,
     Wait,
     decision_kind,
 )
@@ -424,6 +425,31 @@ def test_a_claim_that_sees_nothing_of_the_machine_may_resume() -> None:
 
 def test_facts_that_nobody_looked_for_do_not_resume() -> None:
     assert not isinstance(Situation(facts=Facts()).decide(), Resume | Fork)
+
+
+@pytest.mark.parametrize(
+    ("lost", "reason"),
+    [
+        (None, Reason.TRANSCRIPT_MISSING),
+        (a_transcript(prefix_intact=False, foreign_turns=None, grown=None), Reason.TRANSCRIPT_ALTERED),
+    ],
+)
+def test_a_session_that_the_vault_can_restore_is_resumed_or_refused_by_the_policy(
+    lost: TranscriptFacts | None, reason: Reason
+) -> None:
+    pointer, facts = a_pointer(), some_facts(transcript=lost, restorable=True)
+    asked = Situation(pointer, facts=facts, policy=ResumePolicy(restore="ask"))
+
+    assert isinstance(Situation(pointer, facts=facts).decide(), Resume)
+    assert "the next turn restores" in Situation(pointer, facts=facts).verdict(reason).evidence
+    assert (type(asked.decide()), asked.decide().reason) == (Refuse, reason)
+    assert f"holdfast restore {pointer.session_id} " in asked.verdict(reason).evidence
+
+
+def test_a_session_that_was_restored_says_so() -> None:
+    restored = Situation(facts=some_facts(restored="restored from the vault"))
+    assert isinstance(restored.decide(), Resume)
+    assert restored.verdict(Reason.TRANSCRIPT_MISSING).evidence == "restored from the vault"
 
 
 def test_a_session_that_cannot_be_picked_up_is_told_by_what_was_found() -> None:

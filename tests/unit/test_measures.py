@@ -25,8 +25,16 @@ def bucket_of(seconds: float) -> int:
 def test_without_data_no_target_is_met_or_missed_but_that_of_the_storage() -> None:
     found = measured()
     assert found.pop("storage").met is True
+    assert found.pop("vault").met is None
     assert {(one.value, one.met) for one in found.values()} == {(None, None)}
     assert found["resume_rate"].target == "> 60%"
+
+
+def test_the_vault_does_not_count_against_the_target_of_the_storage() -> None:
+    told = figures(Totals(None, ()), NOW, 300_000_000, vault=250_000_000).measures
+    found = {one.name: one for one in told}
+    assert (found["storage"].value, found["storage"].met) == (50_000_000, True)
+    assert (found["vault"].value, found["vault"].met) == (250_000_000, None)
 
 
 def test_the_resume_rate_leaves_out_first_attempts_and_second_halves_of_a_try() -> None:

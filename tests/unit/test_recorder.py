@@ -28,7 +28,7 @@ from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.wire import check_json
 from tests import steps
-from tests.clock import NOON, ManualClock
+from tests.clock import NOON, ManualClock, give_time
 
 NATIVE = ProviderSessionId("native-1")
 MARK = TranscriptMark("/file", 10, "digest")
@@ -241,7 +241,7 @@ def test_a_session_is_looked_for_more_and_more_rarely_but_at_once_when_a_call_be
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = 100.0
-    monkeypatch.setattr("holdfast.engine.running.launching.time.monotonic", lambda: now)
+    give_time(recording, monkeypatch, monotonic=lambda: now)
     desk.saved = None
     desk.add(Named(NATIVE))
     for _ in range(400):

@@ -1,8 +1,13 @@
-from dataclasses import field, replace
+import pickle
+from collections.abc import Callable
+from copy import deepcopy
+from dataclasses import FrozenInstanceError, asdict, is_dataclass
+from dataclasses import replace as dataclass_replace
+from pprint import pformat
 
 import pytest
 
-from holdfast.domain.records import PlainRecord, record
+from holdfast.domain.records import PlainRecord, field, frozen_record, record, replace
 
 
 class Point(PlainRecord):
@@ -96,6 +101,49 @@ def test_a_record_is_copied_with_other_values() -> None:
     assert replace(Interval(1, 2), last=3) == Interval(1, 3)
 
 
+def test_a_record_is_a_dataclass_to_others() -> None:
+    marked = Marked(1, 2, ["x"], "secret", "m")
+    assert is_dataclass(Marked)
+    assert asdict(marked) == {"first": 1, "last": 2, "names": ["x"], "secret": "secret", "mark": "m"}
+    assert dataclass_replace(marked, last=3) == replace(marked, last=3)
+
+
+def test_a_record_too_long_for_a_line_can_be_printed() -> None:
+    records = [Interval(0, number) for number in range(20)]
+    assert pformat(records, width=20).count("Interval(") == 20
+
+
 def test_a_record_has_no_other_attributes_than_its_fields() -> None:
     with pytest.raises(AttributeError):
         Interval(1).middle = 2  # type: ignore[attr-defined]
+
+
+@frozen_record
+class Limit:
+    seconds: int
+    names: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.seconds < 0:
+            raise ValueError("below zero")
+
+
+def test_a_frozen_record_stays_as_it_was_made() -> None:
+    limit = Limit(1)
+    with pytest.raises(FrozenInstanceError, match="seconds"):
+        limit.seconds = -1  # type: ignore[misc]
+    with pytest.raises(FrozenInstanceError, match="seconds"):
+        del limit.seconds
+    assert limit == Limit(1)
+
+
+def test_a_frozen_record_checks_itself() -> None:
+    with pytest.raises(ValueError, match="below zero"):
+        Limit(-1)
+
+
+@pytest.mark.parametrize("copied", [deepcopy, lambda limit: pickle.loads(pickle.dumps(limit))])
+def test_a_frozen_record_can_be_copied(copied: Callable[[Limit], Limit]) -> None:
+    limit = Limit(1, ("a",))
+    assert copied(limit) == limit
+    assert copied(limit) is not limit

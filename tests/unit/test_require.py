@@ -102,7 +102,15 @@ def run_pytest(
         environment["HOLDFAST_REQUIRE"] = require
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-ra", "--continue-on-collection-errors"]
-        + ["-p", "tests.require", "-p", "no:cacheprovider", *arguments],
+        # without a folder of its own it would end by removing those of earlier runs, which takes minutes
+        + [
+            f"--basetemp={directory / 'folders'}",
+            "-p",
+            "tests.require",
+            "-p",
+            "no:cacheprovider",
+            *arguments,
+        ],
         cwd=directory,
         env=environment,
         capture_output=True,

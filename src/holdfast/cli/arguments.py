@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from datetime import datetime
@@ -12,6 +13,7 @@ from click.shell_completion import CompletionItem
 
 from holdfast.cli.command import Invocation
 from holdfast.clock import Instant, after, from_datetime
+from holdfast.domain.inputs import check_text
 from holdfast.domain.metadata import Metadata, parse_metadata
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import NO_RIGHTS, Rights
@@ -22,11 +24,26 @@ F = TypeVar("F", bound=Callable[..., Any])
 #: no larger than every store can hold exactly
 TURN = click.IntRange(1, 2**53)
 TURN_OR_NONE = click.IntRange(0, 2**53)
+_LONGEST_PROJECT = 4096
 
 
 def session_argument(function: F) -> F:
-    """A session's id, a unique beginning of it, or its name; ``Invocation.find`` resolves it."""
-    return click.argument("session", metavar="ID", shell_complete=_complete_session)(function)
+    """Whatever names a session; ``Invocation.find`` resolves it."""
+    return click.argument("session", metavar="ID", shell_complete=complete_session)(function)
+
+
+def provider_option(*, help: str, several: bool = False) -> Callable[[F], F]:
+    names = ("-p", "--provider", "providers" if several else "provider")
+    return click.option(
+        *names, metavar="NAME", multiple=several, shell_complete=_complete_provider, help=help
+    )
+
+
+def model_option(function: F) -> F:
+    words = "The model; by default the session's, else the provider's."
+    return click.option("-m", "--model", metavar="MODEL", shell_complete=_complete_model, help=words)(
+        function
+    )
 
 
 def text_option(
@@ -73,10 +90,22 @@ def _read_metadata(ctx: click.Context, param: click.Parameter, value: str | None
     return None if text is None else parse_metadata(text, param.name or "")
 
 
-def _complete_session(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    from holdfast.cli.completion import complete_session
+def complete_session(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    from holdfast.cli.completion import sessions_like
 
-    return complete_session(ctx.ensure_object(Invocation), incomplete)
+    return sessions_like(ctx.ensure_object(Invocation), incomplete)
+
+
+def _complete_provider(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from holdfast.cli.completion import providers_like
+
+    return providers_like(incomplete)
+
+
+def _complete_model(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
+    from holdfast.cli.completion import models_like
+
+    return models_like(ctx.ensure_object(Invocation), ctx.params.get("provider"), incomplete)
 
 
 def _complete_phase(_ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
@@ -90,9 +119,21 @@ def _complete_outcome(_ctx: click.Context, _param: click.Parameter, incomplete: 
 # --- what an agent may do ---
 
 
+class _ModeOption(click.Option):
+    """Its help lists the modes of each provider."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        from holdfast.providers.registry import get_provider, provider_names  # imports the providers
+
+        known = ((name, get_provider(name).modes) for name in provider_names())
+        modes = "; ".join(f"{name}: {', '.join(modes)}" for name, modes in known if modes)
+        record = super().get_help_record(ctx)
+        return None if record is None else (record[0], f"{record[1]} {modes}.")
+
+
 def rights_options(function: F) -> F:
     options = (
-        click.option("--permission-mode", metavar="MODE", help="What the agent may do without asking."),
+        click.option("--permission-mode", metavar="MODE", cls=_ModeOption, help="What the agent may do without asking."),
         click.option("--allow-tool", "allowed_tools", multiple=True, metavar="TOOL",
                      help="Let the agent use this tool; may be given several times."),
         click.option("--add-dir", "extra_dirs", multiple=True, metavar="DIR",
@@ -117,6 +158,50 @@ def named_rights(given: dict[str, Any], arguments: tuple[str, ...] = ()) -> Righ
         frozenset(given["approve_tools"]),
     )
     return None if rights == NO_RIGHTS else rights
+
+
+# --- providers and directories that a person types, and mistypes ---
+
+
+def project_directory(given: str | None) -> str | None:
+    """A directory as it is recorded; it need not be on this machine."""
+    return None if given is None else os.path.abspath(check_text("project", given, limit=_LONGEST_PROJECT))  # noqa: PTH100 - of any machine
+
+
+def hint_at_mistyped(provider: str | None, project: str | None) -> None:
+    """Says what may be wrong with a filter that fits nothing."""
+    from holdfast.cli.output import tell
+
+    if provider is not None and (known := _unknown_provider(provider)):
+        tell(known)
+    if project is not None and not os.path.isdir(project):  # noqa: PTH112 - as it was typed
+        tell(f"there is no directory {project} on this machine{_beside(project)}")
+
+
+def _unknown_provider(name: str) -> str:
+    import difflib  # only needed here
+
+    from holdfast.providers.registry import provider_names
+
+    known = provider_names()
+    if name in known:
+        return ""
+    close = difflib.get_close_matches(name, known, n=1)
+    return f"no provider is called {name}; " + (
+        f"did you mean {close[0]}?" if close else f"there are {', '.join(known)}"
+    )
+
+
+def _beside(project: str) -> str:
+    """The directory beside a missing one whose name is close to it."""
+    import difflib  # only needed here
+
+    parent, name = os.path.split(project)
+    try:
+        close = difflib.get_close_matches(name, os.listdir(parent), n=1)  # noqa: PTH208 - as it was typed
+    except OSError:
+        return ""
+    return f"; did you mean {os.path.join(parent, close[0])}?" if close else ""  # noqa: PTH118 - as it was typed
 
 
 # --- moments ---

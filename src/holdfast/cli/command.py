@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from holdfast.errors import InvalidInput, NotFound
+from holdfast.errors import AmbiguousId, Forbidden, InvalidInput, NotFound, StoreUnavailable
 
 if TYPE_CHECKING:
     from holdfast.config import Settings
@@ -19,6 +20,25 @@ if TYPE_CHECKING:
 
 
 _MOST_INPUT = 64 * 1024 * 1024  #: more than any text that a store takes
+#: commands that may be the first ones on a store; the others have nothing to do on one that is not there
+_BEGINNINGS = frozenset(
+    {
+        "run",
+        "chat",
+        "create",
+        "enqueue",
+        "import",
+        "worker",
+        "serve",
+        "token",
+        "hooks",
+        "hook",
+        "claude",
+        "codex",
+        "opencode",
+        "gemini",
+    }
+)
 
 
 @dataclass
@@ -35,9 +55,27 @@ class Invocation:
         if self._holdfast is None:
             from holdfast.engine.default import open_with
 
+            self._refuse_a_mistyped_file()
             opened = open_with(self.settings())
             self._holdfast = click.get_current_context().find_root().with_resource(opened)
         return self._holdfast
+
+    def _refuse_a_mistyped_file(self) -> None:
+        """A path that is wrong on the command line would leave an empty store there, and find nothing in it."""
+        if self.url is None or not self.url.startswith("sqlite:"):
+            return
+        from holdfast.store.open import sqlite_path
+
+        path = sqlite_path(self.url)
+        if path is None or click.get_current_context().command.name in _BEGINNINGS:
+            return
+        try:
+            path.stat()
+        except (FileNotFoundError, NotADirectoryError):
+            problem = "there is no such file (run, chat, create, enqueue and import make a new store)"
+            raise StoreUnavailable(str(path), problem) from None
+        except OSError:
+            return  # to open it says more
 
     def settings(self) -> Settings:
         from holdfast.config import load_settings
@@ -50,13 +88,23 @@ class Invocation:
         """A session of ours, else one that an agent's own program keeps here, which becomes ours."""
         try:
             return self.holdfast.find(given)
+        except AmbiguousId as several:
+            if sys.stderr is not None and sys.stderr.isatty():
+                from holdfast.cli.listing import tell_candidates
+
+                tell_candidates(self.holdfast, several.candidates)
+            raise
         except NotFound as not_ours:
             try:
                 brought = self.holdfast.bring(given)
             except NotFound:
-                raise not_ours from None
+                # the agent's files may be gone: the session is here all the same
+                owner = self.holdfast.owner_of(given)
+                if owner is None:
+                    raise not_ours from None
+                return owner
         if brought.is_new and sys.stderr is not None:
-            from holdfast.cli.progress import tell
+            from holdfast.cli.output import tell
 
             turns = {0: "a turn that is not answered yet", 1: "1 turn"}.get(
                 brought.turns, f"{brought.turns} turns"
@@ -64,6 +112,25 @@ class Invocation:
             whose = f"{brought.provider} session {brought.stored.id}"
             tell(f"{whose} is session {brought.session_id} now, with {turns}")
         return brought.session_id
+
+    def catch_up(self, *, looks: bool) -> None:
+        """Takes in the sessions that hooks have marked. ``looks``: a person is about to read, so also looks at what the
+        agents' own programs have added in this directory."""
+        from holdfast.engine.watched import take_in_watched
+
+        take_in_watched(self.holdfast)
+        if looks:
+            with suppress(Forbidden):  # a reader of a server may look all the same
+                self.holdfast.catch_up(os.getcwd())  # noqa: PTH109 - as the agents write it
+
+    def with_piped(self, prompt: str | None, job: str | None = None) -> str | None:
+        """The prompt, and after it what was piped in, unless an argument or the job file was read from there."""
+        from holdfast.cli.piped import is_standard_input, read_piped
+
+        if self._input_taken_by is not None or (job is not None and is_standard_input(job)):
+            return prompt
+        piped = read_piped()
+        return "\n\n".join(part for part in (prompt, piped) if part) if piped else prompt
 
     def read_input(self, wanted_by: str) -> str:
         """Returns all of standard input without one newline at its end; it can be read once."""

@@ -7,23 +7,27 @@ import logging
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import click
 
-from holdfast.cli import output
-from holdfast.cli.escape import one_line
 from holdfast.cli.group import PROGRAM, cli
-from holdfast.errors import Busy, HoldfastError
+from holdfast.errors import Busy, HoldfastError, NotFound, SchemaTooNew, StoreUnavailable, Unauthenticated
+from holdfast.escape import one_line
 
 FAILED: Final = 1
 USAGE: Final = 2
 NOT_FOUND: Final = 3
 REFUSED: Final = 4
 WAITING_FOR_APPROVAL: Final = 5
+DENIED: Final = 6  #: with --fail-on-denied
 TIMED_OUT: Final = 124
 INTERRUPTED: Final = 130
+
+#: what is not found if a directory has no session that can be continued
+SESSION_HERE: Final = "open session of this directory"
 
 _COMPLETE = f"_{PROGRAM.upper()}_COMPLETE"
 
@@ -33,29 +37,43 @@ class Problem(NamedTuple):
     message: str
     exit_code: int
     details: Mapping[str, object] = MappingProxyType({})
+    hint: str = ""  #: what to type next, for a person
 
 
+#: by what is not found: the command that shows what there is
+_SHOWN_BY: Final = {
+    SESSION_HERE: "holdfast chat starts one, holdfast list shows those of other directories",
+    "session": "holdfast list shows the sessions",
+    "turn": "holdfast log ID shows the turns",
+    "approval": "holdfast approvals lists the open ones",
+    "token": "holdfast token list shows the tokens",
+    "runtime": "holdfast runtimes shows those of this machine",
+}
 _INTERRUPTED: Final = Problem("interrupted", "interrupted", INTERRUPTED)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Runs the command and returns its exit code. No exception leaves this function."""
-    output.prepare()
     _show_warnings()
     code = 0
     try:
         code = _dispatch(list(arguments))
         if sys.stdout is not None:
             sys.stdout.flush()
-    except BrokenPipeError:
+    except BaseException as exc:  # noqa: BLE001 - the last resort: a person never sees a traceback
+        return code_of_error(exc, code, arguments)
+    return code
+
+
+def code_of_error(error: BaseException, code: int, arguments: Sequence[str]) -> int:
+    """Reports what ended a command. ``code`` is the exit code that it had come to."""
+    if isinstance(error, BrokenPipeError):
         # the reader closed the pipe: `holdfast list | head -1`
         _discard_output()
         return code
-    except (KeyboardInterrupt, SystemExit) as exc:
-        return _stopped(exc, as_json=_wants_json(arguments))
-    except BaseException as exc:  # noqa: BLE001 - the last resort: a person never sees a traceback
-        return _report(_problem(exc), as_json=_wants_json(arguments))
-    return code
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return _stopped(error, as_json=_wants_json(arguments))
+    return _report(_problem(error), as_json=_wants_json(arguments))
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -79,7 +97,7 @@ def _problem(error: BaseException) -> Problem:
             described = Busy(error.what, describe_owner(error.holder), error.until)
             return Problem(error.code, described.message, error.exit_code, error.details)
         case HoldfastError():
-            return Problem(error.code, error.message, error.exit_code, error.details)
+            return Problem(error.code, error.message, error.exit_code, error.details, _hint(error))
         case click.UsageError():
             return Problem("usage", _usage(error), USAGE)
         case click.ClickException():
@@ -94,6 +112,23 @@ def _problem(error: BaseException) -> Problem:
             return _internal(error)
 
 
+def _hint(error: HoldfastError) -> str:
+    """What a person does next, where that is the same whoever raised the error."""
+    match error:
+        case NotFound(kind=kind):
+            return _SHOWN_BY.get(kind, "")
+        case SchemaTooNew():
+            return "update this one: pipx upgrade holdfast-sessions"
+        case Unauthenticated():
+            return "holdfast token create, on the server's machine, makes one"
+        case StoreUnavailable(where=where) if (
+            where.startswith("http") and "cannot be reached" in error.problem
+        ):
+            return "is holdfast serve running there? Check --url and HOLDFAST_URL"
+        case _:
+            return ""
+
+
 def _stopped(error: KeyboardInterrupt | SystemExit, *, as_json: bool) -> int:
     """Ends after a signal. For an interrupted turn the command has already printed its result: nothing is added."""
     from holdfast.engine.result import RunInterrupted
@@ -106,6 +141,14 @@ def _stopped(error: KeyboardInterrupt | SystemExit, *, as_json: bool) -> int:
 
 def _usage(error: click.UsageError) -> str:
     where = error.ctx.command_path if error.ctx is not None else PROGRAM
+    if (
+        isinstance(error, click.MissingParameter)
+        and error.param is not None
+        and error.param.metavar in ("ID", "[ID]")
+    ):
+        return f"the ID of a session is missing; holdfast list shows them (see: {where} --help)"
+    if isinstance(error, click.MissingParameter) and isinstance(error.param, click.Argument) and error.ctx:
+        return f"{error.param.make_metavar(error.ctx).strip('.')} is missing (see: {where} --help)"
     return f"{error.format_message().rstrip('.')} (see: {where} --help)"
 
 
@@ -114,8 +157,17 @@ def _os_error(error: OSError) -> str:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         what = "the disk is full"
     if error.filename is None:
+        if isinstance(error, FileNotFoundError) and not _has_current_directory():
+            return "the current directory was deleted or moved: change to one that exists, and try again"
         return f"cannot write the output: {what}"
     return f"{os.fsdecode(error.filename)}: {what}"
+
+
+def _has_current_directory() -> bool:
+    try:
+        return bool(Path.cwd())
+    except OSError:
+        return False
 
 
 def _internal(error: BaseException) -> Problem:
@@ -128,10 +180,13 @@ def _internal(error: BaseException) -> Problem:
 
 
 def _report(problem: Problem, *, as_json: bool) -> int:
+    # the output is imported where it is used: `holdfast --version` passes by and loads nothing of the domain
     if not (as_json and _printed_as_json(problem)) and sys.stderr is not None:
         try:
-            sys.stderr.write(f"{PROGRAM}: {one_line(problem.message)}\n")
-            sys.stderr.flush()
+            from holdfast.cli import output
+
+            hint = f"; {problem.hint}" if problem.hint else ""
+            output.tell(f"{problem.message}{hint}")
         except (OSError, ValueError):  # standard error is closed, too
             pass
     _discard_output()
@@ -139,6 +194,8 @@ def _report(problem: Problem, *, as_json: bool) -> int:
 
 
 def _printed_as_json(problem: Problem) -> bool:
+    from holdfast.cli import output
+
     error = {"code": problem.code, "message": problem.message, "details": dict(problem.details)}
     try:
         output.document({"error": error})

@@ -14,6 +14,7 @@ from types import FrameType
 import click
 
 from holdfast.cli import output
+from holdfast.cli.arguments import provider_option
 from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.cli.output import Cell, Column, Table, Tone, age, cell
 from holdfast.clock import SECOND, Instant, to_iso
@@ -22,6 +23,7 @@ from holdfast.domain.runtimes import Capabilities, KnownRuntime, Runtime
 from holdfast.engine.documents import known_runtime_document, runtime_document, turn_document
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.log_subject import log_subject
+from holdfast.engine.watched import take_in_watched
 from holdfast.engine.worker import Worker, WorkerOptions
 from holdfast.errors import ConfigError, HoldfastError
 from holdfast.hooks.spool import empty_spool
@@ -30,13 +32,7 @@ _MOST_SLOTS = 256
 
 
 @command("worker", "holdfast worker --once", "holdfast worker --provider scripted --slots 2 --once")
-@click.option(
-    "--provider",
-    "providers",
-    multiple=True,
-    metavar="NAME",
-    help="Run turns of this provider; by default of every installed one.",
-)
+@provider_option(help="Run turns of this provider; by default of every installed one.", several=True)
 @click.option(
     "--slots",
     type=click.IntRange(1, _MOST_SLOTS),
@@ -69,7 +65,12 @@ def worker(
     logging.getLogger("holdfast").setLevel(logging.INFO)
     with logged_as_json(run) if log_json else nullcontext():
         settings, store = run.settings(), run.holdfast.store
-        options = WorkerOptions(slots, once, drain, lambda: empty_spool(store, settings, os.environ))
+
+        def hand_over() -> None:
+            empty_spool(store, settings, os.environ)
+            take_in_watched(run.holdfast)
+
+        options = WorkerOptions(slots, once, drain, hand_over)
         _work(run.holdfast.worker(providers, options))
 
 

@@ -18,7 +18,7 @@ from holdfast.cli import output
 from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.cli.output import Block, Cell, Column, Fields, Line, Table, Tone, age, cell
 from holdfast.clock import Instant, system_clock, to_iso
-from holdfast.config import TOKEN_VARIABLE, origin, state_dir
+from holdfast.config import Settings, state_dir
 from holdfast.config_files import current_directory
 from holdfast.domain.observed import ObservedSession
 from holdfast.errors import HoldfastError, InvalidInput
@@ -41,6 +41,7 @@ from holdfast.hooks.status import (
     ask_server,
     check_hooks,
     hook_status,
+    token_for,
 )
 
 _PROGRAM = "holdfast"
@@ -153,7 +154,10 @@ def _tell(run: Invocation, done: Changed, changed: str, unchanged: str) -> None:
 
 def _status(run: Invocation) -> int:
     found = hook_status(os.environ, current_directory(os.environ))
-    servers = [ask_server(address, _token_for(run, found, address)) for address in found.addresses]
+    settings = _settings(run)
+    servers = [
+        ask_server(address, token_for(found, address, os.environ, settings)) for address in found.addresses
+    ]
     problem, last = _store_problem(run), _last_call()
     if run.json:
         output.document(
@@ -164,15 +168,12 @@ def _status(run: Invocation) -> int:
     return 0 if found.installed and not any(server.problem for server in servers) else 1
 
 
-def _token_for(run: Invocation, found: HookStatus, address: str) -> str | None:
-    """The token of the environment, but only for a server that the user has named: project settings may be a stranger's."""
-    own = {one for scope in found.scopes if scope.scope == "user" for one in scope.addresses}
+def _settings(run: Invocation) -> Settings | None:
+    """None if they cannot be read."""
     try:
-        settings = run.settings()
-        is_configured = settings.token is not None and origin(settings.url or "") == origin(address)
+        return run.settings()
     except HoldfastError:
-        is_configured = False
-    return os.environ.get(TOKEN_VARIABLE) if address in own or is_configured else None
+        return None
 
 
 def _store_problem(run: Invocation) -> str | None:
@@ -309,7 +310,8 @@ def _self_check() -> int:
 def observed(run: Invocation, limit: int) -> None:
     """List the sessions that hooks have seen, the latest first.
 
-    Sessions of the agent's own program, started by Holdfast or by hand. Tokens and context are those of the main agent.
+    Sessions of the agent's own program, started by Holdfast or by hand, also those in which nothing was said yet.
+    `holdfast list` has all others. Tokens and context are those of the main agent.
     """
     store = run.holdfast.store
     seen = store.observed_sessions(limit)

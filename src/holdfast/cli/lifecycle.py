@@ -8,19 +8,21 @@ from collections.abc import Sequence
 import click
 
 from holdfast.cli import output
+from holdfast.cli.answers import tell_changed, tell_created
 from holdfast.cli.arguments import (
     metadata_option,
     outcome_argument,
     phase_option,
+    provider_option,
     session_argument,
     text_option,
 )
 from holdfast.cli.command import Invocation, command, pass_invocation
-from holdfast.cli.escape import one_line
 from holdfast.cli.exit_codes import FAILED
 from holdfast.domain.metadata import Metadata
 from holdfast.domain.sessions import Session
 from holdfast.engine.documents import session_document
+from holdfast.escape import one_line
 
 
 @command(
@@ -31,8 +33,8 @@ from holdfast.engine.documents import session_document
 @click.option("--agent", required=True, metavar="NAME", help="The agent's role, such as terraform-architect.")
 @text_option("--purpose", default="", help="What the session is for.")
 @metadata_option(help="A JSON object, at most 256 KiB; - reads standard input.")
-@click.option("--name", metavar="NAME", help="A name that can be used instead of the id.")
-@click.option("--provider", metavar="NAME", help="The product that runs the agent, such as claude.")
+@click.option("-n", "--name", metavar="NAME", help="A name that can be used instead of the id.")
+@provider_option(help="The product that runs the agent, such as claude.")
 @pass_invocation
 def create(
     run: Invocation,
@@ -44,10 +46,7 @@ def create(
 ) -> None:
     """Create a session and print its id."""
     session = run.holdfast.create(agent, purpose, metadata, name=name, provider=provider)
-    if run.json:
-        output.document(session_document(session, run.holdfast.store.session_state(session.id), ()))
-    else:
-        output.say(session.id)
+    tell_created(session, run.holdfast.store.session_state(session.id) if run.json else None)
 
 
 @command(
@@ -142,9 +141,11 @@ def cleanup(run: Invocation, hours: float | None, conversation_hours: float | No
 
     Applies to sessions that were idle, or closed, for the given time. Conversations, which run and chat start, are
     kept unless you set a time for them. Sessions with a running or queued turn, and those that a fork needs, are
-    always kept. If a project's file sets the time, only sessions of that project are cleaned up.
+    always kept. If a project's file sets the time, only sessions of that project are cleaned up. The vault is
+    tidied up, too: chunks that nothing has used for a day are deleted, and small ones are joined.
     """
     report = run.holdfast.cleanup(hours, conversation_hours=conversation_hours, dry_run=dry_run)
+    tidied = None if dry_run else run.holdfast.tidy_vault()
     if run.json:
         output.document(
             {
@@ -152,6 +153,13 @@ def cleanup(run: Invocation, hours: float | None, conversation_hours: float | No
                 "count": report.count,
                 "abandoned": report.abandoned,
                 "deleted": report.deleted,
+                "vault": None
+                if tidied is None
+                else {
+                    "deleted_chunks": tidied.swept.chunks,
+                    "deleted_bytes": tidied.swept.stored_bytes,
+                    "repacked_sessions": tidied.repacked,
+                },
             }
         )
         return
@@ -160,6 +168,10 @@ def cleanup(run: Invocation, hours: float | None, conversation_hours: float | No
             output.say(f"would {done} {session_id}")
     abandoned, deleted = (_count(ids, dry_run=dry_run) for ids in (report.abandoned, report.deleted))
     output.say(f"{abandoned} abandoned, {deleted} deleted")
+    if tidied is not None and (tidied.swept.chunks or tidied.repacked):
+        freed = f"{tidied.swept.stored_bytes / 1_000_000:.1f} MB deleted"
+        sessions = "1 session" if tidied.repacked == 1 else f"{tidied.repacked} sessions"
+        output.say(f"vault: {freed}, {sessions} repacked")
 
 
 def _count(ids: Sequence[str], *, dry_run: bool) -> str:
@@ -168,12 +180,9 @@ def _count(ids: Sequence[str], *, dry_run: bool) -> str:
 
 
 def _show_changed(run: Invocation, session: Session) -> None:
-    if run.json:
-        store = run.holdfast.store
-        state, history = store.session_state(session.id), store.phase_history(session.id)
-        output.document(session_document(session, state, history))
-    else:
-        output.line(session.id, session.phase.value)
+    store = run.holdfast.store
+    known = (store.session_state(session.id), store.phase_history(session.id)) if run.json else None
+    tell_changed(session, known)
 
 
 @command("rename", "holdfast rename deploy deploy-eu", "holdfast rename deploy --clear")

@@ -1,4 +1,4 @@
-"""Owns the command log: the events of a session and its audit trail."""
+"""Owns the command log: a session as a conversation, as its events, or as its audit trail."""
 
 from __future__ import annotations
 
@@ -12,8 +12,12 @@ import click
 from holdfast.cli import output
 from holdfast.cli.arguments import TURN, session_argument
 from holdfast.cli.command import Invocation, command, pass_invocation
+from holdfast.cli.conversation import PlainSheet, Sheet, conversation, opening
+from holdfast.cli.pager import page
 from holdfast.clock import to_iso
 from holdfast.domain.events import Event, EventKind
+from holdfast.engine.documents import event_document
+from holdfast.engine.reading import Piece, Reader
 from holdfast.engine.session_log import (
     BEGINNING,
     AuditEntry,
@@ -29,31 +33,101 @@ _LONGEST = 500
 
 
 @command(
-    "log", "holdfast log deploy", "holdfast log deploy --turn 1 --json", "holdfast log deploy --audit --json"
+    "log",
+    "holdfast log deploy",
+    "holdfast log deploy --tail 1",
+    "holdfast log deploy --turn 1 --raw",
+    "holdfast log deploy --audit --json",
 )
 @session_argument
-@click.option("--turn", type=TURN, metavar="TURN", help="Only events of this turn.")
-@click.option(
-    "--audit", is_flag=True, help="Only the audit trail: changes of the session, and who made them."
-)
+@click.option("--turn", type=TURN, metavar="TURN", help="Only this turn.")
+@click.option("--tail", type=click.IntRange(1, 2**53), metavar="N", help="Only the last N turns.")
 @click.option(
     "-f",
     "--follow",
     is_flag=True,
-    help="Print new events until the session is closed, or the turn has ended.",
+    help="Continue with what is new until the session is closed, or the turn has ended.",
 )
+@click.option("--raw", is_flag=True, help="Print the recorded events instead, one on each line.")
+@click.option(
+    "--audit", is_flag=True, help="Print the audit trail instead: changes of the session, and who made them."
+)
+@click.option("--no-pager", is_flag=True, help="Do not open a pager on a terminal.")
 @pass_invocation
-def log(run: Invocation, session: str, turn: int | None, audit: bool, follow: bool) -> None:
-    """Print what happened in a session, in order.
+def log(  # noqa: PLR0913 - one for each option
+    run: Invocation,
+    session: str,
+    turn: int | None,
+    tail: int | None,
+    follow: bool,
+    raw: bool,
+    audit: bool,
+    no_pager: bool,
+) -> None:
+    """Read a session as a conversation, oldest turn first.
 
-    Events of turns are texts, tool calls, their results and notices. A delegated session also has an audit
-    trail here, which --audit prints for any session: changes of phase and metadata (the keys), errors,
-    approvals and the end, each with who did it.
+    Shows each prompt, what the agent said, its tool calls with their outcome on one line each, and the answer;
+    times are local. Turns that were edited, dropped from the history or inherited by a fork say so, and so does
+    every turn that has no answer. A delegated session also shows its changes of phase and metadata, errors and
+    approvals, each with who did it.
 
-    Prints one line for each event, separated by tabs: turn, attempt, time, kind, text; "-" for an empty field.
-    With --json, one object for each event.
-    """
+    On a terminal Markdown is laid out, and what is longer than the screen is shown in a pager ($PAGER, else
+    less). In a pipe the text is plain.
+
+    With --raw, prints one line for each event, separated by tabs: turn, attempt, time, kind, text; "-" for an
+    empty field. With --json, one object for each event.
+    """  # fmt: skip
+    if tail is not None and (turn is not None or raw or audit or run.json):
+        raise click.UsageError(
+            "--tail is for the conversation: it does not go with --turn, --raw, --audit or --json"
+        )
     session_id = run.find(session)
+    if raw or audit or run.json:
+        _log_events(run, session_id, turn, audit=audit, follow=follow)
+        return
+    reader = Reader(run.holdfast.store, session_id)
+    first = turn or 1
+    if turn is not None:
+        reader.turn(turn)  # NotFound, if the session has no such turn
+    if tail is not None:
+        first = reader.first_of_newest(tail)
+    if follow:
+        _follow(reader, first, turn)
+    else:
+        _show(_written(reader, reader.walk(first, turn)), in_pager=not no_pager)
+
+
+def _follow(reader: Reader, first: int, last: int | None) -> None:
+    for text in _written(reader, reader.follow(first, last)):
+        if text:
+            output.write(text)
+        else:
+            output.flush()
+            time.sleep(_LOOK_EVERY)
+
+
+def _written(reader: Reader, pieces: Iterator[Piece] | Iterator[Piece | None]) -> Iterator[str]:
+    sheet: Sheet = PlainSheet()
+    if output.is_terminal():
+        from holdfast.cli.terminal_sheet import TerminalSheet  # rich is for terminals only
+
+        sheet = TerminalSheet()
+    yield opening(reader, sheet)
+    yield from conversation(pieces, sheet)
+
+
+def _show(texts: Iterator[str], *, in_pager: bool) -> None:
+    if in_pager and output.is_terminal():
+        page(texts)
+    else:
+        for text in texts:
+            output.write(text)
+
+
+# --- the events and the audit trail ---
+
+
+def _log_events(run: Invocation, session_id: str, turn: int | None, *, audit: bool, follow: bool) -> None:
     if turn is not None:
         run.holdfast.turn(session_id, turn)  # NotFound, if the session has no such turn
     read = _Reading(run.holdfast.store, session_id, turn, audit)
@@ -132,18 +206,9 @@ def _print_entry(run: Invocation, entry: AuditEntry) -> None:
 
 
 def _print_event(run: Invocation, place: EventPosition, event: Event) -> None:
-    seq, attempt, number = place
+    seq, attempt, _ = place
     if run.json:
-        output.json_line(
-            {
-                "turn": seq,
-                "attempt": attempt,
-                "number": number,
-                "at": to_iso(event.at),
-                "kind": event.kind.value,
-                "data": dict(event.data),
-            }
-        )
+        output.json_line({"turn": seq, **event_document(attempt, event)})
     else:
         output.line(seq, attempt, to_iso(event.at), event.kind.value, _words(event)[:_LONGEST])
 

@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
-from typing import NamedTuple, TypeAlias
 
-from holdfast.cli.escape import escape_json, one_line, visible
-from holdfast.clock import Instant, seconds_between
+from holdfast.clock import Instant, seconds_between, to_datetime, to_iso
+from holdfast.domain.records import record
+from holdfast.domain.usage import cost_words
+from holdfast.escape import escape_json, one_line, visible
 
 SCHEMA_VERSION = 1
-
-
-def prepare() -> None:
-    """Replaces characters that the locale cannot encode, so that writing never fails."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None and hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+_COMMAND = re.compile(r"\b(?:holdfast|npm|pipx) [^;,()]+")
 
 
 def is_terminal() -> bool:
     return sys.stdout is not None and sys.stdout.isatty()
+
+
+def can_draw() -> bool:
+    """Whether the terminal can do more than print one line after the other."""
+    return os.environ.get("TERM", "dumb") not in ("", "dumb", "unknown")
 
 
 def document(content: Mapping[str, object]) -> None:
@@ -30,12 +32,12 @@ def document(content: Mapping[str, object]) -> None:
     whole = {"schema_version": SCHEMA_VERSION, **content}
     utf8 = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "") == "utf8"
     text = json.dumps(whole, ensure_ascii=not utf8, indent=2 if is_terminal() else None, default=str)
-    _write("\n".join(map(escape_json, text.split("\n"))))
+    _put("\n".join(map(escape_json, text.split("\n"))))
 
 
 def json_line(content: Mapping[str, object]) -> None:
     """Prints one JSON object on one line and flushes, for programs that follow the output."""
-    _write(escape_json(json.dumps({"schema_version": SCHEMA_VERSION, **content}, default=str)))
+    _put(escape_json(json.dumps({"schema_version": SCHEMA_VERSION, **content}, default=str)))
     flush()
 
 
@@ -47,17 +49,41 @@ def flush() -> None:
 
 def line(*fields: object) -> None:
     """Prints the fields on one line, separated by tabs, for a pipe; an empty field is a dash."""
-    _write("\t".join(one_line(field) or "-" for field in fields))
+    _put("\t".join(one_line(field) or "-" for field in fields))
 
 
 def say(sentence: str) -> None:
-    _write(one_line(sentence))
+    _put(one_line(sentence))
+
+
+def tell(sentence: str) -> None:
+    """Prints a sentence beside the answer, to standard error; on a terminal, lines end between words."""
+    if sys.stderr is None:
+        return
+    text = f"holdfast: {one_line(sentence)}"
+    if sys.stderr.isatty() and can_draw():
+        text = _folded(text)
+    sys.stderr.write(f"{text}\n")
+    sys.stderr.flush()
+
+
+def _folded(text: str) -> str:
+    """Lines that fit. A command stays on one line, however long: somebody will copy it."""
+    import shutil
+    import textwrap
+
+    columns = shutil.get_terminal_size().columns
+    if len(text) <= columns:
+        return text
+    kept = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), text)
+    lines = textwrap.wrap(kept, columns, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace("\0", " ")
 
 
 def text(content: str) -> None:
     """Prints text of several lines with control characters escaped."""
     for part in content.split("\n"):
-        _write(visible(part))
+        _put(visible(part))
 
 
 def blocks(content: Sequence[Block]) -> None:
@@ -66,16 +92,20 @@ def blocks(content: Sequence[Block]) -> None:
 
         terminal.show(content)
     else:
-        _write(plain(content).rstrip("\n"))
+        _put(plain(content).rstrip("\n"))
 
 
-def _write(text: str) -> None:
+def write(text: str) -> None:
+    """Prints text that is escaped already, as it is."""
     if sys.stdout is not None:
-        sys.stdout.write(f"{text}\n")
+        sys.stdout.write(text)
+
+
+def _put(text: str) -> None:
+    write(f"{text}\n")
 
 
 # --- blocks: the same answer for a terminal and for a pipe ---
-# Named tuples: `holdfast --version` passes by here and loads nothing of the domain.
 
 
 class Tone(Enum):
@@ -87,7 +117,8 @@ class Tone(Enum):
     BAD = auto()
 
 
-class Cell(NamedTuple):
+@record
+class Cell:
     """One line of escaped text; made by ``cell``."""
 
     text: str
@@ -98,26 +129,38 @@ def cell(text: object, tone: Tone = Tone.PLAIN, *, limit: int | None = None, ind
     return Cell(" " * indent + one_line(text, limit), tone)
 
 
-class Column(NamedTuple):
+@record
+class Column:
     title: str
     whole: bool = False  #: never shortened, even on a narrow terminal
     wraps: bool = False  #: continued on the next line instead of being cut
 
 
-class Table(NamedTuple):
+@record
+class Table:
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
 
 
-class Fields(NamedTuple):
+@record
+class Fields:
     rows: tuple[tuple[str, Cell], ...]
 
 
-class Line(NamedTuple):
+@record
+class Line:
     content: Cell
 
 
-Block: TypeAlias = Table | Fields | Line
+@record
+class Paragraph:
+    """Lines without a space between them, each of several cells, and a command to copy; all but the first are indented."""
+
+    lines: tuple[tuple[Cell, ...], ...]
+    command: Cell
+
+
+Block = Table | Fields | Line | Paragraph
 
 
 def plain(blocks: Sequence[Block]) -> str:
@@ -129,6 +172,11 @@ def _plain_block(block: Block) -> str:
     match block:
         case Line(content):
             return f"{content.text}\n"
+        case Paragraph(lines, command):
+            every = (*lines, (command,))
+            return "".join(
+                f"{'  ' if n else ''}{''.join(c.text for c in one)}\n" for n, one in enumerate(every)
+            )
         case Fields(rows):
             return _aligned([(label, value.text) for label, value in rows])
         case Table(columns, rows):
@@ -142,7 +190,12 @@ def _aligned(rows: Sequence[tuple[str, ...]]) -> str:
     return "".join(f"{line.rstrip()}\n" for line in lines)
 
 
-# --- times ---
+# --- money and times ---
+
+
+def money(cost_usd: float) -> str:
+    """A dash if it is not known: no turn is free, but not every agent says what it costs."""
+    return cost_words(cost_usd) if cost_usd else "–"
 
 
 def duration(seconds: float) -> str:
@@ -151,6 +204,28 @@ def duration(seconds: float) -> str:
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"
     return f"{max(int(seconds), 0)}s"
+
+
+def long_ago(seconds: float) -> str:
+    """A time ago as a sentence says it: ``just now``, ``2 hours ago``."""
+    for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
+        if seconds >= size:
+            count = int(seconds // size)
+            return f"{count} {unit}{'' if count == 1 else 's'} ago"
+    return "just now"
+
+
+def local(instant: Instant) -> str:
+    """The moment on the clock of whoever looks at the terminal."""
+    try:
+        return f"{to_datetime(instant).astimezone():%Y-%m-%d %H:%M:%S}"
+    except OverflowError:  # an agent's own session may claim to be of the year 9999
+        return to_iso(instant)
+
+
+def moment(instant: Instant) -> str:
+    """Local for a person at a terminal, ISO for a program behind a pipe."""
+    return local(instant) if is_terminal() else to_iso(instant)
 
 
 def age(then: Instant, now: Instant) -> str:

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import json
 import signal
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import Enum
 from types import FrameType
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol, assert_never
 
 from holdfast.cli import output
-from holdfast.cli.escape import one_line, visible
+from holdfast.cli.asking import can_ask
+from holdfast.cli.output import tell
 from holdfast.cli.why import this_turn
 from holdfast.domain.decisions import Decision, Fork, Fresh, Refuse, Resume, Wait, decision_document
 from holdfast.domain.events import (
     AgentEvent,
     Called,
     Deferred,
+    Denied,
     Ended,
     Named,
     Noted,
@@ -28,13 +29,17 @@ from holdfast.domain.events import (
     Spent,
     Ungated,
 )
+from holdfast.domain.usage import UsageReport
 from holdfast.engine.documents import result_document
-from holdfast.engine.result import RunInterrupted, RunResult
+from holdfast.engine.result import WIDER, RunInterrupted, RunResult
+from holdfast.engine.turn_requests import Starting
+from holdfast.escape import one_line, visible
 
 if TYPE_CHECKING:
     from holdfast.cli.terminal import StatusLine
 
 _LONGEST_ARGUMENTS = 100
+_MOST_DENIED = 3  #: calls that are named
 
 
 class Show(Enum):
@@ -45,7 +50,7 @@ class Show(Enum):
 
 
 class Shown(Protocol):
-    def observe(self, seen: Decision | AgentEvent) -> None: ...
+    def observe(self, seen: Decision | Starting | AgentEvent) -> None: ...
 
     def end(self, result: RunResult) -> None: ...
 
@@ -88,10 +93,28 @@ def stoppable() -> Iterator[None]:
             signal.signal(number, handler)
 
 
+class _Beginning:
+    """Makes the sentence about how a turn begins: it needs the decision, and what is known only at the launch."""
+
+    def __init__(self) -> None:
+        self.decision: Decision | None = None
+
+    def sentence(self, seen: Decision | Starting) -> str | None:
+        if isinstance(seen, Starting):
+            return None if self.decision is None else this_turn(self.decision, seen)
+        self.decision = seen
+        return this_turn(seen) if isinstance(seen, Wait | Refuse) else None
+
+
 class _Document:
-    def observe(self, seen: Decision | AgentEvent) -> None:
-        if isinstance(seen, Resume | Fork | Fresh | Wait | Refuse):
-            tell(this_turn(seen))
+    def __init__(self) -> None:
+        self._beginning = _Beginning()
+
+    def observe(self, seen: Decision | Starting | AgentEvent) -> None:
+        if isinstance(seen, Resume | Fork | Fresh | Wait | Refuse | Starting):
+            sentence = self._beginning.sentence(seen)
+            if sentence is not None:
+                tell(sentence)
 
     def end(self, result: RunResult) -> None:
         output.document(result_document(result))
@@ -101,8 +124,9 @@ class _Document:
 
 
 class _Stream:
-    def observe(self, seen: Decision | AgentEvent) -> None:
-        output.json_line(_event_document(seen))
+    def observe(self, seen: Decision | Starting | AgentEvent) -> None:
+        if not isinstance(seen, Starting):  # words for people; the decision before it has the codes
+            output.json_line(_event_document(seen))
 
     def end(self, result: RunResult) -> None:
         output.json_line({"type": "result", **result_document(result)})
@@ -119,16 +143,18 @@ class _People:
         self._in_chat = in_chat
         self._live: StatusLine | None = None
         self._pending = ""
+        self._beginning = _Beginning()
         self._streams = output.is_terminal()
         if self._streams:
             from holdfast.cli.terminal import StatusLine  # rich is for terminals only
 
             self._live = StatusLine()
 
-    def observe(self, seen: Decision | AgentEvent) -> None:
+    def observe(self, seen: Decision | Starting | AgentEvent) -> None:
         match seen:
-            case Resume() | Fork() | Fresh() | Wait() | Refuse():
-                self._note(this_turn(seen))
+            case Resume() | Fork() | Fresh() | Wait() | Refuse() | Starting():
+                sentence = self._beginning.sentence(seen)
+                self._note(sentence or "", quiet=sentence is None)
             case Said(text) if self._streams:
                 self._say(text)
             case Called(_, tool, arguments):
@@ -140,10 +166,16 @@ class _People:
                 self._note("the tool failed", quiet=not self._streams)
             case Noted(text):
                 self._note(text)
-            case Spent(usage) if self._live is not None:
-                self._live.tokens(usage.usage.input_tokens, usage.usage.output_tokens)
-            case _:
+            case Spent(report) if self._live is not None and not self._counts_others(report):
+                self._live.tokens(report.usage.input_tokens, report.usage.output_tokens)
+            case Denied():
+                self._note(seen.words)
+            case Said() | Returned() | Spent():
                 pass
+            case Named() | Ended() | Deferred() | Ungated():
+                pass  # ``end`` shows what became of the turn
+            case _:
+                assert_never(seen)
 
     def end(self, result: RunResult) -> None:
         if self._live is not None:
@@ -161,12 +193,17 @@ class _People:
         if result.approval is not None:
             tell(f"waits for approval: {result.approval.what}")
             tell(f"to refuse it: holdfast deny {result.approval.id} --note WHY")
+        _tell_denied(result)
         if not self._in_chat or result.approval is not None:
             tell(f"continue with: {result.continue_with}")
 
     def close(self) -> None:
         if self._live is not None:
             self._live.close()
+
+    def _counts_others(self, report: UsageReport) -> bool:
+        """Of a session that is continued, cumulative figures count its earlier turns, too."""
+        return report.cumulative and not isinstance(self._beginning.decision, Fresh)
 
     def _say(self, text: str) -> None:
         """Prints whole lines and keeps the rest, because a note may follow."""
@@ -188,16 +225,22 @@ class _People:
             tell(text)
 
 
+def _tell_denied(result: RunResult) -> None:
+    """Says what the agent was not allowed to do, and the command that allows it."""
+    for denied in result.denied[:_MOST_DENIED]:
+        tell(f"the agent was not allowed to use {denied.words}")
+    if len(result.denied) > _MOST_DENIED:
+        tell(f"nor {len(result.denied) - _MOST_DENIED} more calls")
+    if result.allow_with is not None:
+        # a person is asked
+        shown = result.allow_with.replace(f" {WIDER}", "") if can_ask() else result.allow_with
+        tell(f"to allow it: {shown}")
+
+
 def _summary(result: RunResult, seconds: float) -> str:
     usage = result.usage
     tokens = f"{usage.input_tokens} tokens in, {usage.output_tokens} out"
-    return f"turn {result.turn} of {result.called}: {result.status}, {seconds:.1f} s, {tokens}, ${usage.cost_usd:.4f}"
-
-
-def tell(sentence: str) -> None:
-    if sys.stderr is not None:
-        sys.stderr.write(f"holdfast: {one_line(sentence)}\n")
-        sys.stderr.flush()
+    return f"turn {result.turn} of {result.called}: {result.status}, {seconds:.1f} s, {tokens}, {output.money(usage.cost_usd)}"
 
 
 def _event_document(seen: Decision | AgentEvent) -> dict[str, object]:
@@ -206,10 +249,8 @@ def _event_document(seen: Decision | AgentEvent) -> dict[str, object]:
             return {"type": "provider_session", "provider_session_id": session_id}
         case Said(text):
             return {"type": "text", "text": text}
-        case Called(call_id, tool, arguments):
-            return {"type": "tool_call", "id": call_id, "tool": tool, "arguments": dict(arguments)}
-        case Returned(call_id, text, is_error):
-            return {"type": "tool_result", "id": call_id, "output": text, "is_error": is_error}
+        case Called() | Returned() | Denied() | Deferred():
+            return _call_document(seen)
         case Spent(report):
             return {
                 "type": "usage",
@@ -222,12 +263,22 @@ def _event_document(seen: Decision | AgentEvent) -> dict[str, object]:
             return {"type": "notice", "text": text}
         case Ended(ok, _, error, status, code):
             return {"type": "end", "ok": ok, "error": error, "status": status, "code": code}
-        case Deferred(call_id, tool, arguments):
-            return {"type": "deferred", "id": call_id, "tool": tool, "arguments": dict(arguments)}
         case Ungated(why):
             return {"type": "ungated", "why": why}
         case _:
             return {"type": "decision", "decision": decision_document(seen)}
+
+
+def _call_document(seen: Called | Returned | Denied | Deferred) -> dict[str, object]:
+    match seen:
+        case Called(call_id, tool, arguments):
+            return {"type": "tool_call", "id": call_id, "tool": tool, "arguments": dict(arguments)}
+        case Returned(call_id, text, is_error):
+            return {"type": "tool_result", "id": call_id, "output": text, "is_error": is_error}
+        case Denied(call_id, tool, why):
+            return {"type": "denied", "id": call_id, "tool": tool, "why": why}
+        case Deferred(call_id, tool, arguments):
+            return {"type": "deferred", "id": call_id, "tool": tool, "arguments": dict(arguments)}
 
 
 _VIEWS: Final[Mapping[Show, Callable[[], Shown]]] = {

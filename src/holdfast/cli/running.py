@@ -1,28 +1,39 @@
-"""Owns the commands that run an agent here: run, resume, fork, chat and open."""
+"""Owns the commands that run an agent here: run, resume, fork and open."""
 
 from __future__ import annotations
 
 import json
 import math
 import os
-import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
 from holdfast.cli import output
-from holdfast.cli.arguments import TURN_OR_NONE, named_rights, rights_options, session_argument, text_argument
-from holdfast.cli.command import Command, Invocation, command, pass_invocation
-from holdfast.cli.exit_codes import FAILED, INTERRUPTED
-from holdfast.cli.progress import Show, Shown, shown, stoppable, tell
-from holdfast.domain.decisions import Decision
-from holdfast.domain.events import AgentEvent, Noted
+from holdfast.cli.arguments import (
+    TURN_OR_NONE,
+    complete_session,
+    model_option,
+    named_rights,
+    provider_option,
+    rights_options,
+    session_argument,
+    text_argument,
+)
+from holdfast.cli.asking import accept_wider, is_interactive
+from holdfast.cli.command import Command, Invocation, pass_invocation
+from holdfast.cli.exit_codes import DENIED, FAILED, INTERRUPTED, NOT_FOUND
+from holdfast.cli.native import begin_session
+from holdfast.cli.output import tell
+from holdfast.cli.progress import Show, Shown, shown, stoppable
+from holdfast.domain.events import Noted
+from holdfast.domain.ids import SessionId
 from holdfast.engine.documents import conversation_document, session_document
 from holdfast.engine.result import RunInterrupted, RunResult
 from holdfast.engine.turn_requests import RunKeywords
-from holdfast.errors import HoldfastError, InvalidInput, SessionClosed
+from holdfast.errors import InvalidInput
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -58,13 +69,15 @@ def run_options(function: F) -> F:
     """The options of every command that runs a turn."""
     options = (
         click.option("--cwd", metavar="DIR", help="The directory to work in; by default the session's, else the current one."),
-        click.option("--model", metavar="MODEL", help="The model; by default the session's, else the provider's."),
+        model_option,
         click.option("--fresh", is_flag=True, help="Start a new provider session, with the whole context."),
         click.option("--timeout", type=click.FloatRange(0, min_open=True), metavar="SECONDS",
                      help="Stop the turn after this time."),
         click.option("--provider-session-id", metavar="ID",
                      help="Use exactly this provider session, never another one."),
         rights_options,
+        click.option("--fail-on-denied", is_flag=True,
+                     help="Exit with 6 if the agent was not allowed to use a tool."),
         click.option("--json-stream", is_flag=True, help="Print every event as a JSON object on its own line."),
     )  # fmt: skip
     for option in reversed(options):
@@ -72,13 +85,18 @@ def run_options(function: F) -> F:
     return function
 
 
+def after_dashes() -> tuple[str, ...]:
+    """The arguments for the provider."""
+    found: tuple[str, ...] = click.get_current_context().meta.get(_AFTER_DASHES, ())
+    return found
+
+
 def keywords(given: dict[str, Any], show: Shown) -> RunKeywords:
     """Returns the options of ``run_options`` as keywords of the library."""
-    arguments = click.get_current_context().meta.get(_AFTER_DASHES, ())
     return RunKeywords(
         cwd=given["cwd"],
         model=given["model"],
-        rights=named_rights(given, arguments),
+        rights=named_rights(given, after_dashes()),
         fresh=given["fresh"],
         provider_session_id=given["provider_session_id"],
         allow_wider_rights=given["allow_wider_rights"],
@@ -97,15 +115,14 @@ def show_style(run: Invocation, json_stream: bool) -> Show:
     "run",
     "holdfast run --provider scripted --name plan 'plan the change'",
     "holdfast run --provider scripted --json 'say hello'",
+    "git diff | holdfast run --provider scripted 'review this'",
 )
 @text_argument("prompt", required=False)
 @click.option("--agent", metavar="NAME", help="The agent's role; by default the provider's name.")
-@click.option(
-    "--provider",
-    metavar="NAME",
-    help="The provider: claude, codex, opencode, gemini, scripted or a plugin's; by default the configured one.",
+@provider_option(
+    help="The provider: claude, codex, opencode, gemini, scripted or a plugin's; by default the configured one."
 )
-@click.option("--name", metavar="NAME", help="A name for the session.")
+@click.option("-n", "--name", metavar="NAME", help="A name for the session.")
 @click.option(
     "--job", metavar="FILE", help="Read prompt and options from a JSON file; flags take precedence."
 )
@@ -114,12 +131,15 @@ def show_style(run: Invocation, json_stream: bool) -> Show:
 def run(run: Invocation, /, prompt: str | None, job: str | None, json_stream: bool, **given: Any) -> None:
     """Start a session: give an agent its first prompt.
 
-    Prints the answer, and the command that continues the session, which stays open.
+    Prints the answer, and the command that continues the session, which stays open. What is piped in is sent after
+    the PROMPT.
     """
     if job is not None:
         prompt, given = read_job(job, prompt, given)
+    prompt = run.with_piped(prompt, job)
     if prompt is None:
-        raise click.UsageError("give a PROMPT, or a --job with one")
+        raise click.UsageError("give a PROMPT, or a --job with one, or pipe one in")
+    accept_wider(run, given, after_dashes())
     with shown(show_style(run, json_stream)) as show:
         result = run.holdfast.run(
             prompt,
@@ -136,25 +156,77 @@ def run(run: Invocation, /, prompt: str | None, job: str | None, json_stream: bo
     "resume",
     "holdfast resume deploy 'apply it to staging'",
     "holdfast resume deploy --fresh 'what have we done so far?'",
+    "holdfast resume --last 'and now the tests'",
 )
-@session_argument
+@click.argument("session", metavar="[ID]", required=False, shell_complete=complete_session)
 @text_argument("prompt", required=False)
-@click.option(
-    "--provider", metavar="NAME", help="Continue with this provider; it gets the turns that it has not seen."
-)
+@click.option("-c", "--last", is_flag=True, help="The open session of this directory that was active last.")
+@provider_option(help="Continue with this provider; it gets the turns that it has not seen.")
 @run_options
 @pass_invocation
-def resume(run: Invocation, /, session: str, prompt: str | None, json_stream: bool, **given: Any) -> None:
+def resume(
+    run: Invocation, /, session: str | None, prompt: str | None, last: bool, json_stream: bool, **given: Any
+) -> None:
     """Continue a session where it stopped.
 
     Resumes the agent's own session if that is safe; otherwise starts a new one with the whole context.
-    Without a PROMPT, continues the turn that was stopped.
+    What is piped in is sent after the PROMPT. Without either, continues the turn that was stopped; if none was, a
+    terminal becomes a chat.
+
+    Without an ID, a terminal shows the sessions of this directory to choose from. --last takes the one that was
+    active last, and then the first argument is the PROMPT. Exit code 3 if there is none.
     """
+    if last:
+        session, prompt = _last(run, session, prompt)
+    style = show_style(run, json_stream)
+    talks = prompt is None and style is Show.PEOPLE and is_interactive()
+    if session is None:
+        if not talks:
+            raise click.MissingParameter(param=_parameter("session"))
+        session = _picked(run)
     session_id = run.find(session)
-    with shown(show_style(run, json_stream)) as show:
+    if talks and _nothing_was_stopped(run, session_id):
+        from holdfast.cli.chat import talk
+
+        talk(run, session_id, forks=False, json_stream=json_stream, given=given)
+        return
+    prompt = run.with_piped(prompt)
+    accept_wider(run, given, after_dashes(), session_id)
+    with shown(style) as show:
         result = run.holdfast.resume(session_id, prompt, provider=given["provider"], **keywords(given, show))
         show.end(result)
     finish(result)
+
+
+def _parameter(name: str) -> click.Parameter:
+    return next(param for param in click.get_current_context().command.params if param.name == name)
+
+
+def _last(run: Invocation, first: str | None, second: str | None) -> tuple[str, str | None]:
+    """The session, and the prompt: with --last, the first argument is the prompt."""
+    from holdfast.cli.picker import newest_here
+
+    if second is not None:
+        raise click.UsageError("--last takes no ID: give only the PROMPT")
+    prompt = run.read_input("prompt") if first == "-" else first
+    session_id = newest_here(run)
+    return session_id, prompt
+
+
+def _picked(run: Invocation) -> str:
+    """The session that the person chose to continue; ends the command after anything else."""
+    from holdfast.cli.picker import Action, perform, pick
+
+    picked = pick(run, if_none=NOT_FOUND)
+    if picked.action is not Action.CONTINUE:
+        perform(picked)
+        click.get_current_context().exit(0)
+    return picked.called
+
+
+def _nothing_was_stopped(run: Invocation, session_id: SessionId) -> bool:
+    run.holdfast.take_over(session_id)
+    return run.holdfast.stopped_turn(session_id) is None
 
 
 @run_command(
@@ -171,7 +243,7 @@ def resume(run: Invocation, /, session: str, prompt: str | None, json_stream: bo
     metavar="TURN",
     help="The last turn to include; by default the last one that has ended.",
 )
-@click.option("--name", metavar="NAME", help="A name for the new session.")
+@click.option("-n", "--name", metavar="NAME", help="A name for the new session.")
 @run_options
 @pass_invocation
 def fork(
@@ -180,11 +252,13 @@ def fork(
 ) -> None:  # fmt: skip
     """Start a new session with the history of another.
 
-    Without a PROMPT it only forks, and prints the new id. The other session does not change. The agent's own
-    session is forked by the first turn, if that is safe.
+    What is piped in is sent after the PROMPT; without either it only forks, and prints the new id. The other session
+    does not change. The agent's own session is forked by the first turn, if that is safe.
     """
     parent = run.find(session)
+    prompt = run.with_piped(prompt)
     if prompt is not None:
+        accept_wider(run, given, after_dashes(), parent)
         with shown(show_style(run, json_stream)) as show:
             result = run.holdfast.fork(parent, prompt, at=at, name=name, **keywords(given, show))
             show.end(result)
@@ -204,143 +278,61 @@ def fork(
 
 def finish(result: RunResult) -> None:
     """Exits with a code that says how the turn ended."""
+    context = click.get_current_context()
     if not result.ok:
-        click.get_current_context().exit(result.exit_code)
+        context.exit(result.exit_code)
+    if result.denied and context.params.get("fail_on_denied"):
+        context.exit(DENIED)
 
 
-# --- chat and open: a person's own conversation with an agent ---
-
-#: words that end a chat, in upper or lower case
-_LEAVE = ("quit", "exit")
+# --- open: the agent's own program ---
 
 
 @run_command(
-    "chat",
-    "printf 'plan the change\\nquit\\n' | holdfast chat --provider scripted",
-    "printf 'try it the other way\\nquit\\n' | holdfast chat --fork deploy",
+    "open",
+    "holdfast open deploy </dev/null",
+    "holdfast open --new --provider scripted --name talk </dev/null",
 )
-@click.argument("session", metavar="[ID]", required=False)
-@click.option("--fork", "forks", is_flag=True, help="Fork the session, and talk to the fork.")
-@click.option("--agent", metavar="NAME", help="The agent's role in a new session.")
+@click.argument("session", metavar="[ID]", required=False, shell_complete=complete_session)
 @click.option(
-    "--provider",
-    metavar="NAME",
-    help="The provider: claude, codex, opencode, gemini, scripted or a plugin's; by default the configured one.",
+    "--new", "is_new", is_flag=True, help="Begin a new session; the arguments after -- go to the program."
 )
-@run_options
+@click.option(
+    "-p", "--provider", metavar="NAME", help="The provider of a new session; by default the configured one."
+)
+@click.option("--agent", metavar="NAME", help="The agent's role in a new session.")
+@click.option("-n", "--name", metavar="NAME", help="A name for a new session.")
+@click.option("--cwd", metavar="DIR", help="The directory of a new session; by default the current one.")
 @pass_invocation
-def chat(run: Invocation, /, session: str | None, forks: bool, json_stream: bool, **given: Any) -> None:
-    """Talk to an agent: each line is a turn.
-
-    Ends at `quit`, `exit` or the end of the input. With an ID it continues that session; without one, the first
-    line starts a new session. Leaving the chat pauses the session: nothing of it runs, and it can be continued
-    at any time.
-    """
-    if forks and session is None:
-        raise click.UsageError("--fork needs the ID of a session")
-    talk = _Talk(run, None if session is None else str(run.find(session)), forks, json_stream, given)
-    if talk.session_id is not None and not forks:
-        _require_open(run, talk.session_id)
-    result = None
-    try:
-        for line in _lines():
-            result = talk.turn(line)
-            if result.approval is not None:
-                break  # no other turn of the session runs before the approval is answered
-    finally:
-        if talk.called is not None:
-            tell(f"paused; continue with: holdfast chat {talk.called}")
-    if result is not None:
-        finish(result)
-
-
-class _Talk:
-    """The session of a chat; a new one is made with the first line."""
-
-    def __init__(
-        self, run: Invocation, session_id: str | None, forks: bool, json_stream: bool, given: dict[str, Any]
-    ) -> None:
-        self.session_id = session_id
-        self.called: str | None = None  #: the name or id for the person, after the first turn
-        self._run = run
-        self._forks = forks
-        self._style = show_style(run, json_stream)
-        self._given = given
-
-    def turn(self, line: str) -> RunResult:
-        try:
-            result = self._answered(line)
-        except RunInterrupted as exc:
-            result = exc.result
-            self._settle(result)
-            if not sys.stdin.isatty():
-                raise
-        except HoldfastError as exc:
-            made = exc.details.get("session_id")
-            if isinstance(made, str) and made != self.session_id and (self._forks or self.session_id is None):
-                self.called = made
-            raise
-        self._settle(result)
-        return result
-
-    def _settle(self, result: RunResult) -> None:
-        self.session_id, self.called, self._forks = result.session_id, result.called, False
-        self._given["fresh"] = False  # --fresh is for the first turn only
-
-    def _answered(self, line: str) -> RunResult:
-        holdfast, given = self._run.holdfast, self._given
-        with shown(Show.CHAT if self._style is Show.PEOPLE else self._style) as show:
-            asked, provider = keywords(given, show), given["provider"]
-            if self.session_id is None:
-                result = holdfast.run(line, agent=given["agent"], provider=provider, **asked)
-            elif self._forks:
-                result = holdfast.fork(self.session_id, line, provider=provider, **asked)
-            else:
-                result = holdfast.resume(self.session_id, line, provider=provider, **asked)
-            show.end(result)
-        return result
-
-
-def _require_open(run: Invocation, session_id: str) -> None:
-    session = run.holdfast.session(session_id)
-    if session.phase.is_final:
-        raise SessionClosed(session.id, session.phase.value)
-
-
-def _lines() -> Iterator[str]:
-    if sys.stdin is None:
-        raise InvalidInput("input", "standard input is closed")
-    while True:
-        try:
-            line = input("> " if sys.stdin.isatty() and output.is_terminal() else "")
-        except EOFError:
-            return
-        except UnicodeDecodeError as exc:
-            raise InvalidInput("input", f"contains invalid UTF-8 at position {exc.start}") from None
-        if line.strip().lower() in _LEAVE:
-            return
-        if line.strip():
-            yield line
-
-
-@command("open", "holdfast open deploy </dev/null")
-@session_argument
-@pass_invocation
-def open_session(run: Invocation, session: str) -> None:
+def open_session(run: Invocation, /, session: str | None, is_new: bool, **given: Any) -> None:
     """Open the agent's own program on a session, in its directory.
 
     The session is locked while the program runs. The turns made there are added to the history afterwards.
+    With --json, an object with the number of these turns follows what the program printed. `holdfast claude`,
+    `codex`, `opencode` and `gemini` are short for --new with that provider.
     """
+    if is_new:
+        if session is not None:
+            raise click.UsageError("a new session has no ID yet: give either ID or --new")
+        begin_session(run, arguments=after_dashes(), **given)
+        return
+    if session is None:
+        raise click.UsageError("give the ID of a session, or --new for a new one")
+    if after_dashes() or any(value is not None for value in given.values()):
+        raise click.UsageError("--provider, --agent, --name, --cwd and arguments after -- are for --new")
     session_id = run.find(session)
 
-    def show(seen: Decision | AgentEvent) -> None:
+    def show(seen: object) -> None:
         if isinstance(seen, Noted):
             tell(seen.text)
 
     with stoppable():
         opened = run.holdfast.open_native(session_id, show)
-    turns = "1 turn" if opened.adopted == 1 else f"{opened.adopted} turns"
-    tell(f"{turns} joined the history; continue with: holdfast resume {session}")
+    if run.json:
+        output.document({"session_id": session_id, "turns": opened.adopted, "exit_code": opened.exit_code})
+    else:
+        turns = "1 turn" if opened.adopted == 1 else f"{opened.adopted} turns"
+        tell(f"{turns} joined the history; continue with: holdfast resume {session}")
     click.get_current_context().exit(opened.exit_code)
 
 

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
+from itertools import compress
 
 import click
 
 from holdfast.cli import output
-from holdfast.cli.arguments import session_argument
+from holdfast.cli.arguments import provider_option, session_argument
 from holdfast.cli.command import Invocation, command, pass_invocation
-from holdfast.cli.listing import phase_tone, status_tone
+from holdfast.cli.listing import WIDE, phase_tone, status_tone
 from holdfast.cli.output import Block, Cell, Column, Fields, Line, Table, Tone, age, cell
 from holdfast.cli.why import verdict
-from holdfast.clock import Instant, to_iso
+from holdfast.clock import Instant
 from holdfast.domain.approvals import Approval
 from holdfast.domain.conversations import Conversation, HistoryTurn
+from holdfast.domain.ids import short_id
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals
 from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.records import record
-from holdfast.domain.sessions import PhaseChange, Session, SessionState
+from holdfast.domain.sessions import PhaseChange, Session, SessionKind, SessionState
 from holdfast.domain.telling.packet import packet_document, packet_markdown
 from holdfast.domain.turns import LateReport
 from holdfast.domain.usage import ContextState, ContextUse, Usage, context_state
@@ -36,6 +39,7 @@ from holdfast.engine.documents import (
 )
 from holdfast.engine.explain import Explanation, Tree
 from holdfast.engine.holdfast import Holdfast
+from holdfast.engine.result import INTERRUPTED
 
 
 @command("show", "holdfast show deploy", "holdfast show deploy --turns 20 --json")
@@ -46,26 +50,56 @@ from holdfast.engine.holdfast import Holdfast
 def show(run: Invocation, session: str, turns: int) -> None:
     """Show everything about a session.
 
-    Its status, phase and age, its origin, what its providers can resume, its last turns, its cost, and what
-    happens next.
+    Its status, phase and age, its origin, what its providers can resume, its last turns, its cost, its last
+    answer, and what happens next.
     """
     view = _view(run.holdfast, run.find(session), turns)
     if run.json:
         output.document(_view_document(view))
-    else:
+    elif output.is_terminal():
+        verdict_line = Line(cell(view.spoken, Tone.STRONG))
         output.blocks(_view_blocks(view))
+        _show_answer(view)
+        output.blocks([verdict_line])
+    else:
+        output.blocks([*_view_blocks(view), Line(cell(view.verdict, Tone.STRONG))])
+
+
+#: of the last answer; the rest is in the log
+_MOST_LINES = 40
+
+
+def _show_answer(view: SessionView) -> None:
+    """The newest answer, laid out as in the log."""
+    from holdfast.cli.terminal_sheet import TerminalSheet  # rich is for terminals only
+
+    answered = next((turn for turn in reversed(view.turns) if turn.response), None)
+    output.write("\n")
+    if answered is None:
+        return
+    sheet = TerminalSheet()
+    heading = cell(f"Answer of turn {answered.seq}", Tone.STRONG)
+    *lines, _ = sheet.markdown(answered.response or "").split("\n")
+    output.write(sheet.heading(heading))
+    output.write("".join(f"{line}\n" for line in lines[:_MOST_LINES]))
+    if len(lines) > _MOST_LINES:
+        more = f"{len(lines) - _MOST_LINES} more lines: holdfast log {view.session.id} --turn {answered.seq}"
+        output.write(sheet.line(cell(more, Tone.DIM)))
+    output.write("\n")
 
 
 def _view(holdfast: Holdfast, session_id: str, turns: int) -> SessionView:
     store = holdfast.store
     explanation = holdfast.why(session_id)
     session = explanation.session
+    shown = store.history(session.conversation_id, limit=turns + 1) if turns else ()
     return SessionView(
         session=session,
         state=store.session_state(session.id),
         phases=store.phase_history(session.id),
         conversation=store.get_conversation(session.conversation_id),
-        turns=store.history(session.conversation_id, limit=turns) if turns else (),
+        turns=shown[-turns:],
+        has_earlier_turns=len(shown) > turns,
         late_reports=store.late_reports(session.conversation_id),
         approvals=store.approvals(session_id=session.id),
         pointers=store.pointers(session.id),
@@ -75,6 +109,7 @@ def _view(holdfast: Holdfast, session_id: str, turns: int) -> SessionView:
         provider=explanation.provider,
         explanation=explanation,
         verdict=verdict(explanation, holdfast.policy.continue_, store.now()),
+        spoken=verdict(explanation, holdfast.policy.continue_, store.now(), to_person=True),
         now=store.now(),
     )
 
@@ -86,7 +121,8 @@ def _view_document(view: SessionView) -> dict[str, object]:
         **conversation_document(view.conversation),
         **provider_session_document(pointer, view.provider_sessions),
         **explanation_document(view.explanation, view.verdict),
-        "forks": [fork.id for fork in view.forks],
+        "forks": _forks(view.forks),
+        "subagents": _subagents(view.forks),
         "pointers": [pointer_document(p, view.policy) for p in view.pointers],
         "provider_sessions": [totals_document(t) for t in view.provider_sessions],
         "turns": [history_turn_document(t) for t in view.turns],
@@ -114,6 +150,7 @@ class SessionView:
     phases: tuple[PhaseChange, ...]
     conversation: Conversation
     turns: tuple[HistoryTurn, ...]  #: the last ones, oldest first
+    has_earlier_turns: bool  #: besides those
     late_reports: tuple[LateReport, ...]  #: from workers that had lost their turn, in this conversation
     approvals: tuple[Approval, ...]  #: those without an answer
     pointers: tuple[Pointer, ...]
@@ -122,6 +159,7 @@ class SessionView:
     provider: str
     explanation: Explanation
     verdict: str
+    spoken: str  #: the same for a person
     policy: ResumePolicy
     now: Instant
 
@@ -137,7 +175,8 @@ def _view_blocks(view: SessionView) -> list[Block]:
     blocks: list[Block] = [Fields(facts)]
     if view.turns:
         blocks.append(Table(_TURN_COLUMNS, tuple(map(_turn_row, view.turns))))
-    blocks.append(Line(cell(view.verdict, Tone.STRONG)))
+        if view.has_earlier_turns and output.is_terminal():
+            blocks.append(Line(cell(f"All turns: holdfast log {short_id(view.session.id)}", Tone.DIM)))
     return blocks
 
 
@@ -146,27 +185,39 @@ def _identity(view: SessionView) -> Iterator[tuple[str, Cell]]:
     yield "session", cell(session.id, Tone.STRONG)
     if session.name is not None:
         yield "name", cell(session.name)
+    elif session.title and output.is_terminal():
+        yield "title", cell(session.title, limit=_LONGEST)
     yield "agent", cell(session.agent)
     yield "provider", cell(session.provider or f"{view.provider} (by default)")
+    if view.state.directory is not None:
+        yield "directory", cell(view.state.directory)
     yield "kind", cell(session.kind.value)
-    if session.purpose:
+    if session.purpose and not (output.is_terminal() and session.purpose == session.title):
         yield "purpose", cell(session.purpose, limit=_LONGEST)
 
 
 def _state(view: SessionView) -> Iterator[tuple[str, Cell]]:
     session, now = view.session, view.now
-    yield "status", cell(view.state.status.value, status_tone(view.state.status))
-    yield "phase", cell(session.phase.value, phase_tone(session.phase))
-    if view.phases:
+    if view.explanation.is_cut_off:
+        yield "status", cell(INTERRUPTED, Tone.WARN)
+    else:
+        yield "status", cell(view.state.status.value, status_tone(view.state.status))
+    has_phases = session.uses_phases or not output.is_terminal()  # scripts read the phase of any session
+    if has_phases:
+        yield "phase", cell(session.phase.value, phase_tone(session.phase))
+    if view.phases and has_phases:
         yield (
             "phases",
             cell(" → ".join([view.phases[0].from_phase, *(c.to_phase for c in view.phases)])),
         )
     for asked in view.approvals:
         answer = "expired" if asked.is_expired(now) else f"holdfast approve {asked.id}"
-        yield "waits for", cell(f"{asked.what} ({answer})", Tone.WARN, limit=_LONGEST)
+        people = f"{', '.join(sorted(asked.answerers))}: " if asked.answerers else ""
+        yield "waits for", cell(f"{people}{asked.what} ({answer})", Tone.WARN, limit=_LONGEST)
     yield "created", cell(_when(session.created_at, now))
     yield "active", cell(_when(session.updated_at, now))
+    if session.imported_at is not None:
+        yield "imported", cell(_when(session.imported_at, now))
     if session.finalized_at is not None:
         yield "closed", cell(f"{_when(session.finalized_at, now)}, after {session.duration_seconds:.0f}s")
     if session.summary is not None:
@@ -188,8 +239,21 @@ def _lineage(view: SessionView) -> Iterator[tuple[str, Cell]]:
     if point is not None:
         parent = view.session.parent_session_id or point.conversation_id
         yield "forked from", cell(f"{parent} at turn {point.seq}")
-    if view.forks:
-        yield "forks", cell(", ".join(fork.id for fork in view.forks), limit=_LONGEST)
+    elif view.session.parent_session_id is not None:
+        how = "subagent of" if view.session.kind is SessionKind.SUBAGENT else "forked from"
+        yield how, cell(view.session.parent_session_id)
+    below = {"forks": _forks(view.forks), "subagents": _subagents(view.forks)}
+    for what, ids in below.items():
+        if ids:
+            yield what, cell(", ".join(ids), limit=_LONGEST)
+
+
+def _forks(children: tuple[Session, ...]) -> list[str]:
+    return [child.id for child in children if child.kind is not SessionKind.SUBAGENT]
+
+
+def _subagents(children: tuple[Session, ...]) -> list[str]:
+    return [child.id for child in children if child.kind is SessionKind.SUBAGENT]
 
 
 def _late_reports(view: SessionView) -> Iterator[tuple[str, Cell]]:
@@ -225,7 +289,8 @@ def _pointer(pointer: Pointer, now: Instant) -> str:
         if value is not None:
             parts.append(f"{word} {value}")
     if pointer.seen is not None:
-        parts.append(f"has seen turns {pointer.seen}")
+        seen = str(pointer.seen)
+        parts.append(f"has seen {'turn' if seen.isdecimal() else 'turns'} {seen}")
     parts.append(f"{age(pointer.updated_at, now)} ago")
     return ", ".join(parts)
 
@@ -249,12 +314,12 @@ def _repeats(turn: HistoryTurn) -> str:
 
 
 def _when(instant: Instant, now: Instant) -> str:
-    return f"{to_iso(instant)} ({age(instant, now)} ago)"
+    return f"{output.moment(instant)} ({age(instant, now)} ago)"
 
 
 def _usage(usage: Usage) -> str:
     tokens = f"{usage.input_tokens} tokens in ({usage.cached_input_tokens} cached), {usage.output_tokens} out"
-    return f"{tokens}, ${usage.cost_usd:.4f}"
+    return f"{tokens}, {output.money(usage.cost_usd)}"
 
 
 # --- tree ---
@@ -264,13 +329,17 @@ def _usage(usage: Usage) -> str:
 @session_argument
 @pass_invocation
 def tree(run: Invocation, session: str) -> None:
-    """Show the family of forks a session belongs to."""
+    """Show the family of forks and subagents a session belongs to."""
     session_id = run.find(session)
     family = _family(run.holdfast, run.holdfast.tree(session_id))
     if run.json:
         output.document({"session_id": session_id, "family": [_member_document(one) for one in family]})
     else:
-        output.blocks([Table(_TREE_COLUMNS, tuple(_member_row(one, session_id) for one in family))])
+        is_narrow = output.is_terminal() and shutil.get_terminal_size().columns < WIDE
+        shown = [not (is_narrow and column.title == "PHASE") for column in _TREE_COLUMNS]
+        rows = (_member_row(one, session_id, short=is_narrow) for one in family)
+        columns = tuple(compress(_TREE_COLUMNS, shown))
+        output.blocks([Table(columns, tuple(tuple(compress(row, shown)) for row in rows))])
 
 
 _TREE_COLUMNS = (
@@ -302,11 +371,17 @@ def _family(holdfast: Holdfast, root: Tree) -> Iterator[_Member]:
         waiting += [(child, depth + 1) for child in reversed(branch.children)]
 
 
-def _member_row(member: _Member, asked: str) -> tuple[Cell, ...]:
+def _member_row(member: _Member, asked: str, *, short: bool) -> tuple[Cell, ...]:
     session = member.session
     at = "" if member.forked_at is None else f"turn {member.forked_at}"
+    if session.kind is SessionKind.SUBAGENT:
+        at = "subagent"
     return (
-        cell(session.id, Tone.STRONG if session.id == asked else Tone.PLAIN, indent=2 * member.depth),
+        cell(
+            short_id(session.id) if short else session.id,
+            Tone.STRONG if session.id == asked else Tone.PLAIN,
+            indent=2 * member.depth,
+        ),
         cell(at),
         cell(member.state.status.value, status_tone(member.state.status)),
         cell(session.phase.value, phase_tone(session.phase)),
@@ -332,7 +407,7 @@ def _forked_at(holdfast: Holdfast, session: Session) -> int | None:
 @session_argument
 @click.option("--cwd", metavar="DIR", type=click.Path(exists=True, file_okay=False, resolve_path=True),
               help="The directory to describe; by default the session's last one.")  # fmt: skip
-@click.option("--provider", metavar="NAME", help="For this provider; by default the session's own.")
+@provider_option(help="For this provider; by default the session's own.")
 @pass_invocation
 def packet(run: Invocation, session: str, cwd: str | None, provider: str | None) -> None:
     """Print the state of a session's work, to hand it over.

@@ -1,20 +1,24 @@
-"""Owns the terminal: coloured tables and the status line of a running turn. The only module that imports rich."""
+"""Owns the terminal: coloured tables and the status line of a running turn. Only this module and ``terminal_sheet`` import rich."""
 
 from __future__ import annotations
 
+import sys
+import termios
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from rich.cells import cell_len
 from rich.console import Console
 from rich.live import Live
+from rich.padding import Padding
 from rich.table import Table as Grid
 from rich.text import Text
 
-from holdfast.cli.output import Block, Cell, Fields, Line, Table, Tone
+from holdfast.cli.output import Block, Cell, Column, Fields, Line, Paragraph, Table, Tone
 
-_STYLES: Final = {
+STYLES: Final = {
     Tone.PLAIN: "",
     Tone.STRONG: "bold",
     Tone.DIM: "dim",
@@ -26,21 +30,88 @@ _GAP = 2
 _NARROWEST = 6
 
 
+@contextmanager
+def as_it_was() -> Iterator[None]:
+    """Gives the terminal back as it was: a signal may end a library that has changed it at any point."""
+    try:
+        before = termios.tcgetattr(sys.stdin)
+    except (OSError, ValueError, termios.error):  # not a terminal
+        yield
+        return
+    try:
+        yield
+    finally:
+        termios.tcsetattr(sys.stdin, termios.TCSADRAIN, before)
+
+
 def show(blocks: Sequence[Block]) -> None:
-    console = _console()
+    console = make_console()
     for number, block in enumerate(blocks):
         if number:
             console.print()
-        match block:
-            case Line(content):
-                console.print(_text(content))
-            case Fields(rows):
-                console.print(_fields(rows))
-            case Table():
-                _print_table(console, block)
+        _print(console, block)
 
 
-def _console(width: int | None = None) -> Console:
+def _print(console: Console, block: Block) -> None:
+    match block:
+        case Line(content):
+            console.print(_text(content))
+        case Fields(rows):
+            console.print(_fields(rows))
+        case Paragraph(lines, command):
+            for indent, line in enumerate(lines):
+                text = Text.assemble(*map(_text, line), overflow="fold")
+                console.print(Padding(text, (0, 0, 0, _GAP if indent else 0)))
+            # the terminal breaks this line itself, so that the command can be copied as a whole
+            console.print(Text.assemble(" " * _GAP, _text(command)), soft_wrap=True)
+        case Table():
+            _print_table(console, block)
+
+
+def draw(block: Block) -> str:
+    """A block as text for this terminal, for a pager."""
+    console = make_console()
+    with console.capture() as captured:
+        _print(console, block)
+    return captured.get()
+
+
+def draw_rows(
+    columns: tuple[Column, ...],
+    rows: Sequence[tuple[Cell, ...]],
+    like: Sequence[tuple[Cell, ...]] | None = None,
+    *,
+    width: int | None = None,
+) -> Iterator[str]:
+    """Each row as one line, below a line of titles; ``like``: rows that have the titles, whose widths are used.
+
+    ``width`` is that of the lines; by default the terminal's.
+    """
+    console = make_console(width)
+    widths = _fitting_widths(Table(columns, tuple(rows if like is None else like)), console.width)
+    titles = (tuple(Cell(column.title, Tone.DIM) for column in columns),)
+    for row in (*(titles if like is None else ()), *rows):
+        line = Text(no_wrap=True)
+        for column, cell, width in zip(columns, row, widths, strict=True):
+            text = _text(cell)
+            if not column.whole:
+                text.truncate(width, overflow="ellipsis")
+            line.append_text(text).append(" " * (width - text.cell_len + _GAP))
+        line.rstrip()
+        with console.capture() as captured:
+            console.print(line, soft_wrap=True)
+        yield captured.get()
+
+
+def live(text: Callable[[], str], every_seconds: float) -> None:
+    """Shows a text again and again in the same place, until a signal ends the command."""
+    with Live(console=make_console(), auto_refresh=False, vertical_overflow="crop") as shown:
+        while True:
+            shown.update(Text.from_ansi(text()), refresh=True)
+            time.sleep(every_seconds)
+
+
+def make_console(width: int | None = None) -> Console:
     # cells are Text, never markup; rich itself honours NO_COLOR and TERM=dumb
     return Console(markup=False, emoji=False, highlight=False, width=width)
 
@@ -68,7 +139,7 @@ def _print_table(console: Console, table: Table) -> None:
     needed = sum(widths) + _GAP * (len(widths) - 1)
     if needed > console.width and not any(column.wraps for column in table.columns):
         # the terminal is narrower than the whole columns: it breaks the lines itself, and nothing is lost
-        console = _console(width=needed)
+        console = make_console(width=needed)
     console.print(grid)
 
 
@@ -87,7 +158,7 @@ def _fitting_widths(table: Table, available: int) -> list[int]:
 
 
 def _text(cell: Cell) -> Text:
-    return Text(cell.text, style=_STYLES[cell.tone])
+    return Text(cell.text, style=STYLES[cell.tone])
 
 
 class StatusLine:

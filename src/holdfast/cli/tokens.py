@@ -62,6 +62,9 @@ def token(
     wanted = {"create": ("--role", "--name", "--expires"), "list": (), "revoke": ("ID",)}[action]
     for option, value in given.items():
         if value is not None and option not in wanted:
+            if option == "ID":
+                instead = f"; name the token with --name {value}" if action == "create" else ""
+                raise click.UsageError(f"{action} takes no ID{instead}")
             raise click.UsageError(f"{option} is not an option of {action}")
     if action == "list":
         _list(run)

@@ -10,12 +10,11 @@ import click
 from holdfast.cli import output
 from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.cli.output import Fields, cell
-from holdfast.config import Given, ProjectFile, is_harmless, origin, read_project, trust_project
+from holdfast.cli.settings import shown_value
+from holdfast.config import Given, ProjectFile, is_harmless, read_project, trust_project
 from holdfast.config_files import PROJECT_FILE, current_directory, revoke_trust
 from holdfast.engine.running.launching import SESSION_VARIABLE
 from holdfast.errors import ConfigError, Refused
-
-_ADDRESSES = ("url", "notify.webhook")
 
 
 @command(
@@ -64,37 +63,18 @@ def _tell(run: Invocation, project: ProjectFile, state: str) -> None:
             {
                 "path": str(project.path),
                 "trusted": project.is_trusted,
-                "settings": {one.key.name: _shown(one) for one in given},
+                "settings": {one.key.name: shown_value(one.key.name, one.value) for one in given},
                 "needs_trust": [one.key.name for one in given if not is_harmless(one.key.name)],
             }
         )
         return
     output.say(f"{state}: {project.path}")
-    rows = [(one.key.name, cell(_shown(one) + _effect(one, project))) for one in given]
+    rows = [
+        (one.key.name, cell(shown_value(one.key.name, one.value) + _effect(one, project))) for one in given
+    ]
     if rows:
         output.blocks([Fields(tuple(rows))])
 
 
 def _effect(given: Given, project: ProjectFile) -> str:
-    ignored = not project.is_trusted and not is_harmless(given.key.name)
-    return " (ignored)" if ignored else ""
-
-
-def _shown(given: Given) -> str:
-    """Returns a setting's value for a person, without tokens and without passwords in addresses."""
-    name, value = given.key.name, given.value
-    if name == "token":
-        return "hft_…"
-    if name in _ADDRESSES and "://" in str(value) and not str(value).startswith("sqlite:"):
-        return origin(str(value))
-    if isinstance(value, frozenset):
-        return ", ".join(sorted(value))
-    if isinstance(value, dict):
-        return ", ".join(f"{entry} = {_plain(on)}" for entry, on in sorted(value.items()))
-    return _plain(value)
-
-
-def _plain(value: object) -> str:
-    if value is None:
-        return "off"
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return "" if project.takes_effect(given.key.name) else " (ignored)"

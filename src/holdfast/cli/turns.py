@@ -10,7 +10,10 @@ from holdfast.cli import output
 from holdfast.cli.arguments import (
     TURN,
     TURN_OR_NONE,
+    complete_session,
+    model_option,
     named_rights,
+    provider_option,
     rights_options,
     session_argument,
     text_argument,
@@ -33,20 +36,18 @@ from holdfast.engine.turn_requests import LONGEST_DELAY, MOST_PRIORITY
     "holdfast enqueue --agent terraform-architect 'plan the change'",
     "holdfast enqueue deploy 'and now apply it' --priority 5",
 )
-@click.argument("session", metavar="[ID]")
+@click.argument("session", metavar="[ID]", shell_complete=complete_session)
 @text_argument("prompt", required=False)
 @click.option("--agent", metavar="NAME", help="Start a session of this agent; without ID.")
-@click.option(
-    "--provider", metavar="NAME", help="The provider; by default the session's, else the configured one."
-)
-@click.option("--name", metavar="NAME", help="A name for the new session.")
+@provider_option(help="The provider; by default the session's, else the configured one.")
+@click.option("-n", "--name", metavar="NAME", help="A name for the new session.")
 @click.option(
     "--cwd",
     metavar="DIR",
     help="The directory to work in, as a path on the worker's machine; by default the session's, else the "
     "worker's current one.",
 )
-@click.option("--model", metavar="MODEL", help="The model; by default the session's, else the provider's.")
+@model_option
 @click.option("--fresh", is_flag=True, help="Start a new provider session, with the whole context.")
 @rights_options
 @click.option(

@@ -75,7 +75,7 @@ def _usage_row(total: UsageTotal) -> tuple[Cell, ...]:
     used = total.usage
     tone = Tone.STRONG if total.key == "total" else Tone.PLAIN
     figures = (total.attempts, used.input_tokens, used.cached_input_tokens, used.output_tokens)
-    return (cell(total.key, tone), *(cell(figure) for figure in figures), cell(f"${used.cost_usd:.4f}"))
+    return (cell(total.key, tone), *(cell(figure) for figure in figures), cell(output.money(used.cost_usd)))
 
 
 _MEASURE_COLUMNS = (
@@ -94,7 +94,8 @@ _MEASURE_NAMES = {
     "turn_duration_median": "turn, median",
     "turn_duration_p95": "turn, p95",
     "error_rate": "error rate",
-    "storage": "storage",
+    "storage": "storage, without the vault",
+    "vault": "vault",
     "creation_rate": "sessions a day",
 }
 _MOST_SHOWN = 10

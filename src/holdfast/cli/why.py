@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
+import os
 from typing import assert_never
 
 import click
 
 from holdfast.cli import output
-from holdfast.cli.arguments import (
-    session_argument,
-)
+from holdfast.cli.answers import continue_words, tell_may_continue
+from holdfast.cli.arguments import provider_option, session_argument
 from holdfast.cli.command import Invocation, command, pass_invocation
-from holdfast.cli.exit_codes import NOT_FOUND, REFUSED
-from holdfast.cli.output import Block, Cell, Column, Fields, Line, Table, Tone, age, cell, duration
-from holdfast.clock import Instant, to_iso
+from holdfast.cli.output import (
+    Block,
+    Cell,
+    Column,
+    Fields,
+    Line,
+    Table,
+    Tone,
+    age,
+    cell,
+    long_ago,
+    moment,
+)
+from holdfast.clock import Instant
 from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import (
+    WORDS,
+    Because,
     Decision,
     Fork,
     Fresh,
@@ -29,34 +42,36 @@ from holdfast.domain.decisions import (
     because,
 )
 from holdfast.domain.failures import Failure
-from holdfast.domain.phases import MayContinue, idle_limit
+from holdfast.domain.phases import MayContinue
 from holdfast.domain.policy import ContinuePolicy
-from holdfast.domain.runtimes import KnownRuntime, Runtime
-from holdfast.domain.sessions import Session
+from holdfast.domain.runtimes import KnownRuntime
 from holdfast.domain.telling.transcript import ranges_text
 from holdfast.domain.turns import Attempt, AttemptCause, AttemptStatus, Turn
 from holdfast.engine.documents import (
     explanation_document,
 )
 from holdfast.engine.explain import Explanation, WaitingTurn
+from holdfast.engine.turn_requests import Starting
 from holdfast.errors import NotFound, UnreadableSession
 
 
 @command("why", "holdfast why deploy", "holdfast why deploy --provider codex")
 @session_argument
-@click.option("--provider", metavar="NAME", help="For this provider; by default the session's own.")
+@provider_option(help="For this provider; by default the session's own.")
 @pass_invocation
 def why(run: Invocation, session: str, provider: str | None) -> None:
     """Explain how the next turn of a session would start.
 
-    Lists every guard with its verdict and its evidence, then the verdict in one sentence, then the decision of
-    the last turn. Changes nothing.
+    Begins with the answer, then says what stands in the way, then lists every guard with its evidence and its
+    code, then the decision of the last turn. Changes nothing. In a pipe, the guards come first, by their codes.
     """
     explanation = run.holdfast.why(run.find(session), provider)
     policy, now = run.holdfast.policy.continue_, run.holdfast.store.now()
     if run.json:
         asked = {"session_id": explanation.session.id, "provider": explanation.provider}
         output.document(asked | explanation_document(explanation, verdict(explanation, policy, now)))
+    elif output.is_terminal():
+        output.blocks(_answer_first(explanation, policy, now))
     else:
         output.blocks(_why_blocks(explanation, policy, now))
 
@@ -75,18 +90,7 @@ def should_resume(ctx: click.Context, run: Invocation, session: str) -> None:
         answer = run.holdfast.may_continue(session_id)
     except NotFound:
         session_id, answer = None, MayContinue.NOT_FOUND
-    may = answer is MayContinue.YES
-    words = _words(run, answer, session_id)
-    if run.json:
-        output.document(
-            {"session_id": session_id, "should_resume": may, "reason": answer.value, "message": words}
-        )
-    elif output.is_terminal():
-        output.say(f"{'yes' if may else 'no'}: {answer.value} ({words})")
-    else:
-        output.say(answer.value)
-    if not may:
-        ctx.exit(NOT_FOUND if answer is MayContinue.NOT_FOUND else REFUSED)
+    ctx.exit(tell_may_continue(answer, session_id, _words(run, answer, session_id), as_json=run.json))
 
 
 def _words(run: Invocation, answer: MayContinue, session_id: str | None) -> str:
@@ -114,6 +118,69 @@ _TONES = {
 }
 
 
+_MARKS = {
+    Standing.PASSED: "✓",
+    Standing.FAILED: "✗",
+    Standing.MISSING: "✗",
+    Standing.NOT_OBSERVABLE: "?",
+    Standing.NOT_APPLICABLE: "–",
+}
+#: for people: what is true if the guard passes, and its code last
+_WORDED_COLUMNS = (
+    Column("GUARD", whole=True),
+    Column("EVIDENCE", wraps=True),
+    Column("CODE", whole=True),
+)
+
+
+def _answer_first(explanation: Explanation, policy: ContinuePolicy, now: Instant) -> list[Block]:
+    may = explanation.may_continue is MayContinue.YES
+    words = continue_words(explanation.may_continue, explanation.session, policy, now)
+    verdicts = explanation.decision.verdicts
+    in_the_way = tuple(
+        (WORDS[verdict.reason].holds, cell(f"no: {_asks_for(verdict)}", Tone.BAD))
+        for verdict in verdicts
+        if verdict.outcome is not Outcome.RESUME
+    )
+    about = Fields(
+        (
+            ("session", cell(explanation.session.id, Tone.STRONG)),
+            *((("title", cell(title, limit=200)),) if (title := explanation.session.title) else ()),
+            ("provider", cell(explanation.provider)),
+            ("judged for", cell(_where(explanation))),
+            ("may continue", cell(f"{'yes' if may else 'no'}: {words}", Tone.GOOD if may else Tone.BAD)),
+        )
+    )
+    guards = Table(_WORDED_COLUMNS, tuple(map(_worded_row, verdicts)))
+    last = explanation.last_attempt
+    return [
+        Line(cell(verdict(explanation, policy, now, to_person=True), Tone.STRONG)),
+        *((Fields(in_the_way),) if in_the_way else ()),
+        about,
+        guards,
+        Line(cell(_not_run(explanation), Tone.DIM)) if last is None else _last(explanation, last, now),
+    ]
+
+
+def _asks_for(verdict: Verdict) -> str:
+    seen = Because(verdict.reason, verdict.standing, verdict.evidence).sentence
+    what = {Outcome.FRESH: "asks for a fresh start", Outcome.WAIT: "asks to wait", Outcome.REFUSE: "refuses"}
+    return f"{seen}; {what[verdict.outcome]}"
+
+
+def _worded_row(verdict: Verdict) -> tuple[Cell, ...]:
+    words = f"{WORDS[verdict.reason].holds} {_MARKS[verdict.standing]}"
+    unseen = {
+        Standing.NOT_OBSERVABLE: "cannot be seen from here",
+        Standing.NOT_APPLICABLE: "nothing to guard",
+    }
+    return (
+        cell(words, _TONES[verdict.standing]),
+        cell(verdict.evidence or unseen.get(verdict.standing, "")),
+        cell(verdict.reason.value, Tone.DIM),
+    )
+
+
 def _why_blocks(explanation: Explanation, policy: ContinuePolicy, now: Instant) -> list[Block]:
     may = explanation.may_continue is MayContinue.YES
     words = continue_words(explanation.may_continue, explanation.session, policy, now)
@@ -122,24 +189,44 @@ def _why_blocks(explanation: Explanation, policy: ContinuePolicy, now: Instant) 
         (
             ("session", cell(explanation.session.id, Tone.STRONG)),
             ("provider", cell(explanation.provider)),
-            ("judged for", cell(_where(explanation.runtime))),
+            ("judged for", cell(_where(explanation))),
             ("may continue", cell(answer, Tone.GOOD if may else Tone.BAD)),
         )
     )
     guards = Table(_GUARD_COLUMNS, tuple(map(_guard_row, explanation.decision.verdicts)))
     last = explanation.last_attempt
-    before = (
-        Line(cell("No turn of this session has run yet.", Tone.DIM))
-        if last is None
-        else _last(explanation, last, now)
-    )
+    before = Line(cell(_not_run(explanation), Tone.DIM)) if last is None else _last(explanation, last, now)
     return [head, guards, Line(cell(verdict(explanation, policy, now), Tone.STRONG)), before]
 
 
-def _where(runtime: Runtime | None) -> str:
+def _where(explanation: Explanation) -> str:
+    runtime = explanation.runtime
     if runtime is None:
-        return "any machine: the session has not run yet, or its machine is not known"
-    return f"the runtime that it used before: {runtime.machine}, {runtime.home} ({runtime.id})"
+        has_run = (
+            "Holdfast has not run it yet" if _is_imported(explanation) else "the session has not run yet"
+        )
+        return f"any machine: {has_run}, or its machine is not known"
+    which = "that it was found in" if _is_imported(explanation) else "that it used before"
+    return f"the runtime {which}: {machine_words(runtime.machine)}, {runtime.home} ({runtime.id})"
+
+
+def machine_words(machine: str) -> str:
+    """A machine as a person tells it apart: this one, or the beginning of its id."""
+    from holdfast.config import data_dir  # only needed here
+    from holdfast.processes.machine import machine_id
+
+    return "this machine" if machine == machine_id(data_dir(os.environ)) else f"machine {machine[:12]}"
+
+
+def _is_imported(explanation: Explanation) -> bool:
+    """It was taken over, and nothing was run in it since then."""
+    return explanation.session.imported_at is not None and explanation.last_attempt is None
+
+
+def _not_run(explanation: Explanation) -> str:
+    if _is_imported(explanation):
+        return f"Holdfast has run no turn of this session yet: its turns were made in {explanation.provider} itself."
+    return "No turn of this session has run yet."
 
 
 def _guard_row(verdict: Verdict) -> tuple[Cell, ...]:
@@ -155,10 +242,10 @@ def _guard_row(verdict: Verdict) -> tuple[Cell, ...]:
 def _last(explanation: Explanation, attempt: Attempt, now: Instant) -> Fields:
     decision = attempt.decision
     rows = [
-        ("last turn", cell(f"{to_iso(attempt.started_at)} ({age(attempt.started_at, now)} ago)")),
+        ("last turn", cell(f"{moment(attempt.started_at)} ({age(attempt.started_at, now)} ago)")),
         ("number", cell(_lineage(explanation, attempt))),
         ("decided", cell(f"{decision.kind}: {because(decision).note}")),
-        ("result", cell(_result(attempt.status))),
+        ("result", cell("cut off" if explanation.is_cut_off else _result(attempt.status))),
     ]
     if attempt.failure is not None:
         rows.append(("failure", cell(_failure(attempt.failure), Tone.BAD, limit=300)))
@@ -187,35 +274,10 @@ def _lineage(explanation: Explanation, attempt: Attempt) -> str:
 # --- sentences ---
 
 
-def continue_words(answer: MayContinue, session: Session | None, policy: ContinuePolicy, now: Instant) -> str:
-    """Says why a session may or may not continue; ``session`` is None if it is missing or cannot be read."""
-    if session is None:
-        unreadable = answer is MayContinue.UNREADABLE
-        return "its stored row cannot be read" if unreadable else "the session was not found"
-    match answer:
-        case MayContinue.YES:
-            return "all conditions are met"
-        case MayContinue.FINAL:
-            return f"the session is {session.phase}, which is final; a fork can continue its work"
-        case MayContinue.PHASE:
-            return f"phase {session.phase} is not one of {', '.join(sorted(policy.resumable_phases))}"
-        case MayContinue.NOT_READY:
-            return "the session is not marked as ready to resume"
-        case MayContinue.ERRORS:
-            return f"{session.error_count} errors since the last success; the limit is {policy.max_errors}"
-        case MayContinue.TOO_OLD:
-            limit = duration(idle_limit(policy, session.agent) or 0)
-            return f"idle for {age(session.updated_at, now)}; the limit is {limit}"
-        case MayContinue.EXPIRED:
-            return "the approval that the session asked for has expired; ask again, or move to another phase"
-        case MayContinue.NOT_FOUND | MayContinue.UNREADABLE:
-            return "the session changed while it was read"
-        case _:
-            assert_never(answer)
-
-
-def verdict(explanation: Explanation, policy: ContinuePolicy, now: Instant) -> str:
-    """What happens next to a session, in one sentence."""
+def verdict(
+    explanation: Explanation, policy: ContinuePolicy, now: Instant, *, to_person: bool = False
+) -> str:
+    """What happens next to a session, in one sentence; with the codes of reasons unless a person reads it."""
     session = explanation.session
     if explanation.may_continue is MayContinue.FINAL:
         return f"The session is {session.phase}; a fork can continue its work: holdfast fork {session.id}"
@@ -223,12 +285,14 @@ def verdict(explanation: Explanation, policy: ContinuePolicy, now: Instant) -> s
         return _waiting(explanation.waits_for, explanation.may_continue)
     if explanation.waiting is not None and (waits := _in_queue(explanation.waiting, now)):
         return waits
-    if explanation.may_continue is not MayContinue.YES:
-        reason = explanation.may_continue.value
-        why_continue = continue_words(explanation.may_continue, session, policy, now)
-        rule = f"The session should not continue ({reason}: {why_continue})."
-        return f"{rule} If a turn is added anyway: {_lower(next_turn(explanation.decision, explanation.provider))}"
-    return next_turn(explanation.decision, explanation.provider)
+    then = next_turn(explanation.decision, explanation.provider, to_person=to_person)
+    if explanation.is_cut_off and explanation.last_attempt is not None:
+        then = f"Turn {explanation.last_attempt.seq} was cut off: what ran it is gone. To continue it: holdfast resume {session.id}. {then}"
+    if explanation.may_continue is MayContinue.YES:
+        return then
+    why_not = continue_words(explanation.may_continue, session, policy, now)
+    code = "" if to_person else f"{explanation.may_continue.value}: "
+    return f"The session should not continue ({code}{why_not}). If a turn is added anyway: {_lower(then)}"
 
 
 def _waiting(asked: Approval, answer: MayContinue) -> str:
@@ -251,13 +315,13 @@ def _in_queue(waiting: WaitingTurn, now: Instant) -> str:
 def _until(turn: Turn, until: Instant, now: Instant) -> str:
     left = f"in {age(now, until)}"
     if turn.attempts:
-        return f"Turn {turn.seq} is tried again at {to_iso(until)} ({left}, attempt {turn.attempts + 1})."
-    return f"Turn {turn.seq} does not start before {to_iso(until)} ({left})."
+        return f"Turn {turn.seq} is tried again at {moment(until)} ({left}, attempt {turn.attempts + 1})."
+    return f"Turn {turn.seq} does not start before {moment(until)} ({left})."
 
 
 def _pinned(turn: Turn, known: KnownRuntime, now: Instant) -> str:
-    where = f"{known.runtime.provider} in {known.runtime.home} on machine {known.runtime.machine[:12]}"
-    seen = f"last seen at {to_iso(known.last_seen_at)} ({age(known.last_seen_at, now)} ago)"
+    where = f"{known.runtime.provider} in {known.runtime.home} on {machine_words(known.runtime.machine)}"
+    seen = f"last seen at {moment(known.last_seen_at)} ({age(known.last_seen_at, now)} ago)"
     return f"Turn {turn.seq} waits for the runtime {known.id} only ({where}), {seen}."
 
 
@@ -265,40 +329,57 @@ def _lower(sentence: str) -> str:
     return sentence[:1].lower() + sentence[1:]
 
 
-def next_turn(decision: Decision, provider: str) -> str:
+def next_turn(decision: Decision, provider: str, *, to_person: bool = False) -> str:
+    reason = because(decision).sentence if to_person else because(decision).note
     match decision:
         case Resume(provider_session_id):
             return f"The next turn resumes the {provider} session {provider_session_id}{_provided(decision)}."
         case Fork(provider_session_id):
             return f"The next turn forks the {provider} session {provider_session_id}{_provided(decision)}."
         case Fresh():
-            start = f"The next turn starts a fresh {provider} session with the whole context"
-            return f"{start}: {because(decision).note}."
+            return f"The next turn starts a fresh {provider} session with the whole context: {reason}."
         case Wait():
-            return f"The next turn waits: {because(decision).note}."
+            return f"The next turn waits: {reason}."
         case Refuse():
-            return f"The next turn would be refused: {because(decision).note}."
+            return f"The next turn would be refused: {reason}."
         case _:
             assert_never(decision)
 
 
-def this_turn(decision: Decision) -> str:
-    """Says what a turn does, before the agent starts."""
+def this_turn(decision: Decision, starting: Starting | None = None) -> str:
+    """Says what a turn does, before the agent starts; ``starting`` is None if it does not start."""
+    reason = because(decision)
+    if starting is None:
+        return f"{'Waiting' if isinstance(decision, Wait) else 'Refused'}: {reason.sentence}."
+    agent = _NAMES.get(starting.provider, starting.provider)
+    past = f"; {agent} gets {_past(starting)}" if starting.past else ""
     match decision:
-        case Resume(provider_session_id):
-            return f"resuming session {provider_session_id}{_catching_up(decision)}"
-        case Fork(provider_session_id):
-            return f"forking session {provider_session_id}{_catching_up(decision)}"
-        case Fresh():
-            if decision.reason is Reason.NO_POINTER:
-                return "starting a new session (no_pointer)"
-            return f"starting fresh: {because(decision).note}"
-        case Wait():
-            return f"waiting: {because(decision).note}"
-        case Refuse():
-            return f"refused: {because(decision).note}"
+        case Resume():
+            ago = "" if starting.idle_seconds is None else f" from {long_ago(starting.idle_seconds)}"
+            which = f"your {agent} session{ago} (turn {starting.turn})"
+            return f"Continuing {which.replace('from just now', 'of a moment ago')}{_catching_up(decision)}."
+        case Fork():
+            return f"Forking the {agent} session (turn {starting.turn}){_catching_up(decision)}."
+        case Fresh() if decision.reason is Reason.NO_POINTER:
+            return f"Starting a new {agent} session{past}."
+        case Fresh() if decision.reason is Reason.WORKDIR_CHANGED and reason.standing is Standing.FAILED:
+            return f"Starting fresh: the work moved to {starting.work_dir}{past}."
         case _:
-            assert_never(decision)
+            return f"Starting fresh: {reason.sentence}{past}."
+
+
+#: as people write them; every other provider by its own name
+_NAMES = {"claude": "Claude", "codex": "Codex", "gemini": "Gemini"}
+
+
+def _past(starting: Starting) -> str:
+    if starting.left_out:
+        return f"{_turns(starting.past)} of the history, not the other {starting.left_out}"
+    return f"the whole history ({_turns(starting.past)})"
+
+
+def _turns(count: int) -> str:
+    return "1 turn" if count == 1 else f"{count} turns"
 
 
 def _catching_up(decision: Resume | Fork) -> str:

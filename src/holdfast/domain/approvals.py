@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from enum import StrEnum
 from hashlib import sha256
 
 from holdfast.clock import Instant, after, to_iso
 from holdfast.domain.ids import ApprovalId, ConversationId, SessionId
 from holdfast.domain.inputs import check_text
-from holdfast.domain.records import record
+from holdfast.domain.records import field, record
 from holdfast.domain.redaction import Json
 from holdfast.domain.telling.quoting import on_one_line
 from holdfast.errors import Conflict, HoldfastError, InvalidInput, NeedsApproval, Refused

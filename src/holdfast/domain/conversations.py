@@ -159,3 +159,4 @@ class HistoryTurn:
     attempts: int = 0  #: how many attempts it had
     not_before: Instant | None = None
     failure: Failure | None = None
+    is_edited: bool = False  #: a text of it has replaced an earlier one

@@ -95,6 +95,8 @@ class Facts:
     seq: int = 1  #: of the turn that is about to run
     same_directory: Seen[bool] = NOT_OBSERVABLE
     transcript: Seen[TranscriptFacts] = NOT_OBSERVABLE
+    restorable: bool = False  #: the provider's files are gone or changed, and the vault has what was recorded
+    restored: str = ""  #: what was put back from the vault just before this decision
     lock_free: Seen[bool] = NOT_OBSERVABLE
     named_exists: bool = (
         False  #: the provider holds a session of the id that was asked for, and none of ours began it
@@ -281,67 +283,121 @@ _LONGEST_EVIDENCE = 400
 class Words:
     claim: str  #: what the guard has seen when it failed; the evidence follows in parentheses
     doubt: str  #: what is not known when its fact is missing
+    holds: str  #: what is true when it passes, in a few words
     says_all: bool = False  #: the evidence says the same in other words
 
 
 WORDS: Final[Mapping[Reason, Words]] = MappingProxyType(
     {
-        Reason.FORCE_FRESH: Words("a fresh start was asked for", "whether a fresh start was asked for", says_all=True),
-        Reason.RESUME_DISABLED: Words("resuming is switched off", "whether resuming is switched on"),
+        Reason.FORCE_FRESH: Words(
+            "a fresh start was asked for",
+            "whether a fresh start was asked for",
+            "no fresh start asked for",
+            says_all=True,
+        ),
+        Reason.RESUME_DISABLED: Words(
+            "resuming is switched off",
+            "whether resuming is switched on",
+            "resuming switched on",
+        ),
         Reason.NO_POINTER: Words(
-            "no earlier session is on record", "which earlier session there is", says_all=True
+            "no earlier session is on record",
+            "which earlier session there is",
+            "earlier session on record",
+            says_all=True,
         ),
         Reason.CAPABILITY_MISSING: Words(
-            "the installed program cannot do what it would take", "what the installed program can do"
+            "the installed program cannot do what it would take",
+            "what the installed program can do",
+            "program can do it",
         ),
         Reason.GENERATION_CHANGED: Words(
-            "the conversation was reset", "whether the conversation was reset"
+            "the conversation was reset",
+            "whether the conversation was reset",
+            "conversation not reset",
         ),
         Reason.RUNTIME_CHANGED: Words(
             "the earlier session belongs to another installation or version",
             "whether this is the installation that it ran on",
+            "same installation",
         ),
         Reason.WORKDIR_CHANGED: Words(
-            "the earlier session worked in another directory", "whether it worked in this directory"
+            "the earlier session worked in another directory",
+            "whether it worked in this directory",
+            "same directory",
         ),
         Reason.HISTORY_CHANGED: Words(
-            "the history was changed after the earlier session had seen it", "whether the history was changed since"
+            "the history was changed after the earlier session had seen it",
+            "whether the history was changed since",
+            "same history",
         ),
         Reason.FORK_POINT_MOVED: Words(
-            "the session to fork cannot be forked at this turn", "whether the session to fork has continued since"
+            "the session to fork cannot be forked at this turn",
+            "whether the session to fork has continued since",
+            "fork point reachable",
         ),
-        Reason.MODEL_CHANGED: Words("another model was chosen", "whether the model is the same"),
-        Reason.RETIRED: Words("the earlier session is not used again", "whether the earlier session may be used"),
-        Reason.ERRORS: Words("the earlier session failed too often", "how often the earlier session failed"),
+        Reason.MODEL_CHANGED: Words(
+            "another model was chosen",
+            "whether the model is the same",
+            "same model",
+        ),
+        Reason.RETIRED: Words(
+            "the earlier session is not used again",
+            "whether the earlier session may be used",
+            "session still in use",
+        ),
+        Reason.ERRORS: Words(
+            "the earlier session failed too often",
+            "how often the earlier session failed",
+            "few failures",
+        ),
         Reason.CONTEXT_FULL: Words(
             "with this request the earlier session's context window would be too full",
             "how full the earlier session's context window is",
+            "room in the context",
         ),
         Reason.TRANSCRIPT_MISSING: Words(
-            "the earlier session cannot be picked up", "whether the earlier session can be picked up"
+            "the earlier session cannot be picked up",
+            "whether the earlier session can be picked up",
+            "agent's files there",
         ),
         Reason.TRANSCRIPT_ALTERED: Words(
-            "the earlier session's record was changed", "whether the earlier session's record was changed"
+            "the earlier session's record was changed",
+            "whether the earlier session's record was changed",
+            "agent's files unchanged",
         ),
         Reason.TRANSCRIPT_AHEAD: Words(
-            "the earlier session was continued outside Holdfast", "whether the earlier session was continued outside Holdfast"
+            "the earlier session was continued outside Holdfast",
+            "whether the earlier session was continued outside Holdfast",
+            "nothing added outside",
         ),
         Reason.RIGHTS_WIDER: Words(
-            "more rights were asked for than the earlier session has", "which rights the earlier session has"
+            "more rights were asked for than the earlier session has",
+            "which rights the earlier session has",
+            "no wider rights",
         ),
-        Reason.BUSY: Words("the earlier session is in use", "whether the earlier session is in use"),
+        Reason.BUSY: Words(
+            "the earlier session is in use",
+            "whether the earlier session is in use",
+            "session free",
+        ),
         Reason.EXPLICIT_ID: Words(
-            "the session that was asked for cannot be used", "whether the session that was asked for can be used"
+            "the session that was asked for cannot be used",
+            "whether the session that was asked for can be used",
+            "asked-for session usable",
         ),
         Reason.RESUME_FAILED: Words(
-            "the model's service answered the earlier session with an error", "whether the earlier session works"
+            "the model's service answered the earlier session with an error",
+            "whether the earlier session works",
+            "service takes the session",
         ),
         Reason.RESUMABLE: Words(
             "nothing prevents resuming; this is what a fresh start would be told",
             "whether anything prevents resuming",
+            "nothing in the way",
         ),
     }
-)  # fmt: skip
+)
 
 
 @record

@@ -1,7 +1,7 @@
 """Owns the vocabulary of events: what a provider's stream says of a running agent, and how each of it is recorded.
 
-A new event is a class here, with its kind and the data that are recorded of it; a provider's stream that says it; and
-the places that show events to people (``cli/progress.py`` while the agent runs, ``cli/logs.py`` from the record).
+A new event is a class here, with its kind and the data that are recorded of it, and a provider's stream that says it.
+``make check`` names every place that must handle it, or its kind if that is new, too.
 Each value of the data is a text, a number, a flag or an object: the recorder bounds and cleans these.
 """
 
@@ -19,8 +19,28 @@ from holdfast.domain.redaction import Json
 from holdfast.domain.usage import UsageReport
 
 #: arguments of a tool that say what it is about
-_TELLING = ("command", "file_path", "notebook_path", "path", "url")
+_TELLING = (
+    "command", "file_path", "filePath", "absolute_path", "notebook_path", "path", "url", "pattern", "query",
+    "description",
+)  # fmt: skip
 _LONGEST_WORDS = 300
+
+
+def call_words(tool: str, arguments: object) -> str:
+    """A tool call as a person reads it, in one line: the tool, and what it is about."""
+    about: object = arguments
+    if isinstance(arguments, Mapping):
+        about = next((value for name in _TELLING if (value := arguments.get(name))), arguments)
+    text = about if isinstance(about, str) else _compact(about)
+    # of a text of megabytes, only the beginning is looked at
+    line = " ".join(f"{tool[:_LONGEST_WORDS]}: {text[: 4 * _LONGEST_WORDS]}".split()).removesuffix(":")
+    return line if len(line) <= _LONGEST_WORDS else f"{line[:_LONGEST_WORDS]}…"
+
+
+def _compact(value: object) -> str:
+    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+        return " ".join(value)  # a command as its words
+    return json.dumps(value, ensure_ascii=False, default=dict) if value else ""
 
 
 class EventKind(StrEnum):
@@ -124,6 +144,37 @@ class Noted:
 
 
 @record
+class Denied:
+    """The agent was not allowed to make a call, by its rights. Comes after the call; the result of the call is an error."""
+
+    kind: ClassVar = EventKind.NOTICE
+    call_id: str
+    tool: str
+    why: str = ""
+
+    @property
+    def data(self) -> dict[str, Json]:
+        return {"text": self.words, "call_id": self.call_id, "tool": self.tool}
+
+    @property
+    def words(self) -> str:
+        return f"{self.tool} was not allowed: {self.why}".removesuffix(": ")
+
+
+@record
+class DeniedCall:
+    """A call that the agent was not allowed to make, and why."""
+
+    call: Called
+    why: str
+
+    @property
+    def words(self) -> str:
+        """The call as a person reads it, in one line."""
+        return call_words(self.call.tool, self.call.arguments)
+
+
+@record
 class Ended:
     """A terminal event. Some providers send several in one run; the last one counts."""
 
@@ -156,10 +207,7 @@ class Deferred:
     @property
     def words(self) -> str:
         """The call as a person reads it, in one line."""
-        about = next((value for name in _TELLING if (value := self.arguments.get(name))), None)
-        text = about if isinstance(about, str) else json.dumps(dict(self.arguments), ensure_ascii=False)
-        line = " ".join(f"{self.tool}: {text}".split())
-        return line if len(line) <= _LONGEST_WORDS else f"{line[:_LONGEST_WORDS]}…"
+        return call_words(self.tool, self.arguments)
 
 
 @record
@@ -175,6 +223,6 @@ class Ungated:
 
 
 #: everything that a stream can say
-AgentEvent = Named | Said | Called | Returned | Spent | Noted | Ended | Deferred | Ungated
+AgentEvent = Named | Said | Called | Returned | Spent | Noted | Denied | Ended | Deferred | Ungated
 #: those that are recorded as they come
-Recorded = Said | Called | Returned | Spent | Noted | Ended | Deferred | Ungated
+Recorded = Said | Called | Returned | Spent | Noted | Denied | Ended | Deferred | Ungated

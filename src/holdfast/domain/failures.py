@@ -1,17 +1,21 @@
 """Owns the classes of failure, and in one table everything that follows from each.
 
-A new class is a member, a row of the table, and rules in ``holdfast/providers/rules`` that recognise it. Nothing else
-asks for a failure by its class to decide what happens next: ask ``failure.then``.
+A new class is a member, a row of the table, and rules in ``holdfast/providers/rules`` that recognise it. Code that
+decides what happens next asks ``failure.then``, never for the class.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
 
 from holdfast.domain.records import record
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Final
 
 
 class FailureClass(StrEnum):
@@ -65,7 +69,10 @@ class Consequences:
     )
     blames_session: bool = False  #: counts against the provider session: too many in a row retire it
     is_error: bool = True  #: counts as one of the session's errors; otherwise it says nothing about the work
-    is_put_back: bool = False  #: a worker gives the turn back: on another machine the agent may be installed
+    #: nothing was done, and another machine may be able to: a worker gives the turn back, without counting a try, and
+    #: for a while claims no turn of this provider
+    is_put_back: bool = False
+    needs_login: bool = False  #: a person is told how to log in
     waits_for_lock: bool = False  #: tried again a few times before the attempt ends
     tells_less: bool = False  #: the next fresh start is told less of the past
     was_begun: bool = True  #: False: no agent was launched for the turn
@@ -76,7 +83,8 @@ class Consequences:
     )
     is_cancellation: bool = False  #: the turn ends as cancelled, not as failed
     may_have_answered: bool = False  #: the agent may have answered before: its own session is looked at
-    exit_code: int = 1  #: of the command that ran the turn
+    #: of the command that ran the turn; the reference of the command and the README list them all
+    exit_code: int = 1
 
 
 FAILURES: Final[Mapping[FailureClass, Consequences]] = MappingProxyType(
@@ -122,7 +130,8 @@ FAILURES: Final[Mapping[FailureClass, Consequences]] = MappingProxyType(
             retry=Retry.AT_RESET,
         ),
         FailureClass.AUTH: Consequences(
-            "the agent is not logged in, or its account may not do this; log in with the agent's own program"
+            "the agent is not logged in, or its account may not do this; log in with the agent's own program",
+            needs_login=True,
         ),
         FailureClass.CONFIG: Consequences(
             "the settings, the arguments or the directory of the turn do not work; correct them and try again",

@@ -13,6 +13,7 @@ To add a guard: a ``Reason`` and its words in ``decisions``, a function here and
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import attrgetter
 from typing import Final
 
 from holdfast.domain.decisions import (
@@ -242,6 +243,8 @@ def _fork_source_grown(case: Case) -> Verdict:
     session, transcript = case.facts.provider_session, case.facts.transcript
     if isinstance(session, ProviderSession) and session.held_by is not None:
         return _failed(case, Reason.FORK_POINT_MOVED, f"{session.held_by} is writing to the session")
+    if case.facts.restorable:
+        return _not_applicable(Reason.FORK_POINT_MOVED)
     grown = transcript.grown if isinstance(transcript, TranscriptFacts) else transcript
     if grown is None or grown is NOT_OBSERVABLE:
         return _unseen(case, Reason.FORK_POINT_MOVED, grown, "the length of the session", missing=_NOT_TOLD)
@@ -291,7 +294,7 @@ def _context_full(case: Case) -> Verdict:
         return _not_applicable(Reason.CONTEXT_FULL)
     use, can = case.pointer.context, case.facts.capabilities
     if use == NO_CALL_YET:
-        return _passed(Reason.CONTEXT_FULL, "no call of it has ended yet")
+        return _passed(Reason.CONTEXT_FULL, "Holdfast has seen no call of it end yet")
     if use is None or use.window <= 0:
         # the fact is missing only if the provider reports how full its window is; else it cannot be seen
         told = isinstance(can, Capabilities) and can.reports_context
@@ -309,23 +312,37 @@ def _transcript_missing(case: Case) -> Verdict:
     transcript = case.facts.transcript
     if transcript is NOT_OBSERVABLE:
         return _unseen(case, Reason.TRANSCRIPT_MISSING, transcript, "the provider's own session")
+    if transcript is None and case.facts.restorable:
+        return _restorable(case, case.pointer, Reason.TRANSCRIPT_MISSING, "its files are gone")
     if transcript is None:
         named = f"the provider's store does not hold session {case.pointer.provider_session_id}"
         return Verdict(Reason.TRANSCRIPT_MISSING, Standing.MISSING, _no_other_id(case, Outcome.FRESH), named)
     if transcript.requests < 1:
         return _failed(case, Reason.TRANSCRIPT_MISSING, "the provider's session holds no request yet")
-    return _passed(Reason.TRANSCRIPT_MISSING)
+    return _passed(Reason.TRANSCRIPT_MISSING, case.facts.restored)
+
+
+def _restorable(case: Case, pointer: Pointer, reason: Reason, lost: str) -> Verdict:
+    """The verdict on a session that the vault can put back, by the policy ``restore``."""
+    if case.policy.restore == "auto":
+        return _passed(reason, f"{lost}: the next turn restores the session from the vault")
+    command = f"holdfast restore {pointer.session_id}"
+    return _failed(case, reason, f"{lost}, and the vault has them: {command} puts them back", Outcome.REFUSE)
 
 
 def _transcript_altered(case: Case) -> Verdict:
     transcript, can = case.facts.transcript, case.facts.capabilities
     if case.pointer is None or not (isinstance(can, Capabilities) and can.append_only_transcript):
         return _not_applicable(Reason.TRANSCRIPT_ALTERED)
+    if transcript is None and case.facts.restorable:
+        return _not_applicable(Reason.TRANSCRIPT_ALTERED)
     intact = transcript.prefix_intact if isinstance(transcript, TranscriptFacts) else transcript
     if case.pointer.transcript is None or intact is None or intact is NOT_OBSERVABLE:
         fact = _either(case.pointer.transcript, intact)
         missing = "is not recorded" if case.pointer.transcript is None else "cannot be compared"
         return _unseen(case, Reason.TRANSCRIPT_ALTERED, fact, "how the session had begun", missing=missing)
+    if not intact and case.facts.restorable:
+        return _restorable(case, case.pointer, Reason.TRANSCRIPT_ALTERED, "its files were changed or cut off")
     if not intact:
         return _failed(case, Reason.TRANSCRIPT_ALTERED, "its recorded beginning has changed")
     return _passed(Reason.TRANSCRIPT_ALTERED)
@@ -335,6 +352,8 @@ def _transcript_ahead(case: Case) -> Verdict:
     if case.pointer is None:
         return _not_applicable(Reason.TRANSCRIPT_AHEAD)
     transcript = case.facts.transcript
+    if case.facts.restorable:
+        return _not_applicable(Reason.TRANSCRIPT_AHEAD)
     foreign = transcript.foreign_turns if isinstance(transcript, TranscriptFacts) else transcript
     if foreign is None or foreign is NOT_OBSERVABLE:
         return _unseen(
@@ -454,7 +473,8 @@ def decide_resume(
             pointer = None  # the id that was asked for names a new session
     case = Case(pointer, request, facts, policy, explicit=wanted is not None and pointer is not None)
     verdicts = tuple([guard(case) for guard in GUARDS])
-    worst = max(verdicts, key=_strength)
+    # of equal outcomes max() keeps the first, so the order of GUARDS decides
+    worst = max(verdicts, key=attrgetter("outcome"))
     return _decision(case, worst, verdicts)
 
 
@@ -493,11 +513,6 @@ def _together(claimed: tuple[Verdict, ...], launched: tuple[Verdict, ...]) -> tu
         at_claim.get(verdict.reason, verdict) if verdict.standing is Standing.NOT_OBSERVABLE else verdict
         for verdict in launched
     )
-
-
-def _strength(verdict: Verdict) -> int:
-    # of equal outcomes max() keeps the first, so the order of GUARDS decides
-    return verdict.outcome
 
 
 def _decision(case: Case, worst: Verdict, verdicts: tuple[Verdict, ...]) -> Decision:

@@ -27,6 +27,7 @@ else:
     AttemptId = TokenId = Workspace = str
 
 MAX_ID = 128
+_SHORT, _SHORTEST = 12, 4
 _ALPHANUMERIC = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789")
 _OF_IDS = _ALPHANUMERIC | frozenset("._:@+=-")
 # compiled when they are used: a hook process uses neither
@@ -37,6 +38,14 @@ _PROVIDER = r"[a-z][a-z0-9_-]{0,31}\Z"
 def make_session_id(at: Instant, entropy: bytes) -> SessionId:
     """``agent-20260108-180530-abc12345``: UTC time and 8 hex digits of the given randomness."""
     return SessionId(f"agent-{_stamp(at, entropy)}")
+
+
+def short_id(session_id: str) -> str:
+    """What a list shows of an id, and what names the session: all of a short one, otherwise the end."""
+    if len(session_id) <= _SHORT:
+        return session_id
+    end = session_id[-8:].lstrip("._:@+=-")
+    return end if len(end) >= _SHORTEST else session_id
 
 
 def make_approval_id(at: Instant, entropy: bytes) -> ApprovalId:

@@ -30,6 +30,23 @@ class Rights:
             and self.approve_tools >= recorded.approve_tools
         )
 
+    def beyond(self, recorded: Rights) -> str:
+        """In words: what is different from the recorded rights, and may be wider."""
+        parts = (
+            []
+            if self.permission_mode == recorded.permission_mode
+            else [f"permission mode {self.permission_mode or 'of its settings'}"]
+        )
+        for name, asked, had in (
+            ("tool", self.allowed_tools, recorded.allowed_tools),
+            ("directory", self.extra_dirs, recorded.extra_dirs),
+            ("no approval of", recorded.approve_tools, self.approve_tools),
+        ):
+            parts += [f"{name} {one}" for one in sorted(asked - had)]
+        if self.extra_args != recorded.extra_args:
+            parts.append(" ".join(self.extra_args) or "without its arguments")
+        return ", ".join(parts)
+
 
 NO_RIGHTS = Rights()
 

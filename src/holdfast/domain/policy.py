@@ -7,14 +7,14 @@ range raises ``InvalidRule``, so a policy that exists is a valid one.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
 from itertools import pairwise
 from typing import Literal
 
 from holdfast.domain.ids import is_provider
+from holdfast.domain.inputs import MAX_NUMBER
 from holdfast.domain.notices import Occasion
 from holdfast.domain.phases import Phase
-from holdfast.domain.records import frozen_record
+from holdfast.domain.records import field, frozen_record
 
 #: The phases a rule may name.
 OPEN_PHASES = tuple(phase.value for phase in Phase if not phase.is_final)
@@ -33,7 +33,10 @@ MAX_PACKET_ITEMS = 1000
 
 
 class InvalidRule(ValueError):
-    """A rule is outside its range; ``keys`` are the fields to look at, ``problem`` says why."""
+    """A rule is outside its range; ``keys`` are the fields to look at, ``problem`` says why.
+
+    For a field that is a table, the key is that of the wrong entry: ``agents.NAME``.
+    """
 
     def __init__(self, problem: str, *keys: str) -> None:
         super().__init__(problem, *keys)
@@ -95,6 +98,8 @@ class ResumePolicy:
     same_version: bool = False
     #: what to do when a person continued the provider's session without Holdfast
     transcript_ahead: Literal["resume", "fresh"] = "resume"
+    #: what to do when the provider's session files are gone or changed, and the vault has them
+    restore: Literal["auto", "ask", "off"] = "auto"
     #: with this many errors since its last success, a provider session is not resumed
     max_provider_session_errors: int = 3
     #: this many resumes in a row that failed for an unknown reason retire a provider session
@@ -279,6 +284,19 @@ class NotifyPolicy:
 
 
 @frozen_record
+class ImportPolicy:
+    """Which sessions of the agents' own programs are taken in."""
+
+    #: directories whose sessions, and those of directories below them, are left alone
+    exclude: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "exclude", frozenset(self.exclude))
+        if not all(place.startswith(("/", "~")) for place in self.exclude):
+            raise InvalidRule("must be directories that begin with / or ~", "exclude")
+
+
+@frozen_record
 class ServerPolicy:
     """What ``holdfast serve`` has to know about where it runs."""
 
@@ -293,6 +311,29 @@ class ServerPolicy:
 
 
 @frozen_record
+class VaultPolicy:
+    """What is kept of the providers' own session files."""
+
+    #: all: every session that Holdfast runs, imports or watches; run: those that it runs; off: none
+    mode: Literal["all", "run", "off"] = "all"
+    #: what the chunks of all kept sessions may take
+    limit_bytes: int = 10_000_000_000
+    #: a file with the key that chunks are encrypted with
+    key_file: str | None = None
+    #: a program that prints the key, and its arguments, in quotes as in a shell; it is run without one
+    key_command: str | None = None
+
+    def __post_init__(self) -> None:
+        _between("limit_bytes", self.limit_bytes, 0, MAX_NUMBER)
+        if self.key_file is not None and (not self.key_file.strip() or "://" in self.key_file):
+            raise InvalidRule("must be the path of a file", "key_file")
+        if self.key_command is not None and not _has_words(self.key_command):
+            raise InvalidRule("must be a program and its arguments, with quotes in pairs", "key_command")
+        if self.key_file is not None and self.key_command is not None:
+            raise InvalidRule("cannot both be set", "key_file", "key_command")
+
+
+@frozen_record
 class Policy:
     """All rules; each field is a table of the configuration file (``continue_`` is ``[continue]``)."""
 
@@ -304,7 +345,9 @@ class Policy:
     context: ContextPolicy = field(default_factory=ContextPolicy)
     approvals: ApprovalPolicy = field(default_factory=ApprovalPolicy)
     notify: NotifyPolicy = field(default_factory=NotifyPolicy)
+    import_: ImportPolicy = field(default_factory=ImportPolicy)
     server: ServerPolicy = field(default_factory=ServerPolicy)
+    vault: VaultPolicy = field(default_factory=VaultPolicy)
 
 
 # Imports that only notices or a server need are inside these functions.

@@ -8,13 +8,19 @@ tells those apart.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple, TypeAlias
 
+from holdfast.domain.records import record
 from holdfast.domain.secret_tokens import ascii_re, mark, may_hold_token, redact_tokens, redact_urls
 
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from typing import Any, TypeAlias
+
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
+Redact = Callable[[str], str]
 
 _SHORTEST = 8  #: shorter texts cannot hold a secret
 _PASSES = 3
@@ -36,12 +42,13 @@ def redact_text(text: str) -> str:
     return text
 
 
-def redact_value(value: Json) -> Json:
+def redact_value(value: Json, redact: Redact = redact_text) -> Json:
     """Redacts JSON of any depth; a text under a secret's name is replaced whole. Keys are redacted too.
 
-    A part without secrets stays the same object, and so does the whole value.
+    A part without secrets stays the same object, and so does the whole value. ``redact`` must do for these texts what
+    ``redact_text`` does.
     """
-    stack = [_Node([value])]
+    stack = [_Node([value], redact)]
     above: set[int] = set()
     while True:
         node = stack[-1]
@@ -61,19 +68,30 @@ def redact_value(value: Json) -> Json:
 def encode_redacted(value: Json, encode: Callable[[Json], str]) -> str:
     """The value's JSON text without its secrets. Nearly always the text alone shows that there are none."""
     text = encode(value)
-    if may_name_secret(text) or may_hold_token(text) or ("@" in text and "://" in text):
+    if may_hold_token(text) or ("@" in text and "://" in text):
         clean = redact_value(value)
-        return text if clean is value else encode(clean)
-    return text
+    else:
+        lower = text.lower()
+        endings = _endings(lower)
+        if not endings and "cookie" not in lower:
+            return text
+        clean = redact_value(value, lambda leaf: _redact_names(leaf, endings))
+    return text if clean is value else encode(clean)
+
+
+def _redact_names(text: str, endings: Sequence[str]) -> str:
+    """``redact_text`` for a text that holds no token and no URL, and of the names only those with these endings."""
+    return text if redact_named(text, endings) is text else redact_text(text)
 
 
 class _Node:
     """A dict or list that is being redacted: the items that are left, and what has changed."""
 
-    __slots__ = ("changes", "items", "name", "slot", "source")
+    __slots__ = ("changes", "items", "name", "redact", "slot", "source")
 
-    def __init__(self, source: Any, slot: Any = None, name: str = "") -> None:
+    def __init__(self, source: Any, redact: Redact, slot: Any = None, name: str = "") -> None:
         self.source = source
+        self.redact = redact
         self.slot = slot
         self.name = name  #: of the key above, for the texts in a list
         self.items: Iterator[tuple[Any, Any]] = iter(
@@ -85,11 +103,11 @@ class _Node:
         """Redacts texts up to the next dict or list, and returns that; None at the end."""
         for slot, item in self.items:
             if isinstance(item, str):
-                self.keep(slot, item, _redact_leaf(self._name_of(slot), item))
+                self.keep(slot, item, _redact_leaf(self._name_of(slot), item, self.redact))
             elif isinstance(item, dict):
-                return _Node(item, slot)
+                return _Node(item, self.redact, slot)
             elif isinstance(item, list | tuple):
-                return _Node(item, slot, self._name_of(slot))
+                return _Node(item, self.redact, slot, self._name_of(slot))
         return None
 
     def keep(self, slot: Any, old: object, new: object) -> None:
@@ -131,11 +149,11 @@ def _redact_key(key: str) -> str:
     return redact_text(key)
 
 
-def _redact_leaf(name: str, text: str) -> str:
+def _redact_leaf(name: str, text: str, redact: Redact) -> str:
     if name in _OPAQUE or not text.strip():
         return text
     kind = secret_kind(name) if name else None
-    clean = redact_text(text)
+    clean = redact(text)
     if kind is None or ascii_re(_WHOLE_MARK).fullmatch(clean):
         return clean
     if kind == "password" and name.lower().endswith("pwd") and text.startswith(("/", "~")):
@@ -157,8 +175,10 @@ def _set_of(text: str) -> frozenset[str]:
 # Between a name and its value: a closing quote or bracket, then a sign or `: type =`, or `>`, or a space.
 _SEPARATOR = (
     r"(\d{0,3})(?:\\{0,3}[\"'])?\]?(?:[ \t]{0,16}"
-    r"(:[ \t]{0,4}[a-z_][\w.\[\]|, ]{0,40}?[ \t]=(?!=)|=>|:=|[=!]={1,2}|=|::?(?!:|\w)|:(?!:))[ \t]{0,16}|>|[ \t]{1,8})"
+    r"(:[ \t]{0,4}[a-z_][\w.\[\]|, ]{0,40}?[ \t]=(?!=)|=>|:=|[=!]={1,2}|=|::?(?!:|\w)|:(?!:))[ \t]{0,16}|>|[ \t]{1,8}"
 )
+# Nothing but a quote, and for some texts an option or a login, ties a value to a name before a space: see `_may_belong`.
+_QUOTE_NEXT = r"(?=[^\"'`\\]{0,2}[\"'`\\])"
 # What the name of a secret ends with, and what follows, behind a literal to look for in the lower-cased text.
 _NAME_ENDS = {
     "pass": "pass(?:word|wd|phrase|code)?" + _SEPARATOR,
@@ -228,6 +248,7 @@ _STRICT = _set_of("api_key authorization private_key secret_key token")
 _KEY_KINDS = {"api": "api_key", "private": "private_key"}
 _MARK = "[redacted:"
 _SHORTEST_VALUE = 3
+_QUOTES = frozenset("\"'`\\")
 _SHORTEST_TOKEN = 8
 
 
@@ -252,21 +273,21 @@ def secret_kind(name: str) -> str | None:
     return last if last in ("authorization", "cookie") else None
 
 
-def may_name_secret(text: str) -> bool:
-    """Whether any name in the text could be a secret's; rarely wrong, and then only with True."""
-    lower = text.lower()
-    return "cookie" in lower or any(literal in lower for literal in _NAME_ENDS)
+def _endings(lower: str) -> list[str]:
+    """Return the patterns that can match in a text; ``lower`` is the text in lower case."""
+    return [ending for literal, ending in _NAME_ENDS.items() if literal in lower]
 
 
-def redact_named(text: str) -> str:
-    """Redacts the values that follow a secret's name."""
+def redact_named(text: str, endings: Sequence[str] | None = None) -> str:
+    """Redacts the values that follow a secret's name; of the names only those with ``endings``, if these are given."""
     lower = text.lower()
-    endings = [ending for literal, ending in _NAME_ENDS.items() if literal in lower]
+    endings = _endings(lower) if endings is None else endings
     if not endings:
         return text
     if len(lower) != len(text):  # the one letter that grows
         lower = text.replace("İ", "I").lower()
-    hits = [found for ending in endings for found in ascii_re(ending).finditer(lower)]
+    last = ")" if "--" in text or "login" in text else _QUOTE_NEXT + ")"
+    hits = [found for ending in endings for found in ascii_re(ending + last).finditer(lower)]
     pieces: list[str] = []
     done = 0
     for found in sorted(hits, key=lambda found: found.start()):
@@ -278,7 +299,8 @@ def redact_named(text: str) -> str:
     return "".join([*pieces, text[done:]]) if pieces else text
 
 
-class _Name(NamedTuple):
+@record
+class _Name:
     """A secret's name in a text, and how it is tied to what follows."""
 
     text: str
@@ -296,7 +318,8 @@ class _Name(NamedTuple):
         return self.text.startswith("--")
 
 
-class _Value(NamedTuple):
+@record
+class _Value:
     text: str
     start: int
     end: int
@@ -305,12 +328,20 @@ class _Value(NamedTuple):
 
 def _named_secret(text: str, found: re.Match[str]) -> tuple[str, int, int] | None:
     """Kind, start and end of the secret behind a name and a separator."""
+    if found[2] is None and not found[0].endswith(">") and not _may_belong(text, found):
+        return None  # nearly always: the word is one of a sentence
     name = _name_in(text, found)
     value = _value_at(text, found.end(), name) if name else None
     if not name or not value or not _belongs(text, name, value) or not _is_secret(text, name, value):
         return None
     rest = ascii_re(_REST_OF_WORD).match(text, value.end) if len(value.text) == _LOOK else None
     return name.kind, value.start, rest.end() if rest else value.end
+
+
+def _may_belong(text: str, found: re.Match[str]) -> bool:
+    """Whether a name and a value with only a space between them may belong together: see ``_belongs``."""
+    after, before = text[found.end() : found.end() + 3], text[max(0, found.start() - 200) : found.start() + 8]
+    return not _QUOTES.isdisjoint(after) or "--" in before or "login" in before
 
 
 def _name_in(text: str, found: re.Match[str]) -> _Name | None:

@@ -2,21 +2,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from dataclasses import field
 from enum import StrEnum
 
 from holdfast.clock import Instant, seconds_between, to_iso
-from holdfast.domain.ids import ConversationId, ProviderSessionId, SessionId
+from holdfast.domain.ids import (
+    ConversationId,
+    ProviderSessionId,
+    SessionId,
+    check_id,
+    check_provider,
+    check_session_name,
+)
+from holdfast.domain.inputs import check_name, check_text
 from holdfast.domain.metadata import Metadata
-from holdfast.domain.phases import Phase
-from holdfast.domain.records import record
+from holdfast.domain.phases import Phase, parse_phase
+from holdfast.domain.records import field, record
+from holdfast.domain.redaction import Json
 from holdfast.domain.usage import NO_USAGE, Usage
+
+MAX_PURPOSE = 10_000
+#: a full stop ends a sentence only behind some words: neither "1. Fix it" nor "e.g. this" is cut
+_FIRST_SENTENCE = re.compile(r".{9,}?(?=[.!?](?:\s|\Z)|[。！？\n]|\Z)", re.DOTALL)
+_CUT = "…"
 
 
 class SessionKind(StrEnum):
     DELEGATED = "delegated"  #: made by ``create`` or a hook; resumable phases and the idle limit apply
     CONVERSATION = "conversation"  #: made by ``run``; open until it is finalized
+    SUBAGENT = "subagent"  #: imported: what a subagent did; it stands below the session that started it
 
 
 class SessionStatus(StrEnum):
@@ -36,6 +51,7 @@ class SessionState:
 
     status: SessionStatus
     provider_session_id: ProviderSessionId | None  #: where its provider would pick up; None: nowhere yet
+    directory: str | None = None  #: where its agent worked last, or else its project
 
 
 @record
@@ -90,8 +106,18 @@ class Session:
     imported_at: Instant | None = None  #: when it was taken over from its provider; None: it began here
 
     @property
+    def title(self) -> str:
+        """What a person calls it: its name, else the first sentence of its purpose; empty without both."""
+        return self.name or title_of(self.purpose)
+
+    @property
     def is_delegated(self) -> bool:
         return self.kind is SessionKind.DELEGATED
+
+    @property
+    def uses_phases(self) -> bool:
+        """Whether somebody sets its phase. The phases of a conversation that nobody sets say nothing about it."""
+        return self.is_delegated or self.phase not in (Phase.INITIALIZING, Phase.INVESTIGATING)
 
     @property
     def phase_after_turn(self) -> Phase | None:
@@ -104,6 +130,21 @@ class Session:
         if self.finalized_at is None:
             return None
         return seconds_between(self.created_at, self.finalized_at)
+
+
+def title_of(purpose: str) -> str:
+    """The first sentence, on one line, without its full stop. An imported session's purpose is its provider's title."""
+    text = purpose.strip()
+    found = _FIRST_SENTENCE.match(text)
+    return " ".join((text if found is None else found[0]).split())
+
+
+def is_title(given: str, purpose: str) -> bool:
+    """Whether a person means this title, in any case: the whole of it, or as a list cut it."""
+    title, meant = title_of(purpose).casefold(), given.strip().casefold()
+    if meant.endswith(_CUT) and len(meant) > 1:
+        return title.startswith(meant.removesuffix(_CUT))
+    return bool(meant) and title == meant
 
 
 @record
@@ -122,6 +163,19 @@ class NewSession:
     began_at: Instant | None = None  #: of a session that is imported; None: now
 
 
+def check_new_session(new: NewSession) -> None:
+    """Checks what a person, or another program, says about a new session, apart from its metadata. Raises InvalidInput."""
+    check_id("id", new.id)
+    check_name("agent", new.agent)
+    check_text("purpose", new.purpose, limit=MAX_PURPOSE)
+    if new.name is not None:
+        check_session_name(new.name)
+    if new.provider is not None:
+        check_provider(new.provider)
+    if new.conversation_id is not None:
+        check_id("conversation", new.conversation_id)
+
+
 @record
 class SessionUpdate:
     """One change; only what is given changes. ``expected_phase`` makes it compare-and-set."""
@@ -138,6 +192,26 @@ class SessionUpdate:
         return self.metadata is not None or self.error is not None or self.clear_errors
 
 
+def parse_update(
+    *,
+    phase: str | None = None,
+    metadata: Mapping[str, Json] | None = None,
+    error: str | None = None,
+    clear_errors: bool = False,
+    summary: str | None = None,
+    expected_phase: str | None = None,
+) -> SessionUpdate:
+    """Checks what a person, or another program, wants to change, apart from its metadata. Raises InvalidInput."""
+    return SessionUpdate(
+        phase=None if phase is None else parse_phase(phase),
+        metadata=None if metadata is None else dict(metadata),
+        error=None if error is None else check_text("error", error),
+        clear_errors=clear_errors,
+        summary=None if summary is None else check_text("summary", summary),
+        expected_phase=None if expected_phase is None else parse_phase(expected_phase),
+    )
+
+
 @record
 class SessionFilter:
     active_only: bool = False
@@ -147,6 +221,11 @@ class SessionFilter:
     status: SessionStatus | None = None
     resumable: bool = False  #: only those whose work may continue, by the store's rules
     metadata: Mapping[str, str] = field(default_factory=dict)  #: key -> value; see ``has_metadata``
+    subagents: bool = False  #: also those that stand below another session
+    provider: str | None = None
+    project: str | None = None  #: a directory: only sessions whose directory it is, or lies below it
+    grep: str | None = None  #: a text in the id, name, purpose, agent or summary, in any case
+    by_activity: bool = False  #: the last active one first, instead of the newest
 
 
 @record

@@ -183,7 +183,9 @@ class _Counted:
         return dict(sorted(found.items(), key=lambda item: (-item[1], item[0])))
 
 
-def figures(totals: Totals, until: Instant, store_bytes: int, since: Instant | None = None) -> Figures:
+def figures(
+    totals: Totals, until: Instant, store_bytes: int, since: Instant | None = None, *, vault: int = 0
+) -> Figures:
     counted = _Counted(totals.rows)
     fresh = [
         row
@@ -191,7 +193,7 @@ def figures(totals: Totals, until: Instant, store_bytes: int, since: Instant | N
         if row.detail.split(" ")[0] == DecisionKind.FRESH and row.detail.split(" ")[-1] == "next"
     ]
     return Figures(
-        tuple(_measures(counted, totals, until, store_bytes, since)),
+        (*_measures(counted, totals, until, since), *_sizes(store_bytes, vault)),
         counted.by(TotalKind.SESSION, lambda row: row.agent),
         _Counted(fresh).by(TotalKind.ATTEMPT, lambda row: row.detail.split(" ")[1]),
         counted.number(TotalKind.ATTEMPT, lambda words: words[2] == AttemptStatus.FELL_BACK),
@@ -206,9 +208,14 @@ def figures(totals: Totals, until: Instant, store_bytes: int, since: Instant | N
     )
 
 
-def _measures(
-    counted: _Counted, totals: Totals, until: Instant, store_bytes: int, since: Instant | None
-) -> Iterable[Measure]:
+def _sizes(store_bytes: int, vault: int) -> Iterable[Measure]:
+    """The target is about what Holdfast records by itself: the vault has a limit of its own."""
+    own = max(0, store_bytes - vault)
+    yield Measure("storage", Unit.BYTES, own, "< 100 MB", own < 100 * _MEGABYTE, {"bytes": own})
+    yield Measure("vault", Unit.BYTES, vault, None, None, {"bytes": vault})
+
+
+def _measures(counted: _Counted, totals: Totals, until: Instant, since: Instant | None) -> Iterable[Measure]:
     def attempts(fits: Callable[[list[str]], bool]) -> int:
         return counted.number(TotalKind.ATTEMPT, fits)
 
@@ -234,9 +241,6 @@ def _measures(
     yield _duration("turn_duration_median", turns, 0.5, "turns")
     yield _duration("turn_duration_p95", turns, 0.95, "turns")
     yield _share("error_rate", with_errors, sessions, ("with_errors", "sessions"), below=0.1)
-    yield Measure(
-        "storage", Unit.BYTES, store_bytes, "< 100 MB", store_bytes < 100 * _MEGABYTE, {"bytes": store_bytes}
-    )
     begin = since if since is not None else totals.first_day
     days = 0.0 if begin is None else max(1.0, (until - begin) / DAY)
     rate = sessions / days if days else None

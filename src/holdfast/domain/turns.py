@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field
 from enum import StrEnum
 
 from holdfast.clock import SECOND, Instant
@@ -16,7 +15,7 @@ from holdfast.domain.ids import ApprovalId, AttemptId, ConversationId, ProviderS
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import NOTHING_YET, Pointer, Rights, TranscriptMark
 from holdfast.domain.policy import MAX_LEASE_SECONDS
-from holdfast.domain.records import record, replace
+from holdfast.domain.records import field, record, replace
 from holdfast.domain.redaction import Json
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import Session

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Protocol
 
 from holdfast.domain.inputs import MAX_NUMBER, check_whole, utf8_size
 from holdfast.domain.records import record
 from holdfast.errors import InvalidInput
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class ContextShares(Protocol):
+        """How full a context window may be: a ``ResumePolicy``, or as much of one as a hook knows."""
+
+        @property
+        def context_warn(self) -> float: ...
+        @property
+        def context_refresh(self) -> float: ...
+        @property
+        def context_critical(self) -> float: ...
 
 
 @record
@@ -116,17 +130,6 @@ def check_report(report: UsageReport) -> None:
         check_whole("context window", report.context.window)
 
 
-class ContextShares(Protocol):
-    """How full a context window may be: a ``ResumePolicy``, or as much of one as a hook knows."""
-
-    @property
-    def context_warn(self) -> float: ...
-    @property
-    def context_refresh(self) -> float: ...
-    @property
-    def context_critical(self) -> float: ...
-
-
 class ContextState(StrEnum):
     OK = "ok"
     WARN = "warn"  #: 70 % by default
@@ -152,3 +155,11 @@ def context_state(use: ContextUse, policy: ContextShares, extra_tokens: int = 0)
 def estimate_tokens(text: str) -> int:
     """A cautious guess: one token for each three bytes of UTF-8, rounded up."""
     return -(-utf8_size(text) // BYTES_PER_TOKEN)
+
+
+_LEAST_SHOWN = 0.0001
+
+
+def cost_words(cost_usd: float) -> str:
+    """A cost that is known is never shown as nothing."""
+    return f"<${_LEAST_SHOWN}" if 0 < cost_usd < _LEAST_SHOWN else f"${cost_usd:.4f}"

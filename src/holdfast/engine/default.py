@@ -50,6 +50,7 @@ def open_with(settings: Settings, clock: Clock | None = None) -> Holdfast:
     try:
         empty_spool(store, settings, os.environ)
         opened = Holdfast(store, settings.policy, clock or system_clock)
+        opened.settings = settings
         opened.project = _project()
         opened.project_retention = _project_retention(settings)
     except BaseException:

@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
-from holdfast.clock import Instant, to_iso
-from holdfast.domain.approvals import Approval
-from holdfast.domain.conversations import Conversation, HistoryTurn
-from holdfast.domain.decisions import decided_document, decision_document
-from holdfast.domain.failures import Failure
+from holdfast.clock import to_iso
 from holdfast.domain.phases import MayContinue
-from holdfast.domain.pointers import Pointer, ProviderSessionTotals
-from holdfast.domain.policy import ResumePolicy
-from holdfast.domain.runtimes import KnownRuntime, Runtime
-from holdfast.domain.sessions import PhaseChange, Session, SessionState, state_document
-from holdfast.domain.statistics import Stats
-from holdfast.domain.telling.transcript import past_document
-from holdfast.domain.turns import Attempt, LateReport, Turn
-from holdfast.domain.usage import ContextUse, context_state
-from holdfast.engine.explain import Explanation, WaitingTurn
-from holdfast.engine.result import RunResult
+from holdfast.domain.records import fields
+from holdfast.domain.sessions import state_document
+from holdfast.domain.usage import context_state
+
+# the commands that scripts call import this module: what only other documents need is imported there
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from holdfast.clock import Instant
+    from holdfast.domain.approvals import Approval
+    from holdfast.domain.conversations import Conversation, HistoryTurn
+    from holdfast.domain.events import Event
+    from holdfast.domain.failures import Failure
+    from holdfast.domain.pointers import Pointer, ProviderSessionTotals
+    from holdfast.domain.policy import ResumePolicy
+    from holdfast.domain.runtimes import KnownRuntime, Runtime
+    from holdfast.domain.search import SearchHit, SearchPage
+    from holdfast.domain.sessions import PhaseChange, Session, SessionState
+    from holdfast.domain.statistics import Stats
+    from holdfast.domain.turns import Attempt, LateReport, Turn
+    from holdfast.domain.usage import ContextUse
+    from holdfast.engine.doctor.findings import Finding
+    from holdfast.engine.explain import Explanation, WaitingTurn
+    from holdfast.engine.result import RunResult
 
 Document = dict[str, object]
 
@@ -36,10 +44,55 @@ def session_document(
         "conversation_id": session.conversation_id,
         "parent_session_id": session.parent_session_id,
         "name": session.name,
+        "title": session.title,
+        "directory": state.directory,
         "kind": session.kind.value,
         "provider": session.provider,
         "provider_session_id": state.provider_session_id,
-        "usage": asdict(session.usage),
+        "imported_at": _moment(session.imported_at),
+        "usage": _flat(session.usage),
+    }
+
+
+def finding_document(finding: Finding) -> Document:
+    return {
+        "check": finding.check,
+        "code": finding.code,
+        "severity": finding.severity.value,
+        "found": finding.found,
+        "meaning": finding.meaning,
+        "command": finding.command,
+        "subjects": list(finding.subjects),
+        "fixable": finding.mending is not None,
+    }
+
+
+def search_document(page: SearchPage, here: str | None) -> Document:
+    """``continue_with`` of each hit is for somebody in the directory ``here``."""
+    return {
+        "hits": [_hit(hit, here) for hit in page.hits],
+        "more": page.more,
+        "all_words": page.all_words,
+        "pending": page.pending,
+    }
+
+
+def _hit(hit: SearchHit, here: str | None) -> Document:
+    return {
+        "session_id": hit.session_id,
+        "agent_name": hit.agent,
+        "name": hit.name,
+        "purpose": hit.purpose,
+        "provider": hit.provider,
+        "directory": hit.directory,
+        "closed": hit.is_closed,
+        "turn": hit.turn,
+        "at": to_iso(hit.at),
+        "matching_turns": hit.turns,
+        "found_in": hit.found_in.value,
+        "snippet": hit.snippet.text,
+        "marks": [list(mark) for mark in hit.snippet.marks],
+        "continue_with": hit.continue_with(here),
     }
 
 
@@ -83,7 +136,7 @@ def pointer_document(pointer: Pointer, policy: ResumePolicy) -> Document:
 
 
 def _context(use: ContextUse, policy: ResumePolicy) -> Document:
-    return {**asdict(use), "state": context_state(use, policy).value}
+    return {**_flat(use), "state": context_state(use, policy).value}
 
 
 def totals_document(totals: ProviderSessionTotals) -> Document:
@@ -93,7 +146,7 @@ def totals_document(totals: ProviderSessionTotals) -> Document:
         "forked_from": totals.forked_from,
         "retired": totals.retired,
         "last_seen_at": to_iso(totals.last_seen_at),
-        "usage": asdict(totals.usage),
+        "usage": _flat(totals.usage),
     }
 
 
@@ -166,6 +219,8 @@ def approval_document(approval: Approval, now: Instant) -> Document:
 
 
 def explanation_document(explanation: Explanation, sentence: str) -> Document:
+    from holdfast.domain.decisions import decision_document
+
     return {
         "may_continue": explanation.may_continue is MayContinue.YES,
         "may_continue_reason": explanation.may_continue.value,
@@ -201,7 +256,7 @@ def runtime_document(runtime: Runtime) -> Document:
         "distribution": runtime.distribution,
         "version": runtime.version,
         "home": runtime.home,
-        "capabilities": asdict(runtime.capabilities),
+        "capabilities": _flat(runtime.capabilities),
     }
 
 
@@ -213,6 +268,8 @@ def _last(explanation: Explanation) -> Document | None:
 
 
 def attempt_document(attempt: Attempt) -> Document:
+    from holdfast.domain.decisions import decided_document
+
     return {
         "turn": attempt.seq,
         "attempt": attempt.number,
@@ -225,11 +282,24 @@ def attempt_document(attempt: Attempt) -> Document:
         "provider_session_id": attempt.provider_session_id,
         "started_at": to_iso(attempt.started_at),
         "ended_at": _moment(attempt.ended_at),
-        "failure": _failure(attempt.failure),
+        "failure": failure_document(attempt.failure),
+    }
+
+
+def event_document(attempt: int, event: Event) -> Document:
+    return {
+        "attempt": attempt,
+        "number": event.number,
+        "at": to_iso(event.at),
+        "kind": event.kind.value,
+        "data": dict(event.data),
     }
 
 
 def result_document(result: RunResult) -> Document:
+    from holdfast.domain.decisions import decision_document
+    from holdfast.domain.telling.transcript import past_document
+
     return {
         "session_id": result.session_id,
         "turn": result.turn,
@@ -239,11 +309,16 @@ def result_document(result: RunResult) -> Document:
         "provider": result.provider,
         "provider_session_id": result.provider_session_id,
         "work_dir": result.work_dir,
-        "usage": asdict(result.usage),
-        "failure": _failure(result.failure),
+        "usage": _flat(result.usage),
+        "failure": failure_document(result.failure),
         "notices": list(result.notices),
         "approval": None if result.approval is None else _asked(result.approval),
         "past": past_document(result.past),
+        "denied": [
+            {"tool": one.call.tool, "what": one.words, "why": one.why, "call_id": one.call.call_id}
+            for one in result.denied
+        ],
+        "allow_with": result.allow_with,
         "continue_with": result.continue_with,
     }
 
@@ -304,5 +379,10 @@ def _moment(instant: Instant | None) -> str | None:
     return None if instant is None else to_iso(instant)
 
 
-def _failure(failure: Failure | None) -> Document | None:
+def failure_document(failure: Failure | None) -> Document | None:
     return None if failure is None else {"class": failure.failure_class.value, "message": failure.message}
+
+
+def _flat(record: object) -> Document:
+    """A record of plain values; ``dataclasses.asdict`` would load ``inspect``."""
+    return {name: getattr(record, name) for name in fields(type(record))}

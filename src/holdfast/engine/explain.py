@@ -1,20 +1,22 @@
-"""Owns what Holdfast says about a session: how it would continue and why, its family of forks, how far its work has come."""
+"""Owns what Holdfast says about a session: how it would continue and why, its family of forks, what runs, how far its work has come."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
-from holdfast.clock import Instant
+from holdfast.clock import Instant, seconds_between
 from holdfast.domain.approvals import Approval
-from holdfast.domain.decisions import Decision
+from holdfast.domain.decisions import Decision, DecisionKind
+from holdfast.domain.events import Event, EventKind, call_words
 from holdfast.domain.ids import RuntimeId
 from holdfast.domain.phases import MayContinue, Phase
 from holdfast.domain.records import record
 from holdfast.domain.runtimes import KnownRuntime, Runtime
-from holdfast.domain.sessions import Session
+from holdfast.domain.sessions import Session, SessionFilter, SessionState, SessionStatus
 from holdfast.domain.turns import Attempt, Turn, TurnStatus
+from holdfast.domain.usage import Usage
 from holdfast.engine.past import newest_turn
 from holdfast.errors import NotFound, StoreCorrupt, UnreadableSession
 from holdfast.store.contract import Store
@@ -40,6 +42,7 @@ class Explanation:
     last_turn: Turn | None = None  #: the turn of the last attempt
     waiting: WaitingTurn | None = None  #: the turn at the head of the queue, if it waits
     waits_for: Approval | None = None  #: no turn of the session runs until somebody has answered it
+    is_cut_off: bool = False  #: the last attempt is open, and its worker is gone
 
 
 @record
@@ -111,6 +114,62 @@ def waiting_turn(
     is_early = head.not_before is not None and head.not_before > store.now()
     runtime = None if head.runtime_id is None else known.get(head.runtime_id)
     return WaitingTurn(head, head.not_before if is_early else None, runtime)
+
+
+# --- what runs now ---
+
+_MOST_RUNNING = 1000
+_EVENTS = 50  #: the newest, among which the last tool call is looked for
+
+
+@record
+class RunningTurn:
+    """A session in which something runs: a turn, or a subagent that a hook has announced."""
+
+    session: Session
+    state: SessionState
+    provider: str | None
+    turn: int | None  #: None: a subagent, whose turns its own program runs
+    attempt: int | None
+    started_at: Instant
+    seconds: float
+    last_tool: str | None  #: the last call in words
+    usage: Usage | None  #: of this attempt alone; None: the agent has not said it
+
+
+def running_turns(store: Store) -> list[RunningTurn]:
+    """What runs at this moment, the last started first."""
+    page = store.list_sessions(SessionFilter(status=SessionStatus.RUNNING, subagents=True), _MOST_RUNNING)
+    now = store.now()
+    found = [_running(store, session, page.states[session.id], now) for session in page.sessions]
+    return sorted(found, key=lambda one: one.started_at, reverse=True)
+
+
+def _running(store: Store, session: Session, state: SessionState, now: Instant) -> RunningTurn:
+    attempt = store.newest_attempt(session.id)
+    if attempt is None or attempt.ended_at is not None:
+        since = session.updated_at
+        return RunningTurn(
+            session, state, session.provider, None, None, since, seconds_between(since, now), None, None
+        )
+    told = store.newest_events(attempt.conversation_id, attempt.seq, _EVENTS)
+    events = [event for number, event in told if number == attempt.number]
+    calls = [event.data for event in events if event.kind is EventKind.TOOL_CALL]
+    last = call_words(str(calls[-1].get("tool")), calls[-1].get("arguments")) if calls else None
+    return RunningTurn(
+        session, state, attempt.provider, attempt.seq, attempt.number, attempt.started_at,
+        seconds_between(attempt.started_at, now), last, _used(attempt, events),
+    )  # fmt: skip
+
+
+def _used(attempt: Attempt, events: Sequence[Event]) -> Usage | None:
+    said = next((event.data for event in reversed(events) if event.kind is EventKind.USAGE), None)
+    # the cumulative figures of a session that is continued count its earlier turns, too
+    if said is None or (said.get("cumulative") and attempt.decision.kind is not DecisionKind.FRESH):
+        return None
+    taken, cached, given = (said.get(f"{kind}_tokens") for kind in ("input", "cached_input", "output"))
+    whole = [number if isinstance(number, int) else 0 for number in (taken, cached, given)]
+    return Usage(*whole)
 
 
 # --- how far the work has come ---

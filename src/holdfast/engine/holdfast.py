@@ -45,11 +45,12 @@ from holdfast.domain.ids import (
 )
 from holdfast.domain.inputs import check_name, check_text, check_whole
 from holdfast.domain.metadata import encode_metadata
-from holdfast.domain.phases import MayContinue, Phase, may_continue, parse_outcome, parse_phase
+from holdfast.domain.phases import MayContinue, Phase, may_continue, parse_outcome
 from holdfast.domain.policy import Policy
 from holdfast.domain.records import replace
 from holdfast.domain.redaction import Json
 from holdfast.domain.runtimes import Runtime
+from holdfast.domain.search import SearchPage, SearchRequest
 from holdfast.domain.sessions import (
     CleanupReport,
     NewSession,
@@ -59,13 +60,24 @@ from holdfast.domain.sessions import (
     SessionKind,
     SessionPage,
     SessionStatus,
-    SessionUpdate,
+    check_new_session,
+    parse_update,
     state_document,
 )
 from holdfast.domain.statistics import Stats, figures
 from holdfast.domain.turns import Claim, ClaimRequest, NewTurn, Turn, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE, Usage
-from holdfast.engine.explain import Explanation, Tree, Waited, WaitingTurn, explain, wait_for, waiting_turn
+from holdfast.engine.explain import (
+    Explanation,
+    RunningTurn,
+    Tree,
+    Waited,
+    WaitingTurn,
+    explain,
+    running_turns,
+    wait_for,
+    waiting_turn,
+)
 from holdfast.engine.past import PastReader, as_of_one_revision, newest_turn, unsent_request, was_stopped
 from holdfast.engine.turn_requests import (
     LONGEST_DELAY,
@@ -73,11 +85,13 @@ from holdfast.engine.turn_requests import (
     Observer,
     RunKeywords,
     check_turn,
+    existing_directory,
     ignore,
     require_unowned,
 )
 from holdfast.errors import (
     Busy,
+    ConfigError,
     Conflict,
     HoldfastError,
     InvalidInput,
@@ -92,17 +106,23 @@ from holdfast.processes.owners import this_user
 from holdfast.store.contract import Store
 
 if TYPE_CHECKING:
+    from holdfast.config import Settings
+    from holdfast.domain.pointers import Rights
     from holdfast.domain.telling.packet import Packet
-    from holdfast.engine.bringing import Brought
+    from holdfast.engine.doctor.findings import Finding
+    from holdfast.engine.importing import Brought, ImportReport, ImportRequest, Progress
+    from holdfast.engine.restoring import Restoration
     from holdfast.engine.result import RunResult
     from holdfast.engine.running.agents import Agents
-    from holdfast.engine.running.runs import Opened, Runner
+    from holdfast.engine.running.programs import Opened
+    from holdfast.engine.running.runs import Runner
+    from holdfast.engine.vault import Tidied
     from holdfast.engine.worker import Worker, WorkerOptions
 
 log = logging.getLogger("holdfast")
 
 _PAGE = 500
-_LONGEST_PURPOSE = 10_000
+_LONGEST_PROJECT = 10_000
 _MOST_SECONDS = 100 * 365 * 24 * 3600
 _MOST_HOURS = 10_000_000  #: of a clean-up
 #: by the id of a ``Holdfast`` object: the provider session that turns ask for inside its ``provider_session`` block
@@ -133,6 +153,8 @@ class Holdfast:
     project: str | None = None
     #: keys of ``[retention]`` that a project's file has set -> the directory of that project
     project_retention: Mapping[str, str] = MappingProxyType({})
+    #: what it was opened with; None: it was given a store
+    settings: Settings | None = None
 
     def __init__(
         self,
@@ -245,14 +267,12 @@ class Holdfast:
         name: str | None = None,
         provider: str | None = None,
         joins: str | None = None,
+        began_at: Instant | None = None,
     ) -> Session:
-        """Begin a session, in a conversation of its own unless it joins one."""
-        check_name("agent", agent)
-        check_text("purpose", purpose, limit=_LONGEST_PURPOSE)
-        if name is not None:
-            check_session_name(name)
-        if provider is not None:
-            check_provider(provider)
+        """Begin a session, in a conversation of its own unless it joins one.
+
+        ``began_at``: it takes over a session that its provider has kept since then, and counts as imported.
+        """
         new = NewSession(
             id=self.new_id(),
             agent=agent,
@@ -261,22 +281,57 @@ class Holdfast:
             metadata=_metadata(metadata),
             name=name,
             provider=provider,
-            conversation_id=None if joins is None else ConversationId(check_id("conversation", joins)),
+            conversation_id=None if joins is None else ConversationId(joins),
             project=self.project if kind is SessionKind.DELEGATED else None,
+            began_at=began_at,
         )
+        check_new_session(new)
         return self.store.create_session(new)
 
     def find(self, given: str) -> SessionId:
-        """By id, name, or unique beginning of an id."""
+        """By id, name, unique beginning or end of an id, or title; see ``Store.find_session``."""
         return self.store.find_session(check_name("session", given))
+
+    def owner_of(self, provider_session_id: str) -> SessionId | None:
+        """The session that an agent's own session belongs to, by the id that the agent gave it."""
+        from holdfast.providers.registry import provider_names
+
+        native = ProviderSessionId(check_name("session", provider_session_id))
+        owners = (self.store.owner_of(provider, native) for provider in provider_names())
+        return next((owner for owner in owners if owner is not None), None)
 
     def bring(self, given: str) -> Brought:
         """Take over a session that an agent's own program keeps on this machine: by id, beginning of an id, or title.
 
-        A session that is one of ours already is only named. Raises NotFound, AmbiguousId, MissingBinary, and
-        Refused for a session without a turn.
+        A session that is one of ours already is only named. Raises NotFound, AmbiguousId, and Refused for a session
+        without a turn, or one that has its id from another session of ours.
         """
-        return self._runner.bring(check_name("session", given), self.new_id())
+        return self._runner.importer.bring(check_name("session", given))
+
+    def import_sessions(
+        self, wanted: ImportRequest | None = None, progress: Progress | None = None
+    ) -> ImportReport:
+        """Take over all sessions that the agents' own programs keep on this machine, or those that are wanted.
+
+        Again, it takes only what is new. ``progress`` is called with the number of files that were looked at and the
+        number of all. Raises InvalidInput for an agent that is not known.
+        """
+        from holdfast.engine.importing import ImportRequest
+
+        return self._runner.importer.run(wanted or ImportRequest(), progress)
+
+    def catch_up(self, directory: str) -> None:
+        """Take over what is new in one directory, as far as a short look at the agents' files tells."""
+        self._runner.importer.refresh(directory)
+
+    def take_in(self, provider: str, provider_session_id: str, *, most_bytes: int | None = None) -> bool:
+        """Take over what is new in one session that hooks watch, into the history and the vault.
+
+        False if nothing was said in that session yet, and something still may be; or if its file is larger than
+        ``most_bytes``, and was left alone.
+        """
+        native = ProviderSessionId(check_id("provider_session_id", provider_session_id))
+        return self._runner.importer.take_in(check_provider(provider), native, most_bytes)
 
     def session(self, session_id: str) -> Session:
         return self.store.get_session(check_id("session", session_id))
@@ -304,13 +359,13 @@ class Holdfast:
         expected_phase: str | None = None,
     ) -> Session:
         """Change what is given. With ``expected_phase``, raises PhaseConflict if the session is in another phase."""
-        change = SessionUpdate(
-            phase=None if phase is None else parse_phase(phase),
+        change = parse_update(
+            phase=phase,
             metadata=None if metadata is None else _metadata(metadata),
-            error=None if error is None else check_text("error", error),
+            error=error,
             clear_errors=clear_errors,
-            summary=None if summary is None else check_text("summary", summary),
-            expected_phase=None if expected_phase is None else parse_phase(expected_phase),
+            summary=summary,
+            expected_phase=expected_phase,
         )
         return self.store.update_session(check_id("session", session_id), change)
 
@@ -371,6 +426,28 @@ class Holdfast:
         """All matching sessions, one at a time."""
         return (session for page in self.pages(wanted) for session in page.sessions)
 
+    def search(
+        self,
+        words: str,
+        *,
+        agent: str | None = None,
+        provider: str | None = None,
+        project: str | None = None,
+        since: Instant | None = None,
+        limit: int = 20,
+    ) -> SearchPage:
+        """The sessions in which these words were said, the best first; see ``Store.search``.
+
+        ``project`` is a directory: its sessions, and those of directories below it.
+        """
+        if agent is not None:
+            check_name("agent", agent)
+        if provider is not None:
+            check_provider(provider)
+        if project is not None:
+            project = os.path.abspath(check_text("project", project, limit=_LONGEST_PROJECT))  # noqa: PTH100 - of any machine
+        return self.store.search(SearchRequest(words, agent, provider, project, since, limit))
+
     def cleanup(
         self, hours: float | None = None, *, conversation_hours: float | None = None, dry_run: bool = False
     ) -> CleanupReport:
@@ -397,6 +474,12 @@ class Holdfast:
             )
         return self.store.clean_up(old, dry_run=dry_run)
 
+    def tidy_vault(self) -> Tidied:
+        """Delete chunks of the vault that nothing has used for a day, and join the small parts of its files."""
+        from holdfast.engine.vault import Vault  # imports what looks at an agent's own files
+
+        return Vault(self.store, self.policy.vault).tidy()
+
     def stats(self, since: Instant | None = None, agent: str | None = None) -> Stats:
         """The measures of this workspace over whole days of UTC, each with its target and whether it is met."""
         if agent is not None:
@@ -404,7 +487,8 @@ class Holdfast:
         now = self.store.now()
         begin = None if since is None else start_of_day(since)
         found = self.store.totals(since=begin, agent=agent)
-        return Stats(begin, now, agent, figures(found, now, self.store.bytes_used(), begin))
+        in_vault = self.store.vault_figures().all_bytes
+        return Stats(begin, now, agent, figures(found, now, self.store.bytes_used(), begin, vault=in_vault))
 
     def rename(self, session_id: str, name: str | None) -> Session:
         if name is not None:
@@ -503,6 +587,17 @@ class Holdfast:
         """The current history of the session's conversation, oldest first; with ``limit``, its newest turns."""
         last = None if before is None else before - 1
         return self.store.history(self.session(session_id).conversation_id, last=last, limit=limit)
+
+    def export(self, session_id: str, form: str = "markdown") -> Iterator[str]:
+        """The session as one file, in pieces: ``markdown``, ``html`` or ``json``.
+
+        It is read from the store while the pieces are taken. HTML raises ConfigError without the extra ``export``.
+        """
+        from holdfast.engine.exports import ExportForm, export  # most programs never need it
+
+        if form not in [known.value for known in ExportForm]:
+            raise InvalidInput("form", f"{form!r} is not one of {', '.join(ExportForm)}")
+        return export(self.store, check_id("session", session_id), ExportForm(form))
 
     def tree(self, session_id: str) -> Tree:
         """The whole family of forks that this session belongs to."""
@@ -734,10 +829,25 @@ class Holdfast:
         if keywords.get("provider_session_id") is None:
             keywords["provider_session_id"] = self._task_id
         options = self._runner.prepare(chosen, keywords)
-        session = self.begin(prompt, agent=agent, provider=chosen, name=name)
+        session = self._begin(prompt, agent, chosen, name, self._runner.named_since(chosen, options))
         return self._first_turn(
             session,
             lambda: self._runner.run(self.store.situation(session.id, chosen), chosen, prompt, options),
+        )
+
+    def wider_rights(
+        self, rights: Rights, session_id: str | None = None, provider: str | None = None
+    ) -> str | None:
+        """What of these rights a person must accept (``allow_wider_rights``), in words; None: nothing.
+
+        That is what the session does not have yet, and arguments of the provider that may widen what its agent may do.
+        """
+        session = None if session_id is None else self.session(session_id)
+        chosen = (
+            provider or self.policy.run.provider if session is None else self.provider_of(session, provider)
+        )
+        return self._runner.wider_rights(
+            check_provider(chosen), rights, None if session is None else session.id
         )
 
     def _first_turn(self, session: Session, run: Callable[[], RunResult]) -> RunResult:
@@ -759,11 +869,15 @@ class Holdfast:
     ) -> Session:
         """Begin a session for what a prompt asks for. It has no turn yet: ``enqueue`` gives it one."""
         _check_prompt(prompt)
-        chosen = check_provider(provider or self.policy.run.provider)
-        purpose = prompt.strip()[:_PURPOSE]
+        return self._begin(prompt, agent, check_provider(provider or self.policy.run.provider), name)
+
+    def _begin(
+        self, prompt: str, agent: str | None, provider: str, name: str | None, began_at: Instant | None = None
+    ) -> Session:
         return self.create(
-            agent or chosen, purpose, kind=SessionKind.CONVERSATION, name=name, provider=chosen
-        )
+            agent or provider, prompt.strip()[:_PURPOSE], kind=SessionKind.CONVERSATION, name=name,
+            provider=provider, began_at=began_at,
+        )  # fmt: skip
 
     def begin_queued(
         self, prompt: str, new: NewTurn, *, agent: str | None = None, name: str | None = None
@@ -918,9 +1032,8 @@ class Holdfast:
 
         Returns notices for the person; none if nothing was found.
         """
-        session = self.session(session_id)
-        pointers = () if session.finalized_at is not None else self.store.pointers(session.id)
-        return self._runner.adopt(session.id, session.provider or pointers[0].provider) if pointers else ()
+        pointers = self.store.pointers(check_id("session", session_id))
+        return self._runner.adopt(pointers) if pointers else ()
 
     def open_native(self, session_id: str, observer: Observer = ignore) -> Opened:
         """Run the provider's own program on this session, for a person.
@@ -931,9 +1044,44 @@ class Holdfast:
         session = self.session(session_id)
         return self._runner.open(session.id, self.provider_of(session, None), observer)
 
+    def start_native(
+        self,
+        provider: str | None = None,
+        arguments: Sequence[str] = (),
+        *,
+        agent: str | None = None,
+        name: str | None = None,
+        cwd: str | None = None,
+    ) -> tuple[SessionId, Opened]:
+        """Begin a session in the provider's own program, for a person; ``arguments`` are for the program.
+
+        No other process writes to the session while the program runs. Afterwards everything that was said is in the
+        history, and the session is removed if nothing was said.
+        """
+        chosen = check_provider(provider or self.policy.run.provider)
+        work_dir = existing_directory(cwd or ".")
+        self._runner.check_start(chosen, arguments)
+        session = self.create(
+            agent or chosen, kind=SessionKind.CONVERSATION, name=name, provider=chosen
+        )  # fmt: skip
+        try:
+            return session.id, self._runner.start(session.id, chosen, work_dir, arguments)
+        except (MissingBinary, ConfigError):  # the program was not started
+            self.store.remove_session(session.id)
+            raise
+
     def relocate(self, session_id: str, directory: str) -> str:
         """Continue the session in another directory, where its project was moved. Returns the recorded path."""
         return self._runner.relocate(self.session(session_id).id, directory)
+
+    def restore(self, session_id: str, *, dry_run: bool = False) -> tuple[Restoration, ...]:
+        """Put the agent's own session files back as the vault has them: one answer for each agent of the session.
+
+        A file that is the same or newer is left alone, and one that differs is never overwritten: it is kept as a branch.
+        Raises NotFound if the vault has nothing of the session, Busy while a program has the session open, and
+        Refused if the files belong to another machine or cannot be written. With ``dry_run`` nothing is written.
+        """
+        return self._runner.restore(self.session(session_id).id, dry_run=dry_run)
 
     def recover(self) -> tuple[Turn, ...]:
         """Take over from all workers that are gone; see ``Store.recover``."""
@@ -964,6 +1112,17 @@ class Holdfast:
 
     # --- telling ---
 
+    def doctor(self, *, deep: bool = False) -> tuple[Finding, ...]:
+        """What is wrong with this installation and this store, what it means, and what mends it. Changes nothing.
+
+        ``deep`` takes longer: it compares every index of a SQLite database, and reads back all of the vault.
+        """
+        from holdfast.engine.doctor.examination import examine  # imports nearly everything
+        from holdfast.engine.doctor.scene import Scene
+
+        environ = os.environ if self._environ is None else self._environ
+        return examine(Scene.of(self.store, self.settings, environ, deep=deep))
+
     def why(self, session_id: str, provider: str | None = None) -> Explanation:
         """May the session continue, how would it continue where it ran before, and what was decided the last time?
 
@@ -973,11 +1132,20 @@ class Holdfast:
         told = explain(
             self.store, session, self.provider_of(session, provider), self.may_continue(session.id)
         )
+        told = replace(told, is_cut_off=self.is_cut_off(session.id))
         pointer = self.store.pointer(session.id, told.provider)
         if pointer is None:
             return told
         seq = self.store.get_conversation(session.conversation_id).next_seq
         return replace(told, decision=self._runner.judge_here(told.decision, pointer, seq))
+
+    def is_cut_off(self, session_id: str) -> bool:
+        """Whether the session has an open turn that nobody works on any more: what ran it is gone."""
+        return self._runner.is_cut_off(SessionId(check_id("session", session_id)))
+
+    def running(self) -> list[RunningTurn]:
+        """What runs at this moment, the last started first. A turn that was cut off does not run."""
+        return [one for one in running_turns(self.store) if not self.is_cut_off(one.session.id)]
 
     def waiting(self, session_id: str) -> WaitingTurn | None:
         """The next turn of the session, if it waits in the queue."""

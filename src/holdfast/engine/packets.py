@@ -12,13 +12,13 @@ import signal
 import subprocess
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from threading import Timer
 
 from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.decisions import Because
 from holdfast.domain.policy import ContextPolicy
+from holdfast.domain.records import replace
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.telling.context import request_to_continue
 from holdfast.domain.telling.packet import GroundTruth, Packet, Start, TurnFailure

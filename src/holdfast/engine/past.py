@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
 from itertools import islice, takewhile
 from typing import Any, TypeVar
 
 from holdfast.domain.approvals import ApprovalStatus
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.events import EventKind
+from holdfast.domain.records import replace
 from holdfast.domain.sessions import Session
 from holdfast.domain.telling.answers import ToldAnswer, settled_at, told_answer
 from holdfast.domain.telling.tool_calls import ToolCall, tool_calls
@@ -129,7 +129,7 @@ class PastReader:
             events, older = (*piece.calls, *events), piece.older_calls
         dropped, events = events[:-_CALL_EVENTS], events[-_CALL_EVENTS:]
         older += sum(event.kind is EventKind.TOOL_CALL for _, event in dropped)
-        waited = {call.call_id: _why_not_made(call) for call in recorded.withheld}
+        waited = {call.call_id: why_not_made(call) for call in recorded.withheld}
         calls = tool_calls(turn.seq, events, settled=settled, waited=waited)
         return PastTurn(turn, tuple(calls), older_calls=older, attempts=recorded.attempts)
 
@@ -192,7 +192,8 @@ def _below(spans: Spans, page: Sequence[RecordedTurn]) -> Spans:
     return [(first, min(end, last - 1)) for first, end in spans if first < last]
 
 
-def _why_not_made(call: WithheldCall) -> str | None:
+def why_not_made(call: WithheldCall) -> str | None:
+    """Why a call that waited for a person was not made; None if its answer was used."""
     if call.is_used:
         return None
     if call.status is ApprovalStatus.VOIDED:

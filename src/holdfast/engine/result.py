@@ -6,14 +6,17 @@ import shlex
 
 from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import Decision
+from holdfast.domain.events import DeniedCall
 from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ProviderSessionId, SessionId
+from holdfast.domain.pointers import Rights
 from holdfast.domain.records import record
 from holdfast.domain.telling.transcript import NOTHING_TOLD, PastTold
 from holdfast.domain.turns import TurnStatus
 from holdfast.domain.usage import Usage
 
 INTERRUPTED = "interrupted"
+WIDER = "--allow-wider-rights"
 
 
 @record
@@ -32,6 +35,8 @@ class RunResult:
     notices: tuple[str, ...] = ()  #: for a person: the session was not saved, the context is nearly full, …
     approval: Approval | None = None  #: the question that a waiting turn waits for
     past: PastTold = NOTHING_TOLD  #: what of the past was sent with the request
+    denied: tuple[DeniedCall, ...] = ()  #: calls that the agent was not allowed to make, by its rights
+    allowing: Rights | None = None  #: the rights with which it may make them; None: no option gives them
 
     @property
     def ok(self) -> bool:
@@ -55,16 +60,41 @@ class RunResult:
 
     @property
     def continue_with(self) -> str:
-        """The command that continues the session."""
+        """The command that continues the session, and with it a turn that did not come to its end."""
         if self.approval is not None:
             return f"holdfast approve {self.approval.id}"
-        stopped = self.status == INTERRUPTED or self.turn_status is TurnStatus.QUEUED
+        was_begun = self.failure is not None and self.failure.then.was_begun
+        stopped = self.turn_status is TurnStatus.QUEUED or (
+            self.turn_status is TurnStatus.FAILED and was_begun
+        )
         return f"holdfast resume {self.called}" + ("" if stopped else ' "..."')
 
     @property
+    def allow_with(self) -> str | None:
+        """The command that continues the session with the right to make the calls that were denied."""
+        if self.allowing is None:
+            return None
+        before, dashes, after = " ".join(map(shlex.quote, _options(self.allowing))).partition(" -- ")
+        return f'holdfast resume {self.called} "try again" {before} {WIDER}{dashes}{after}'
+
+    @property
     def called(self) -> str:
-        """The name of the session, or its id, as a word of a shell command."""
-        return self.session_id if self.session_name is None else shlex.quote(self.session_name)
+        """The name of the session as a word of a shell command; its id if that would read as an option."""
+        name = self.session_name
+        return self.session_id if name is None or name.startswith("-") else shlex.quote(name)
+
+
+def _options(rights: Rights) -> list[str]:
+    """The rights as options of the command."""
+    options = [] if rights.permission_mode is None else ["--permission-mode", rights.permission_mode]
+    for option, values in (
+        ("--allow-tool", rights.allowed_tools),
+        ("--add-dir", rights.extra_dirs),
+        ("--approve-tools", rights.approve_tools),
+    ):
+        for value in sorted(values):
+            options += [option, value]
+    return [*options, *(("--", *rights.extra_args) if rights.extra_args else ())]
 
 
 class RunInterrupted(KeyboardInterrupt):

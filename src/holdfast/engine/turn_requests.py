@@ -22,8 +22,21 @@ if TYPE_CHECKING:
     from holdfast.engine.running.agents import Agent
     from holdfast.providers.contract import Provider
 
-#: is called with the decision before anything runs, and then with every event
-Observer: TypeAlias = "Callable[[Decision | AgentEvent], None]"
+
+@record
+class Starting:
+    """What is known of a turn at the moment when its agent starts."""
+
+    provider: str
+    turn: int
+    work_dir: str
+    past: int  #: how many earlier turns the agent is told of, in full or in part
+    left_out: int  #: how many it is not told of, for want of room
+    idle_seconds: float | None  #: since the provider's own session was last used; None: there is none
+
+
+#: is called with the decision before anything runs, then with how it starts, and then with every event
+Observer: TypeAlias = "Callable[[Decision | Starting | AgentEvent], None]"
 
 _LONGEST_TIMEOUT = 366 * 24 * 3600.0
 #: of a turn in the queue: seconds that it may wait before it can start, and its priority, above or below 0
@@ -42,7 +55,7 @@ class RunKeywords(TypedDict, total=False):
     observer: Observer
 
 
-def ignore(_: Decision | AgentEvent) -> None:
+def ignore(_: Decision | Starting | AgentEvent) -> None:
     """The observer of a run that nobody watches."""
 
 

@@ -34,8 +34,9 @@ class WorkerOptions:
     slots: int = 1  #: turns at the same time
     once: bool = False  #: end when no turn can run now
     drain_seconds: float = 60.0  #: turns that still run so long after the stop are given to other workers
-    #: called when a turn has ended: writes what the turn's hooks have left, because its own token is not valid any more
-    after_each: Callable[[], object] = lambda: None
+    #: writes what hooks have left: called from time to time, and when a turn has ended, because its own token is not
+    #: valid any more
+    hand_over: Callable[[], object] = lambda: None
 
 
 @record
@@ -143,12 +144,16 @@ class Worker:
             self._store.register_runtime(agent.runtime)
         ours = {running.session_id for running in self._running.values()}
         spares = time.monotonic() < self._spare_until
-        for turn in recover_all(self._store, self._installed, besides=ours, even_expired=not spares):
+        recovered = recover_all(
+            self._store, self._installed, self._policy.vault, besides=ours, even_expired=not spares
+        )
+        for turn in recovered:
             with lines_about(turn_fields(turn)):
                 log.warning(
                     "turn %s of %s was left behind: it is %s now", turn.seq, turn.session_id, turn.status
                 )
         self._reached()
+        self._options.hand_over()
         self._look_at = self._spare_until if spares else time.monotonic() + self._policy.queue.recover_seconds
 
     def _claim(self) -> tuple[Agent, Claim] | None:
@@ -230,7 +235,7 @@ class Worker:
         else:
             ended.join()
             del self._running[ended]
-            self._options.after_each()
+            self._options.hand_over()
 
     def _drain(self) -> None:
         until = time.monotonic() + self._options.drain_seconds

@@ -45,12 +45,16 @@ class HookCall:
         when_done: Callable[[str], None] | None = None,
         *,
         reads_files: bool = True,
+        spool: str | None = None,
     ) -> None:
         """``environ`` is that of the agent's program; empty if the program may be on another machine.
 
         ``when_done`` is called with the id of each session that the hook finalizes. Without ``reads_files``, no
-        file that the payload names is opened.
+        file that the payload names is opened. ``spool`` is the directory for marks of sessions that are watched; None:
+        the caller takes such sessions in itself.
         """
+        self.spool = spool
+        self.has_news = False  #: a mark was left, and there is something to take in
         self.when_done = when_done
         self.reads_files = reads_files
         self.payload = payload

@@ -1,4 +1,4 @@
-"""Owns a hook's store on SQLite: one connection and the store's own statements, with few imports."""
+"""Owns the store of hooks and light commands on SQLite: one connection and the store's own statements, with few imports."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from holdfast.store.sqlite_file import APPLICATION_ID, SAID, open_write_lock
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
     from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
@@ -33,24 +33,29 @@ _LOOK_EVERY = 0.005
 _LOCKED = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
 
-class LightScope(Scope):
-    """A transaction that writes in one workspace, in place of the store's own ``Scope``."""
+class CommitFailed(StoreUnavailable):
+    """What was written may be there, or may not."""
 
-    def __init__(self, sql: sqlite3.Connection, settings: HookSettings) -> None:
+
+class LightScope(Scope):
+    """A transaction in one workspace, in place of the store's own ``Scope``."""
+
+    def __init__(self, sql: sqlite3.Connection, settings: HookSettings, by: str, *, writes: bool) -> None:
         assert settings.path is not None
         self._sql = sql
         self.ws: Any = settings.workspace
         self.policy: Any = settings.policy
         self.where = settings.path
-        self.by = "hook"  # a name would cost a module
-        self._write_lock = open_write_lock(self.where)
+        self.by = by
+        self._writes = writes
+        self._write_lock = open_write_lock(self.where) if writes else None
 
     def __enter__(self) -> Self:
         try:
             if self._write_lock is not None:
                 left = self._write_lock.acquire(BUSY_SECONDS, look_every=_LOOK_EVERY)
                 self._sql.execute(f"PRAGMA busy_timeout = {int(left * 1000)}")
-            self._sql.execute("BEGIN IMMEDIATE")
+            self._sql.execute("BEGIN IMMEDIATE" if self._writes else "BEGIN")
             stop_deadline()  # from here on the hook commits and answers: it must not also write into the spool
         except BaseException:
             self._release_write_lock()
@@ -63,11 +68,19 @@ class LightScope(Scope):
     ) -> None:
         try:
             if error is None:
-                self._sql.execute("COMMIT")
+                self._commit()
             elif self._sql.in_transaction:
                 self._sql.execute("ROLLBACK")
         finally:
             self._release_write_lock()
+
+    def _commit(self) -> None:
+        try:
+            self._sql.execute("COMMIT")
+        except sqlite3.Error as exc:
+            if _is_locked(exc):
+                raise
+            raise CommitFailed(self.where, str(exc)) from exc
 
     def _release_write_lock(self) -> None:
         if self._write_lock is not None:
@@ -84,6 +97,9 @@ class LightScope(Scope):
     def all(self, sql: str, /, **params: object) -> list[tuple[Any, ...]]:
         return self._execute(sql, params).fetchall()
 
+    def all_many(self, sql: str, rows: Sequence[Mapping[str, object]], /) -> list[list[tuple[Any, ...]]]:
+        return [self._execute(sql, dict(row)).fetchall() for row in rows]
+
     def changed(self, sql: str, /, **params: object) -> int:
         return self._execute(sql, params).rowcount
 
@@ -96,22 +112,27 @@ class LightScope(Scope):
 
 
 class LightStore(HookVerbs):
-    """Creates a store that is missing, and migrates an old one, with the first verb."""
+    """Creates a store that is missing, and migrates an old one, with the first verb; unless ``as_it_is``."""
 
-    def __init__(self, settings: HookSettings) -> None:
+    def __init__(self, settings: HookSettings, by: str = "hook", *, as_it_is: bool = False) -> None:
+        """``by`` is recorded as the author of every change; a user's name would cost a hook a module."""
         self._settings = settings
+        self._by = by
+        self._as_it_is = as_it_is
         self._connection: sqlite3.Connection | None = None
 
     def _write(self, work: Callable[Concatenate[Scope, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return self.transact(lambda s: work(s, *args, **kwargs), writes=True)
+
+    def transact(self, work: Callable[[Scope], T], *, writes: bool) -> T:
+        """A whole transaction. Nothing is written if it raises anything but CommitFailed."""
         try:
             if self._connection is None:
                 self._connection = self._connect()
-            with LightScope(self._connection, self._settings) as s:
-                return work(s, *args, **kwargs)
+            with LightScope(self._connection, self._settings, self._by, writes=writes) as s:
+                return work(s)
         except sqlite3.Error as exc:
-            # an error without a code does not come from SQLite, but from a wrong call of the module sqlite3
-            is_locked = getattr(exc, "sqlite_errorcode", 0) & 0xFF in _LOCKED
-            error = StoreLocked if is_locked else StoreUnavailable
+            error = StoreLocked if _is_locked(exc) else StoreUnavailable
             raise error(str(self._settings.path), str(exc)) from exc
 
     def close(self) -> None:
@@ -148,9 +169,16 @@ class LightStore(HookVerbs):
         return connection, version
 
     def _bring_up_to_date(self, path: str) -> None:
+        if self._as_it_is:
+            raise StoreUnavailable(path, "it is missing, or has an old schema")
         from holdfast.store.open import open_store  # only the first hook on a machine or after an upgrade
 
         open_store(f"sqlite:///{path}").close()
+
+
+def _is_locked(error: sqlite3.Error) -> bool:
+    # an error without a code does not come from SQLite, but from a wrong call of the module sqlite3
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF in _LOCKED
 
 
 def _schema_of(connection: sqlite3.Connection) -> int:

@@ -117,10 +117,15 @@ def _answer(
     done: list[str] = []
     begins = str(payload.get("tool_use_id") or "") if event == "pre-delegate" else None
     store = _open_store(settings, cwd, begins=begins, is_late=is_late)
+    call = HookCall(payload, store, environ, settings.machine, log, done.append, spool=settings.spool)
     try:
-        answer = handler_of(event)(HookCall(payload, store, environ, settings.machine, log, done.append))
+        answer = handler_of(event)(call)
     finally:
         store.close()
+    if call.has_news and settings.spool is not None:
+        from holdfast.hooks.spool import send_carrier
+
+        send_carrier(settings.spool, cwd)
     if done and settings.tells_when_done:
         from holdfast.hooks.serving import tell_done  # brings the whole store
 

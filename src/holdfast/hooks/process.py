@@ -165,14 +165,41 @@ def find_project(environ: Mapping[str, str], directory: str) -> str:
 # --- records in a spool, as far as every hook must know them ---
 
 RECORD = ".record"  #: how the name of a record ends
+PARTIAL = ".new"  #: the same while it is written
 
 
 def record_names(directory: str) -> list[str]:
     """The records that wait, oldest first."""
+    return sorted(name for name in names_in(directory) if name.endswith(RECORD))
+
+
+def names_in(directory: str) -> list[str]:
+    """Of a spool, which may not be there yet."""
     try:
-        return sorted(name for name in os.listdir(directory) if name.endswith(RECORD))
+        return os.listdir(directory)
     except OSError:
         return []
+
+
+WATCHED = ".watched"  #: how the name of a mark ends
+
+
+def mark_watched(directory: str, provider: str, session_id: str) -> None:
+    """Leave a mark: there may be something new in the files of this agent's session.
+
+    Each mark is a file of its own, and replaces the earlier ones: whoever takes the session in removes the marks that
+    were there before it looked, and none that came since.
+    """
+    os.makedirs(directory, mode=0o700, exist_ok=True)
+    subject = f".{provider}.{session_id}{WATCHED}"
+    name = f"{system_clock():020d}-{os.getpid()}{subject}"
+    os.close(os.open(f"{directory}/{name}", os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    for earlier in os.listdir(directory):
+        if earlier.endswith(subject) and earlier < name:
+            try:
+                os.unlink(f"{directory}/{earlier}")
+            except FileNotFoundError:  # the session was taken in at this moment
+                pass
 
 
 def key_mark(key: str | None) -> str:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+
 from holdfast.clock import Instant, system_clock, to_iso
 from holdfast.domain.ids import check_id
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.observed import Sighting
 from holdfast.domain.records import PlainRecord
 from holdfast.errors import StoreUnavailable
+from holdfast.hooks.process import mark_watched
 from holdfast.providers.claude.transcript import read_usage
 
 TYPE_CHECKING = False
@@ -37,6 +40,7 @@ def session_start(call: HookCall) -> dict[str, Any] | None:
     call.store.observe_session(seen)
     inside = call.environ.get("HOLDFAST_SESSION")
     welcome = call.store.welcome(seen.provider, seen.id, call.project, inside)
+    _announce(call, seen)
     text = welcome.render()
     if not text:
         return None
@@ -48,7 +52,9 @@ def session_start(call: HookCall) -> dict[str, Any] | None:
 
 def stop(call: HookCall) -> dict[str, Any] | None:
     """After a turn of the main agent. Warns in the turn in which the context has become so full."""
-    watched = _watch(call, _sighting(call))
+    seen = _sighting(call)
+    watched = _watch(call, seen)
+    _announce(call, seen, has_grown=True)
     if watched is None or not watched.is_current:
         return None
     before = watched.before.context_state if watched.before is not None else None
@@ -65,6 +71,7 @@ def session_end(call: HookCall) -> None:
     """The delegations of a program that has ended are free again."""
     seen = _sighting(call, end_reason=_word(call, "reason") or "other")
     _watch(call, seen)
+    _announce(call, seen, has_grown=True)
     if seen.end_reason in _RUNS_ON:
         return
     call.forget_old()
@@ -102,6 +109,21 @@ def _watch(call: HookCall, seen: Sighting) -> Watched | None:
     before = None if watched is None else watched.before
     end_failed(call, Instant(0) if before is None else before.last_seen_at)
     return watched
+
+
+def _announce(call: HookCall, seen: Sighting, *, has_grown: bool = False) -> None:
+    """Leave a mark for whoever takes the session in; its file is not read here.
+
+    Not for a session in which Holdfast runs a turn: that is taken in when the turn ends.
+    """
+    path = seen.transcript_path
+    if call.spool is None or path is None or "HOLDFAST_SESSION" in call.environ:
+        return
+    try:
+        mark_watched(call.spool, seen.provider, seen.id)
+        call.has_news = has_grown and os.path.exists(path)
+    except (OSError, ValueError) as exc:  # the hook has recorded its event: the next one leaves the mark
+        call.log.problem(exc)
 
 
 def _sighting(call: HookCall, **told: Any) -> Sighting:

@@ -29,7 +29,7 @@ from holdfast.domain.quick_redaction import redact_seldom
 from holdfast.domain.records import PlainRecord
 from holdfast.domain.telling.welcome import Welcome
 from holdfast.errors import StoreUnavailable
-from holdfast.hooks.process import RECORD, HookLog, key_mark, record_names, stale_files
+from holdfast.hooks.process import PARTIAL, RECORD, WATCHED, HookLog, key_mark, record_names, stale_files
 
 TYPE_CHECKING = False
 
@@ -46,9 +46,9 @@ if TYPE_CHECKING:
 
 COPY = "sessions.json"  #: of ``Store.free_sessions``
 COPY_SECONDS = 300
-PARTIAL = ".new"  #: how the name of a record ends while it is written
 MOST_RECORDS = 10_000
-_BROKEN = ".broken"
+MARK_SECONDS = 24 * 3600  #: that a mark waits for a session in which nothing was said yet
+BROKEN = ".broken"  #: how the name of a record ends that could not be understood
 _TAKEN = "taken-"
 _LOCK = "lock"
 #: fields that may hold a secret
@@ -229,12 +229,10 @@ def _read(path: str) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
-# --- the carrier: a process that takes the records to the store ---
+# --- the carrier: a process that takes the records to the store, and takes in what is marked as watched ---
 
 #: a carrier looks once more after this time; no other carrier is started meanwhile
 AGAIN_SECONDS = 5
-#: of one carrier; if records still wait then, the next hook starts another one
-_MOST_LOOKS = 20
 _SENT = "sent"
 #: a hook may run in a stranger's checkout: nothing of it may be imported
 _ELSEWHERE = 'cd / && exec "$0" "$@"'
@@ -245,7 +243,7 @@ root, directory = sys.argv[1:]
 sys.path.insert(0, root)
 import holdfast
 sys.path.append(sys.path.pop(0))
-from holdfast.hooks.spool import carry
+from holdfast.engine.watched import carry
 carry(directory)
 """
 _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -268,35 +266,6 @@ def send_carrier(spool: str, directory: str) -> None:
     os.posix_spawn(
         "/bin/sh", ["sh", "-c", _ELSEWHERE, *program], os.environ, file_actions=nothing, setsid=True
     )
-
-
-def carry(directory: str) -> None:
-    """Empty the spool of the store that is configured in ``directory``, and wait for what hooks add meanwhile."""
-    import time
-    from pathlib import Path
-
-    from holdfast.config import default_url, load_settings
-    from holdfast.hooks.settings import spool_dir
-    from holdfast.store.open import open_store
-
-    settings = load_settings(environ=os.environ, cwd=Path(directory))
-    url = settings.url or default_url(os.environ)
-    spool = spool_dir(os.environ, url, settings.workspace)
-    for _ in range(_MOST_LOOKS):
-        store = open_store(
-            url,
-            workspace=settings.workspace,
-            durability=settings.durability,
-            policy=settings.policy,
-            token=settings.token,
-        )
-        try:
-            empty_spool(store, settings, os.environ)
-        finally:
-            store.close()
-        time.sleep(AGAIN_SECONDS + 1)
-        if spool is None or not record_names(spool):
-            return
 
 
 # --- emptying the spool ---
@@ -333,6 +302,40 @@ def empty_spool(store: Store, settings: Settings, environ: Mapping[str, str]) ->
     except (HoldfastError, OSError) as exc:
         log.problem(exc)
         return 0
+
+
+# --- marks of sessions that hooks watch ---
+
+
+def watched_marks(spool: str) -> dict[tuple[str, str], list[str]]:
+    """The names of the marks, by the provider and the id of the session; the session that was marked last comes first."""
+    marks: dict[tuple[str, str], list[str]] = {}
+    try:
+        names = sorted(os.listdir(spool), reverse=True)
+    except OSError:
+        return {}
+    for name in names:
+        _, _, subject = name.removesuffix(WATCHED).partition(".")
+        provider, _, session_id = subject.partition(".")
+        if name.endswith(WATCHED) and session_id:
+            marks.setdefault((provider, session_id), []).append(name)
+    return marks
+
+
+def remove_marks(spool: str, names: list[str]) -> None:
+    for name in names:
+        try:
+            os.unlink(f"{spool}/{name}")
+        except (
+            FileNotFoundError
+        ):  # another process has taken the session in, or a later mark has replaced this one
+            pass
+
+
+def is_stale(name: str) -> bool:
+    """Whether a mark is so old that nothing will come of it."""
+    at = name.partition("-")[0]
+    return not at.isdecimal() or system_clock() - int(at) > MARK_SECONDS * SECOND
 
 
 def _lock(spool: str) -> int | None:
@@ -375,7 +378,7 @@ def _take_records(store: Store, policy: NotifyPolicy, spool: str, log: HookLog) 
         ) as exc:  # fmt: skip
             # the record itself is wrong; all other errors may be gone with the next try
             log.say("set aside", record=path, error=type(exc).__name__, message=exc)
-            os.rename(path, f"{path.removesuffix(RECORD)}{_BROKEN}")
+            os.rename(path, f"{path.removesuffix(RECORD)}{BROKEN}")
             continue
         except Forbidden as exc:
             # the record is another agent's on this machine: a process with a token for it hands it over

@@ -6,7 +6,6 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import field
 from enum import StrEnum
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -15,11 +14,11 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from holdfast.clock import system_clock
-from holdfast.config import load_settings
+from holdfast.config import TOKEN_VARIABLE, Settings, load_settings, origin
 from holdfast.config_files import current_directory
 from holdfast.domain.ids import make_session_id
 from holdfast.domain.phases import Phase
-from holdfast.domain.records import record
+from holdfast.domain.records import field, record
 from holdfast.domain.sessions import NewSession, SessionUpdate
 from holdfast.errors import ConfigError, Forbidden, Unauthenticated
 from holdfast.hooks.installation import (
@@ -169,6 +168,17 @@ class HookServer:
     address: str
     answers: bool  #: as a Holdfast server does, even if it refuses
     problem: str | None = None  #: None: the server accepts hooks
+
+
+def token_for(
+    found: HookStatus, address: str, environ: Mapping[str, str], settings: Settings | None
+) -> str | None:
+    """The token of the environment, but only for a server that the user has named: project settings may be a stranger's."""
+    own = {one for scope in found.scopes if scope.scope == "user" for one in scope.addresses}
+    is_configured = (
+        settings is not None and settings.token is not None and origin(settings.url or "") == origin(address)
+    )
+    return environ.get(TOKEN_VARIABLE) if address in own or is_configured else None
 
 
 def ask_server(address: str, token: str | None) -> HookServer:

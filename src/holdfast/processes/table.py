@@ -114,14 +114,42 @@ def carried_markers() -> dict[str, set[int]]:
     return found
 
 
-def program_that_writes(path: str) -> str | None:
-    """Names another process that has the file open for writing; ``carries`` says which processes can be seen."""
+def program_that_writes(path: str, group: int | None = None) -> str | None:
+    """Names another process that has the file open for writing; ``carries`` says which processes can be seen.
+
+    With a process group, only a process of this group that is no ancestor of this one.
+    """
     if not ON_LINUX:
         return None
+    left_out = {os.getpid()} if group is None else {os.getpid(), *(one.pid for one in ancestors())}
     for process in processes():
-        if process.pid != os.getpid() and _writes(process.pid, path):
-            return f"{_name(process.pid)} (process {process.pid})"
+        if process.pid in left_out or group not in (None, process.group):
+            continue
+        if _writes(process.pid, path):
+            return f"{name_of(process.pid)} (process {process.pid})"
     return None
+
+
+def ancestors() -> Iterator[Process]:
+    """The processes that this one runs under, its parent first."""
+    listed = {} if ON_LINUX else {process.pid: process for process in ask_ps("-A")}
+    pid = os.getppid()
+    while pid and (process := _read_process(pid) if ON_LINUX else listed.get(pid)) is not None:
+        yield process
+        pid = process.parent
+
+
+def programs_of(pid: int) -> frozenset[str]:
+    """The names that the process may be known by: its program, and the script that an interpreter runs."""
+    return frozenset(PurePath(word).stem for word in _words(_read(pid, "cmdline"))[:2]) | {name_of(pid)}
+
+
+def has_same_stdin(pid: int) -> bool:
+    """Whether the process has the same file, pipe or terminal as its standard input; see ``carries`` for where this can be seen."""
+    try:
+        return os.path.samestat(os.stat(_PROC / str(pid) / "fd" / "0"), os.fstat(0))  # noqa: PTH116 - samestat takes the results
+    except OSError:
+        return False
 
 
 def command_lines(program: str) -> Iterator[CommandLine]:
@@ -156,7 +184,8 @@ def _writes(pid: int, path: str) -> bool:
     return False
 
 
-def _name(pid: int) -> str:
+def name_of(pid: int) -> str:
+    """The name of its program, as far as that can be seen."""
     try:
         return (_PROC / str(pid) / "comm").read_text().strip()
     except OSError:

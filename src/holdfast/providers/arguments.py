@@ -72,6 +72,17 @@ class ArgumentRules:
                 problem = f"{name} may widen what the agent may do; --allow-wider-rights accepts that"
                 raise InvalidInput(_FIELD, problem, argument=name)
 
+    def refuse(self, arguments: Sequence[str], decided: Sequence[str]) -> None:
+        """Raises InvalidInput for the first owned argument that has one of these texts as what to use instead.
+
+        For the agent's own program in front of a person, which may get all other arguments.
+        """
+        for word in arguments:
+            name = word.partition("=")[0]
+            if self.owned.get(name) in decided:
+                problem = f"{name} is decided by Holdfast: to continue a session, use holdfast open ID"
+                raise InvalidInput(_FIELD, problem, argument=name)
+
     def _wider(self, arguments: Sequence[str]) -> Iterator[str]:
         left = list(reversed(arguments))
         while left:

@@ -7,18 +7,17 @@ import os
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, field, replace
-from itertools import groupby, islice
+from dataclasses import dataclass, field
+from itertools import groupby
 from pathlib import Path
-from typing import Final
-from urllib.parse import quote
+from typing import Any, Final
 
 from holdfast.clock import Instant
 from holdfast.domain.decisions import Fork, Fresh, NotObservable, Resume
-from holdfast.domain.events import AgentEvent, Called, Ended, Named, Returned, Said, Spent
+from holdfast.domain.events import AgentEvent, Called, Denied, Ended, Named, Noted, Returned, Said, Spent
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Rights, TranscriptMark
-from holdfast.domain.records import record
+from holdfast.domain.records import record, replace
 from holdfast.domain.redaction import Json
 from holdfast.domain.runtimes import Capabilities
 from holdfast.domain.usage import NO_USAGE, Usage, UsageReport
@@ -39,20 +38,35 @@ from holdfast.providers.arguments import (
 from holdfast.providers.contract import (
     Archive,
     ArchivedTurn,
-    BaseArchive,
     BaseProvider,
+    Comparison,
     LaunchSpec,
     Probe,
+    ReadTurn,
+    SessionFacts,
+    SessionFile,
+    SessionReading,
+    Source,
     StoredSession,
     Stream,
+    compare_lists,
     home_folder,
+    look_at,
     offers,
     read_version,
+    unreadable_source,
 )
 from holdfast.providers.failure_rules import RULES
-from holdfast.providers.loose_json import as_amount, as_count, as_instant, as_object, as_text
+from holdfast.providers.loose_json import as_amount, as_count, as_instant, as_list, as_object, as_text
 from holdfast.providers.report import SaidText
-from holdfast.providers.session_files import are_turns_intact, mark_turns
+from holdfast.providers.session_files import (
+    OnePassArchive,
+    TurnsMark,
+    are_turns_intact,
+    mark_turns,
+    open_readonly,
+    parse_line,
+)
 
 #: the only permission mode: everything is allowed that the settings do not forbid
 _AUTO: Final = "auto"
@@ -108,6 +122,10 @@ _OTHER_DATABASE: Final = ("OPENCODE_DB",)
 class Opencode(BaseProvider):
     name = "opencode"
     rules_file = RULES / "opencode.toml"
+    tested = "1.18.33"
+    install = "npm install -g opencode-ai"
+    login = "run opencode auth login"
+    modes = (_AUTO,)
     probes = (("--version",), ("run", "--help"))
     arguments = ArgumentRules(_OWNED, _KNOWN)
 
@@ -129,6 +147,9 @@ class Opencode(BaseProvider):
     def home(self, environ: Mapping[str, str]) -> Path:
         return _opencode_home(environ)
 
+    def home_variables(self, home: Path) -> Mapping[str, str]:
+        return {"XDG_DATA_HOME": str(home.parent)}
+
     def check(self, rights: Rights, *, allow_wider: bool = False) -> None:
         if rights.permission_mode not in (None, _AUTO):
             raise InvalidInput(
@@ -149,6 +170,13 @@ class Opencode(BaseProvider):
     def interactive(self, spec: LaunchSpec) -> Command:
         argv = (spec.binary, spec.work_dir, *_session(spec), *_options(spec))
         return Command(argv, without=_OTHER_DATABASE)
+
+    def intake(self, binary: str, home: str, file: str) -> Command | None:
+        """``import`` binds a session to the directory in which it is run, and adds what the database lacks of it."""
+        return Command((binary, "import", file), without=_OTHER_DATABASE)
+
+    def allowing(self, rights: Rights, call: Called, work_dir: str) -> Rights:
+        return replace(rights, permission_mode=_AUTO)
 
     def stream(self, spec: LaunchSpec) -> Stream:
         return OpencodeStream()
@@ -184,6 +212,8 @@ _ASKS_AGAIN: Final = ("tool-calls", "unknown", "")
 _ANSWERED: Final = ("stop", "length")
 _PENDING: Final = "pending"  #: a call that the model is still writing
 _RUNNING: Final = "running"
+_REJECTED: Final = "The user rejected permission"  #: written when nobody could be asked, too
+_NOT_GIVEN: Final = "it asks for a permission that the settings of opencode do not give"
 _DONE: Final = (None, 0)  #: exit codes of a command that did not fail
 
 
@@ -207,12 +237,18 @@ class OpencodeStream:
             case "text" if part.get("synthetic") is not True:  # otherwise opencode's own text to the model
                 yield self._say(as_text(part.get("messageID")), as_text(part.get("text")))
             case "tool_use":
-                yield from _tool_use(part)
+                yield from self._call(part)
             case "step_finish":
                 yield from self._finish(part)
             case "error":
                 self._trouble = _failure(as_object(line.get("error")))
                 yield self._trouble
+
+    def _call(self, part: Mapping[str, Json]) -> Iterator[AgentEvent]:
+        for event in _tool_use(part):
+            if isinstance(event, Returned) and event.output.startswith(_REJECTED):
+                yield Denied(event.call_id, as_text(part.get("tool")), _NOT_GIVEN)
+            yield event
 
     def _say(self, message: str, text: str) -> Said:
         is_first = not self._message
@@ -271,17 +307,49 @@ def _failure(error: Mapping[str, Json]) -> Ended:
 
 # --- the sessions that opencode keeps ---
 
-_BUSY_SECONDS = 2.0
 _SESSIONS: Final = """
     SELECT id, directory, title FROM session WHERE parent_id IS NULL AND substr(id, 1, ?) = ?
 """
+_SOURCES: Final = """
+    SELECT s.id, COUNT(m.id), MAX(s.time_updated, COALESCE(MAX(m.time_updated), 0)) AS changed_at
+    FROM session s LEFT JOIN message m ON m.session_id = s.id
+    WHERE :directory IS NULL OR s.directory = :directory
+    GROUP BY s.id ORDER BY changed_at DESC
+"""
 _SESSION: Final = "SELECT revert, directory FROM session WHERE id = ?"
+_FACTS: Final = "SELECT directory, title, parent_id FROM session WHERE id = ?"
 #: texts and tool calls are parts of a message; calls are read only if they are asked for
 _MESSAGES: Final = """
     SELECT m.id, m.data, p.data FROM message m
     LEFT JOIN part p ON p.message_id = m.id AND (
         instr(p.data, '"type":"text"') > 0
-        OR (? AND instr(p.data, '"type":"tool"') > 0))
+        OR (? AND (instr(p.data, '"type":"tool"') > 0 OR instr(p.data, '"type":"file"') > 0)))
+    WHERE m.session_id = ? ORDER BY m.time_created, m.id, p.id
+"""
+_MESSAGE_IDS: Final = "SELECT id FROM message WHERE session_id = ? ORDER BY time_created, id"
+_WITH_SUBAGENTS: Final = """
+    WITH RECURSIVE family(id, depth) AS (
+        SELECT id, 0 FROM session WHERE id = ?
+        UNION SELECT session.id, depth + 1 FROM session JOIN family ON session.parent_id = family.id WHERE depth < 32
+    )
+    SELECT id FROM family GROUP BY id ORDER BY min(depth), id
+"""
+#: the columns of a session, under the names that an export gives them; a path leads into objects
+_EXPORTED: Final = {
+    "id": "id", "slug": "slug", "project_id": "projectID", "workspace_id": "workspaceID",
+    "directory": "directory", "path": "path", "parent_id": "parentID", "title": "title", "agent": "agent",
+    "model": "model", "version": "version", "summary_additions": "summary.additions",
+    "summary_deletions": "summary.deletions", "summary_files": "summary.files",
+    "summary_diffs": "summary.diffs", "share_url": "share.url", "metadata": "metadata", "cost": "cost",
+    "tokens_input": "tokens.input", "tokens_output": "tokens.output", "tokens_reasoning": "tokens.reasoning",
+    "tokens_cache_read": "tokens.cache.read", "tokens_cache_write": "tokens.cache.write",
+    "permission": "permission", "revert": "revert", "time_created": "time.created",
+    "time_updated": "time.updated", "time_compacting": "time.compacting", "time_archived": "time.archived",
+}  # fmt: skip
+#: of these, the columns that hold JSON
+_AS_JSON: Final = frozenset({"model", "summary_diffs", "metadata", "permission", "revert"})
+_EXPORTED_MESSAGES: Final = """
+    SELECT m.id, m.data, p.id, p.data FROM message m LEFT JOIN part p ON p.message_id = m.id
     WHERE m.session_id = ? ORDER BY m.time_created, m.id, p.id
 """
 #: a damaged database, or an id that is not text
@@ -294,8 +362,10 @@ def _opencode_home(environ: Mapping[str, str]) -> Path:
     return home_folder(environ, "XDG_DATA_HOME", ".local/share") / "opencode"
 
 
-class OpencodeArchive(BaseArchive):
+class OpencodeArchive(OnePassArchive):
     """All sessions are in one SQLite database."""
+
+    rewrites = True
 
     def __init__(self, home: Path) -> None:
         self._database = home / "opencode.db"
@@ -303,7 +373,7 @@ class OpencodeArchive(BaseArchive):
     def find(self, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
         """Only in the directory where the session began: in another one opencode would never end."""
         try:
-            with closing(_open(str(self._database))) as database:
+            with closing(open_readonly(str(self._database))) as database:
                 found = database.execute(_SESSION, (session_id,)).fetchone()
                 is_here = found is not None and (work_dir is None or found[1] == os.path.realpath(work_dir))
         except _UNREADABLE:
@@ -313,28 +383,41 @@ class OpencodeArchive(BaseArchive):
     def sessions(self, beginning: str = "") -> Iterator[StoredSession]:
         path = str(self._database)
         try:
-            with closing(_open(path)) as database:
+            with closing(open_readonly(path)) as database:
                 rows = database.execute(_SESSIONS, (len(beginning), beginning)).fetchall()
         except _UNREADABLE:
             return
         for session_id, directory, title in rows:
             yield StoredSession(ProviderSessionId(session_id), path, directory, title or None)
 
-    def turns(
-        self, path: str, session_id: ProviderSessionId, after: TranscriptMark | None = None
-    ) -> Iterator[ArchivedTurn]:
+    def sources(self, work_dir: str | None = None) -> Iterator[Source]:
+        """Of a session in a database, the number of its messages and the time of its last change take the place of a file's."""
+        path = str(self._database)
         try:
-            yield from islice(_archived(path, session_id), 0 if after is None else after.size, None)
-        except _UNREADABLE:
+            with closing(open_readonly(path)) as database:
+                rows = database.execute(_SOURCES, {"directory": work_dir}).fetchall()
+        except _UNREADABLE as exc:
+            if look_at(path, None) is not None:
+                yield unreadable_source(path, f"the database cannot be read: {exc}")
             return
+        for session_id, messages, changed_at in rows:
+            place = f"{path}#{session_id}"
+            yield Source(place, path, messages, changed_at * 1_000_000, ProviderSessionId(session_id))
 
-    def calls(self, path: str, session_id: ProviderSessionId) -> Iterator[tuple[str, Called | Returned]]:
-        try:
-            for turn in _turns(_messages(path, session_id, with_calls=True)):
-                for event in turn.calls:
-                    yield turn.key, event
-        except _UNREADABLE:
-            return
+    def reading(
+        self,
+        path: str,
+        facts: SessionFacts,
+        *,
+        after: TranscriptMark | None = None,
+        room: int | None = None,
+        with_events: bool = True,
+    ) -> SessionReading:
+        turns = _read(path, facts, 0 if after is None else after.size, with_events=with_events)
+        return SessionReading(turns, facts)
+
+    def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
+        return None
 
     def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
         try:
@@ -357,6 +440,33 @@ class OpencodeArchive(BaseArchive):
         except _UNREADABLE:
             return False
 
+    def files(self, path: str, session_id: ProviderSessionId) -> Iterator[SessionFile]:
+        """One export for the session and for each session of its subagents, as ``opencode import`` takes them."""
+        try:
+            with closing(open_readonly(path)) as database:
+                named = [name for (name,) in database.execute(_WITH_SUBAGENTS, (session_id,))]
+                found = [(name, data) for name in named if (data := _export(database, name)) is not None]
+        except _UNREADABLE:
+            return
+        for name, data in found:
+            file = f"{self._database.name}/{name}.json"
+            yield SessionFile(file, None, data, is_main=name == session_id)
+
+    def compare(
+        self, name: str, kept: Iterable[bytes], session_id: ProviderSessionId, work_dir: str | None
+    ) -> Comparison:
+        """By the ids of the messages: opencode changes other things when it takes a session in."""
+        before = _message_ids(b"".join(kept))
+        try:
+            with closing(open_readonly(str(self._database))) as database:
+                named = Path(name).stem
+                if database.execute(_SESSION, (named,)).fetchone() is None:
+                    return Comparison.ABSENT
+                here = [message_id for (message_id,) in database.execute(_MESSAGE_IDS, (named,))]
+        except _UNREADABLE:
+            return Comparison.AHEAD if self._database.exists() else Comparison.ABSENT
+        return compare_lists(here, before)
+
 
 @record
 class _Message:
@@ -364,6 +474,7 @@ class _Message:
     data: Mapping[str, Json]
     text: str  #: without what opencode added itself
     calls: tuple[Mapping[str, Json], ...] = ()  #: its parts that are tool calls
+    images: int = 0
 
     @property
     def role(self) -> str:
@@ -390,7 +501,9 @@ class _Turn:
     prompt: str
     began_at: Instant | None
     is_answered: bool = False
-    calls: list[Called | Returned] = field(default_factory=list)
+    events: list[Called | Returned | Noted] = field(default_factory=list)
+    usage: Usage = NO_USAGE
+    model: str | None = None
     _said: str = ""
     _ended_at: Instant | None = None
 
@@ -405,10 +518,42 @@ class _Turn:
         """Text before a tool call is not the answer, nor is a summary of the context."""
         for part in message.calls:
             if as_object(part.get("state")).get("status") != _PENDING:
-                self.calls += _tool_use(part)
-        if message.data.get("summary") is not True:
+                self.events += _tool_use(part)
+        self.usage += _usage(message.data)
+        named = as_text(message.data.get("providerID")), as_text(message.data.get("modelID"))
+        self.model = "/".join(named) if all(named) else self.model
+        if message.data.get("summary") is True:
+            self.events.append(Noted("the context was compacted to a summary"))
+        else:
             self._said, self.is_answered = message.text, message.is_answer
             self._ended_at = as_instant(as_object(message.data.get("time")).get("completed"))
+
+
+def _read(path: str, facts: SessionFacts, after: int, *, with_events: bool) -> Iterator[ReadTurn]:
+    mark = TurnsMark()
+    try:
+        with closing(open_readonly(path)) as database:
+            found = database.execute(_FACTS, (facts.id,)).fetchone() or (None, None, None)
+            facts.work_dir, facts.title, facts.subagent_of = found
+        for number, turn in enumerate(
+            _turns(_counted(_messages(path, facts.id, with_calls=with_events), facts))
+        ):
+            facts.first_key = facts.first_key or turn.key
+            facts.model = turn.model or facts.model
+            mark.add(turn.archived)
+            if number >= after:
+                yield ReadTurn(turn.archived, tuple(turn.events), turn.usage, turn.model)
+    except _UNREADABLE as exc:
+        facts.problem = str(exc)
+        return
+    facts.mark, facts.before_last = mark.of(path), mark.before_last(path)
+
+
+def _counted(messages: Iterable[_Message], facts: SessionFacts) -> Iterator[_Message]:
+    for message in messages:
+        facts.images += message.images
+        facts.compactions += message.data.get("summary") is True and message.role == "assistant"
+        yield message
 
 
 def _archived(path: str, session_id: ProviderSessionId) -> Iterator[ArchivedTurn]:
@@ -433,18 +578,9 @@ def _turns(messages: Iterable[_Message]) -> Iterator[_Turn]:
     yield from waiting.values()
 
 
-def _open(path: str) -> sqlite3.Connection:
-    """A database without a write-ahead log is complete; opened normally, SQLite would leave a new log behind."""
-    has_log = Path(f"{path}-wal").exists()
-    options = "mode=ro" if has_log else "mode=ro&immutable=1"
-    database = sqlite3.connect(f"file:{quote(path)}?{options}", timeout=_BUSY_SECONDS, uri=True)
-    database.text_factory = lambda raw: raw.decode(errors="replace")
-    return database
-
-
 def _messages(path: str, session_id: ProviderSessionId, *, with_calls: bool = False) -> Iterator[_Message]:
     """In order, up to the point to which the session was undone: the next prompt deletes the rest."""
-    with closing(_open(path)) as database:
+    with closing(open_readonly(path)) as database:
         session = database.execute(_SESSION, (session_id,)).fetchone()
         if session is None:
             raise sqlite3.DataError(f"no session {session_id}")
@@ -455,7 +591,47 @@ def _messages(path: str, session_id: ProviderSessionId, *, with_calls: bool = Fa
                 return
             parts = [_parse(part) for _, _, part in group]
             calls = tuple(part for part in parts if part.get("type") == "tool")
-            yield _Message(message_id, _parse(data), _text(parts), calls)
+            images = sum(_is_image(part) for part in parts)
+            yield _Message(message_id, _parse(data), _text(parts), calls, images)
+
+
+def _is_image(part: Mapping[str, Json]) -> bool:
+    return part.get("type") == "file" and as_text(part.get("mime")).startswith("image/")
+
+
+def _export(database: sqlite3.Connection, session_id: str) -> bytes | None:
+    """The session in the form of ``opencode export``. What changes with each turn stands last; the rest only grows."""
+    found = database.execute("SELECT * FROM session WHERE id = ?", (session_id,))
+    columns = [column[0] for column in found.description]
+    values = found.fetchone()
+    if values is None:
+        return None
+    info: dict[str, Any] = {}
+    for column, value in zip(columns, values, strict=True):
+        if column in _EXPORTED and value is not None:
+            *folders, name = _EXPORTED[column].split(".")
+            place = info
+            for folder in folders:
+                place = place.setdefault(folder, {})
+            place[name] = json.loads(value) if column in _AS_JSON else value
+    messages = []
+    rows = database.execute(_EXPORTED_MESSAGES, (session_id,))
+    for (message_id, data), group in groupby(rows, key=lambda row: row[:2]):
+        belongs = {"sessionID": session_id, "messageID": message_id}
+        parts = [{**_parse(part), "id": part_id, **belongs} for *_, part_id, part in group if part_id]
+        message = {**_parse(data), "id": message_id, "sessionID": session_id}
+        messages.append(_canonical({"info": message, "parts": parts}))
+    written = ",\n".join(messages)
+    return f'{{"messages":[\n{written}\n],"info":{_canonical(info)}}}\n'.encode()
+
+
+def _canonical(value: object) -> str:
+    return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+def _message_ids(export: bytes) -> list[str]:
+    messages = map(as_object, as_list((parse_line(export) or {}).get("messages")))
+    return [as_text(as_object(message.get("info")).get("id")) for message in messages]
 
 
 def _text(parts: Iterable[Mapping[str, Json]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from typing import assert_never
 
 from holdfast.clock import Instant
 from holdfast.domain.decisions import Fork, Fresh
@@ -11,6 +12,8 @@ from holdfast.domain.events import (
     AgentEvent,
     Called,
     Deferred,
+    Denied,
+    DeniedCall,
     Ended,
     Named,
     Noted,
@@ -36,7 +39,7 @@ _STOPPED = {
     StopCause.CANCELLED: (FailureClass.CANCELLED, "cancelled"),
     StopCause.TIMEOUT: (FailureClass.INTERRUPTED, "the time limit of the turn was reached"),
     StopCause.LEASE_LOST: (FailureClass.INTERRUPTED, "the lease on the turn was lost"),
-    StopCause.EXIT: (FailureClass.INTERRUPTED, "holdfast itself was stopped"),
+    StopCause.EXIT: (FailureClass.INTERRUPTED, "it was stopped by Ctrl-C or a signal"),
     StopCause.UNGATED: (FailureClass.CONFIG, "the gate before its tool calls does not hold"),
     StopCause.HANDED_BACK: (FailureClass.INTERRUPTED, "the worker was stopped"),
 }
@@ -51,8 +54,9 @@ class Report:
     deferred: Deferred | None = None  #: the call that waits for a person, if the run ended with one
     ungated: str | None = None  #: why the tool gate does not hold; None if it does
     tools: int = 0  #: calls that began
-    #: call id -> tool, for calls without a result so far
-    in_flight: dict[str, str] = field(default_factory=dict)
+    #: calls without a result so far, by their ids
+    in_flight: dict[str, Called] = field(default_factory=dict)
+    denied: list[DeniedCall] = field(default_factory=list)
     usage: UsageReport = field(default_factory=UsageReport)
     skipped_lines: int = 0  #: lines that were too long to be read, unless a saved answer made up for them
     _answers: list[str] = field(default_factory=list)  #: of terminal events
@@ -68,12 +72,8 @@ class Report:
             case Said(text):
                 self._has_continued = True
                 self._keep(self._said, text)
-            case Called(call_id, tool):
-                self._has_continued = True
-                self.tools += 1
-                self.in_flight[call_id] = tool
-            case Returned(call_id):
-                self.in_flight.pop(call_id, None)
+            case Called() | Returned() | Denied():
+                self._call(event)
             case Spent(usage):
                 self.usage = usage
             case Ended():
@@ -86,6 +86,20 @@ class Report:
                 self.ungated = self.ungated or why
             case Noted():
                 pass
+            case _:
+                assert_never(event)
+
+    def _call(self, event: Called | Returned | Denied) -> None:
+        match event:
+            case Called():
+                self._has_continued = True
+                self.tools += 1
+                self.in_flight[event.call_id] = event
+            case Returned():
+                self.in_flight.pop(event.call_id, None)
+            case Denied():
+                call = self.in_flight.get(event.call_id) or Called(event.call_id, event.tool, {})
+                self.denied.append(DeniedCall(call, event.why))
 
     @property
     def is_answered(self) -> bool:

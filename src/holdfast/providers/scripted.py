@@ -10,20 +10,30 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from holdfast.domain.decisions import Fork, Fresh, Resume
-from holdfast.domain.events import AgentEvent, Called, Deferred, Ended, Named, Returned, Said, Spent
+from holdfast.domain.events import AgentEvent, Called, Deferred, Denied, Ended, Named, Returned, Said, Spent
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Rights, TranscriptMark
+from holdfast.domain.records import replace
 from holdfast.domain.redaction import Json
 from holdfast.domain.runtimes import Capabilities
 from holdfast.domain.usage import ContextUse, Usage, UsageReport
 from holdfast.errors import InvalidInput
 from holdfast.processes.process import Command
 from holdfast.providers.arguments import FLAG, ArgumentRules, Instead
-from holdfast.providers.contract import ArchivedTurn, BaseProvider, LaunchSpec, Probe, StoredSession
+from holdfast.providers.contract import (
+    ArchivedTurn,
+    BaseProvider,
+    LaunchSpec,
+    Probe,
+    SessionFile,
+    StoredSession,
+    below,
+    with_folder_of,
+)
 from holdfast.providers.failure_rules import RULES
 from holdfast.providers.loose_json import as_amount, as_count, as_object, as_text
 from holdfast.providers.scripted_agent.memory import agent_home, session_path
-from holdfast.providers.scripted_agent.turn import PERMISSION_MODES
+from holdfast.providers.scripted_agent.turn import DENIED, PERMISSION_MODES
 from holdfast.providers.session_files import (
     AppendOnlyArchive,
     parse_line,
@@ -39,6 +49,7 @@ _VERSION = re.compile(rf"{_PROGRAM} (\d+(?:\.\d+)*)\s*\Z")
 class Scripted(BaseProvider):
     name = "scripted"
     rules_file = RULES / "scripted.toml"
+    modes = PERMISSION_MODES
     arguments = ArgumentRules(
         {
             "--session-id": Instead.SESSION_ID,
@@ -82,12 +93,22 @@ class Scripted(BaseProvider):
     def home(self, environ: Mapping[str, str]) -> Path:
         return agent_home(environ)
 
+    def home_variables(self, home: Path) -> Mapping[str, str]:
+        return {"SCRIPTED_HOME": str(home)}
+
     def check(self, rights: Rights, *, allow_wider: bool = False) -> None:
         self.arguments.check(rights.extra_args, allow_wider=allow_wider)
         if rights.permission_mode not in (None, *PERMISSION_MODES):
             raise InvalidInput(
                 "permission_mode", f"{rights.permission_mode!r} is not one of {', '.join(PERMISSION_MODES)}"
             )
+
+    def allowing(self, rights: Rights, call: Called, work_dir: str) -> Rights:
+        if rights.permission_mode == "plan":
+            return replace(rights, permission_mode="default")
+        if rights.allowed_tools:
+            rights = replace(rights, allowed_tools=rights.allowed_tools | {call.tool})
+        return with_folder_of(rights, as_text(call.arguments.get("path")), work_dir)
 
     def mint_id(self, decision: Fork | Fresh) -> ProviderSessionId:
         return ProviderSessionId(str(uuid.uuid4()))
@@ -128,6 +149,9 @@ def _session(spec: LaunchSpec) -> tuple[str, ...]:
 
 
 class ScriptedStream:
+    def __init__(self) -> None:
+        self._tools: dict[str, str] = {}  #: by the id of a call
+
     def read(self, line: Mapping[str, Json]) -> Iterable[AgentEvent]:
         match line:
             case {"type": "session", "session_id": str(session_id)} if session_id:
@@ -135,6 +159,7 @@ class ScriptedStream:
             case {"type": "text", "text": str(text)}:
                 yield Said(text)
             case {"type": "tool_call", "id": str(call_id), "name": str(tool), "input": dict(arguments)}:
+                self._tools[call_id] = tool
                 yield Called(call_id, tool, arguments)
             case {
                 "type": "tool_result",
@@ -142,6 +167,8 @@ class ScriptedStream:
                 "output": str(output),
                 "is_error": bool(is_error),
             }:
+                if is_error and output.startswith(DENIED):
+                    yield Denied(call_id, self._tools.get(call_id, ""), output.removeprefix(DENIED))
                 yield Returned(call_id, output, is_error)
             case {"type": "deferred", "id": str(call_id), "name": str(tool), "input": dict(arguments)}:
                 yield Deferred(call_id, tool, arguments)
@@ -221,6 +248,12 @@ class ScriptedArchive(AppendOnlyArchive):
                     yield turn, Called(as_text(block.get("id")), name, given)
                 case {"type": "result", "id": str(call_id), "output": str(output)}:
                     yield turn, Returned(call_id, output, line.get("is_error") is True)
+
+    def files(self, path: str, session_id: ProviderSessionId) -> Iterator[SessionFile]:
+        yield below(self._home, Path(path), is_main=True)
+
+    def place(self, name: str, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
+        return str(self._home / name)
 
     def is_prompt(self, line: bytes) -> bool:
         return b'"user"' in line and (parse_line(line) or {}).get("type") == "user"

@@ -8,26 +8,99 @@ their digest, so that an undo, a rewind or a compacted context shows, too.
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import io
 import json
 import os
+import sqlite3
+import stat
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO, Final
+from urllib.parse import quote
 
 from holdfast.domain.decisions import NotObservable
+from holdfast.domain.events import Called, Noted, Returned
 from holdfast.domain.ids import ProviderSessionId
-from holdfast.domain.pointers import TranscriptMark
+from holdfast.domain.pointers import NOTHING_YET, TranscriptMark
 from holdfast.domain.redaction import Json
+from holdfast.domain.usage import Usage
 from holdfast.processes.table import program_that_writes
-from holdfast.providers.contract import ArchivedTurn, BaseArchive
+from holdfast.providers.contract import (
+    LONGEST_READ,
+    ArchivedTurn,
+    BaseArchive,
+    SessionFacts,
+    SessionReading,
+    Source,
+    unreadable_source,
+)
+
+if TYPE_CHECKING:
+    from zstandard import ZstdDecompressionObj  # optional
 
 _BLOCK = 1024 * 1024
 _EDGE = 64 * 1024
+_BUSY_SECONDS = 2.0
+#: of a compressed file, decompressed at a time: four bytes may become 128 KiB, and a damaged piece is lost as a whole
+_PACKED_PIECE = 512
 #: longer lines are not parsed; no line that begins a turn is that long
 MAX_LINE = 64 * 1024 * 1024
 #: a longer line is digested in pieces and is never a prompt; most likely it is an answer
-_LONGEST_PROMPT = 1024 * 1024
+LONGEST_PROMPT = 1024 * 1024
+
+
+_DECODER = json.JSONDecoder()
+#: the ending of a file that was compressed with Zstandard
+COMPRESSED: Final = ".zst"
+NOT_INSTALLED: Final = "it is compressed, and needs a package: pip install 'holdfast-sessions[vault]'"
+
+
+class OnePassArchive(BaseArchive):
+    """The parts of an ``Archive`` that follow from its ``read``: turns, calls and totals are the same pass."""
+
+    def reading(
+        self,
+        path: str,
+        facts: SessionFacts,
+        *,
+        after: TranscriptMark | None = None,
+        room: int | None = None,
+        with_events: bool = True,
+    ) -> SessionReading:
+        """Like ``read``. Without events, less is held at a time."""
+        raise NotImplementedError
+
+    def read(
+        self,
+        path: str,
+        session_id: ProviderSessionId | None,
+        after: TranscriptMark | None = None,
+        room: int | None = None,
+    ) -> SessionReading:
+        facts = SessionFacts(session_id or ProviderSessionId(""))
+        return self.reading(path, facts, after=after, room=room)
+
+    def turns(
+        self, path: str, session_id: ProviderSessionId, after: TranscriptMark | None = None
+    ) -> Iterator[ArchivedTurn]:
+        found = self.reading(path, SessionFacts(session_id), after=after, with_events=False)
+        return (read.turn for read in found.turns)
+
+    def calls(self, path: str, session_id: ProviderSessionId) -> Iterator[tuple[str, Called | Returned]]:
+        for read in self.reading(path, SessionFacts(session_id)).turns:
+            for event in read.events:
+                if isinstance(event, Called | Returned):
+                    yield read.turn.key, event
+
+    def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
+        found = self.reading(path, SessionFacts(session_id), with_events=False)
+        for _ in found.turns:
+            pass
+        return found.facts.spent
 
 
 class AppendOnlyArchive(BaseArchive):
@@ -47,6 +120,205 @@ class AppendOnlyArchive(BaseArchive):
         return is_prefix_intact(recorded)
 
 
+def open_content(path: Path) -> BinaryIO:
+    """The bytes that a session file holds, from its beginning; OSError, too, if they cannot be decompressed here."""
+    if path.suffix != COMPRESSED:
+        return _open_file(path)
+    try:
+        import zstandard  # optional
+    except ImportError:
+        raise OSError(NOT_INSTALLED) from None
+    return io.BufferedReader(
+        _Decompressed(_open_file(path), zstandard.ZstdDecompressor().decompressobj), _BLOCK
+    )
+
+
+def is_damaged(content: BinaryIO) -> bool:
+    """Whether a content that was read to its end is only what stands before a damage of its file."""
+    raw = getattr(content, "raw", None)
+    return isinstance(raw, _Decompressed) and raw.is_damaged
+
+
+def _open_file(path: Path) -> BinaryIO:
+    """Raises OSError for anything but a file: to open a pipe would wait for a program that writes to it."""
+    if not stat.S_ISREG(path.stat().st_mode):
+        raise OSError(errno.EINVAL, "not a file")
+    return path.open("rb")
+
+
+def can_open(path: str) -> bool:
+    """Whether a file of this name can be read here, as far as its form matters."""
+    if not path.endswith(COMPRESSED):
+        return True
+    from importlib.util import find_spec
+
+    return find_spec("zstandard") is not None
+
+
+class _Decompressed(io.RawIOBase):
+    """The content of a compressed file, as far as it can be decompressed: what stands before a damage counts."""
+
+    def __init__(self, packed: BinaryIO, begin_frame: Callable[[], ZstdDecompressionObj]) -> None:
+        self._packed = packed
+        self._begin_frame = begin_frame
+        self._frame: ZstdDecompressionObj | None = None  #: that has begun, and has not ended
+        self._input = b""
+        self._plain = memoryview(b"")
+        self.is_damaged = False
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override] # a narrower type than typeshed's
+        while not self._plain and not self.is_damaged and self._take_input():
+            self._decompress()
+        size = min(len(buffer), len(self._plain))
+        buffer[:size] = self._plain[:size]
+        self._plain = self._plain[size:]
+        return size
+
+    def _take_input(self) -> bool:
+        self._input = self._input or self._packed.read(_PACKED_PIECE)
+        if not self._input:
+            self.is_damaged = self._frame is not None  # the file was cut off
+        return bool(self._input)
+
+    def _decompress(self) -> None:
+        import zstandard
+
+        frame = self._frame or self._begin_frame()
+        try:
+            self._plain = memoryview(frame.decompress(self._input))
+        except zstandard.ZstdError:
+            self.is_damaged = True
+            return
+        self._input = frame.unused_data
+        self._frame = None if frame.eof else frame
+
+    def close(self) -> None:
+        self._packed.close()
+        super().close()
+
+
+class JsonLines:
+    """One pass over a file of JSON lines: each object with the offset of its line, and afterwards its mark.
+
+    A line that is cut off or damaged, and one that is longer than ``longest``, is passed over and counted. What is missing
+    of a damaged compressed file counts as one such line. Lines that begin with one of ``ignored`` are not even parsed.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        offset: int = 0,
+        longest: int | None = None,
+        ignored: tuple[bytes, ...] = (),
+        *,
+        marks: bool = False,
+    ) -> None:
+        self._path = path
+        self._offset = offset
+        self.longest = longest or MAX_LINE
+        self._ignored = ignored
+        self._hasher = hashlib.sha256() if marks else None
+        self._line = b""  #: the last whole line; the digest has it when the next one is read
+        self._place = 0  #: of the line that was given last
+        self.size = 0  #: bytes up to the last whole line; only whole lines are in the digest
+        self.damaged = 0
+        self.too_long: list[int] = []  #: the lengths of the lines that were passed over
+        self.length = 0  #: of the line that was given last
+        self.problem: str | None = None  #: why the file could not be read to its end
+
+    def __iter__(self) -> Iterator[tuple[int, dict[str, Json]]]:
+        try:
+            with open_content(self._path) as file:
+                yield from self._from(file)
+                self.damaged += is_damaged(file)
+        except OSError as exc:
+            self.problem = str(exc) if exc.strerror is None else f"it cannot be read: {exc.strerror}"
+
+    def mark(self, turns: int) -> TranscriptMark | None:
+        """Of a pass with ``marks`` that began at the beginning and came to the end; None if it did not."""
+        if self.problem is not None or self._offset:
+            return None
+        return self._mark(self.size, turns)
+
+    def mark_before(self, turns: int) -> TranscriptMark | None:
+        """What the mark was before the line that was given last."""
+        return self._mark(self._place, turns)
+
+    def _mark(self, size: int, turns: int) -> TranscriptMark | None:
+        if self._hasher is None:
+            return None
+        return TranscriptMark(str(self._path), size, self._hasher.hexdigest(), turns)
+
+    def _digest(self, line: bytes) -> None:
+        if self._hasher is not None:
+            self._hasher.update(self._line)
+            self._line = line
+
+    def _from(self, file: BinaryIO) -> Iterator[tuple[int, dict[str, Json]]]:
+        place = _skip(file, self._offset)
+        longest, ignored = self.longest, self._ignored
+        while line := file.readline(longest):
+            length = len(line)
+            is_whole = line.endswith(b"\n")
+            if length == longest and not is_whole:
+                place = self._pass_over(file, line, place)
+                continue
+            self._digest(line if is_whole else b"")
+            if is_whole:
+                self.size = place + length
+            if not ignored or not line.startswith(ignored):
+                found = parse_line(line)
+                if found is not None:
+                    self.length, self._place = length, place
+                    yield place, found
+                elif not line.isspace():
+                    self.damaged += 1
+            place += length
+        self._digest(b"")
+
+    def _pass_over(self, file: BinaryIO, line: bytes, place: int) -> int:
+        """The place behind a line whose beginning was read; if it is whole, it counts for the mark."""
+        self._digest(b"")
+        hasher = None if self._hasher is None else self._hasher.copy()
+        length = 0
+        while line:
+            length += len(line)
+            if hasher is not None:
+                hasher.update(line)
+            if line.endswith(b"\n"):
+                self._hasher, self.size = hasher, place + length
+                break
+            line = file.readline(_BLOCK)
+        self.too_long.append(length)
+        return place + length
+
+
+def passed_over(lengths: Sequence[int]) -> Iterator[Noted]:
+    """What the history has in the place of lines that are too long."""
+    for length in lengths:
+        yield Noted(f"a line of {length:,} bytes is in the agent's own session only")
+
+
+def _skip(file: BinaryIO, offset: int) -> int:
+    """Reads up to an offset: a compressed file cannot be entered anywhere else than at its beginning."""
+    if not offset:
+        return 0
+    if file.seekable():
+        return file.seek(offset)
+    left = offset
+    while left and (block := file.read(min(_BLOCK, left))):
+        left -= len(block)
+    return offset - left
+
+
+def longest_line(room: int | None) -> int | None:
+    """How long a line may be in a reading with this much room."""
+    return None if room is None else LONGEST_READ
+
+
 def mark_file(path: Path, is_prompt: Callable[[bytes], bool]) -> TranscriptMark | None:
     """The state of the file now, with the number of its prompts; None if the file cannot be read.
 
@@ -56,12 +328,12 @@ def mark_file(path: Path, is_prompt: Callable[[bytes], bool]) -> TranscriptMark 
     hasher, read, is_asking, begins = hashlib.sha256(), 0, False, True
     whole, size, turns = hasher.copy(), 0, 0
     try:
-        with path.open("rb") as file:
-            while line := file.readline(_LONGEST_PROMPT):
+        with open_content(path) as file:
+            while line := file.readline(LONGEST_PROMPT):
                 hasher.update(line)
                 read += len(line)
                 if begins:
-                    is_asking = len(line) < _LONGEST_PROMPT and is_prompt(line)
+                    is_asking = len(line) < LONGEST_PROMPT and is_prompt(line)
                 begins = line.endswith(b"\n")
                 if begins:
                     size, turns = read, turns + is_asking
@@ -82,27 +354,25 @@ def is_prefix_intact(recorded: TranscriptMark) -> bool:
 
 def read_lines(path: Path, offset: int = 0) -> Iterator[dict[str, Json]]:
     """The objects from ``offset`` on; none if the file cannot be read."""
-    return (line for _, line in placed_lines(path, offset))
+    return (line for _, line in JsonLines(path, offset))
 
 
-def placed_lines(path: Path, offset: int = 0) -> Iterator[tuple[int, dict[str, Json]]]:
-    """Like ``read_lines``, each object with the offset of its line."""
+def entries(folder: Path | str, unreadable: list[Source]) -> Iterator[os.DirEntry[str]]:
+    """What a folder holds. A folder that is there and cannot be read is added to ``unreadable``."""
     try:
-        with path.open("rb") as file:
-            file.seek(offset)
-            while line := file.readline(MAX_LINE):
-                found = parse_line(line)
-                if found is not None:
-                    yield offset, found
-                offset += len(line)
-    except OSError:
+        with os.scandir(folder) as found:
+            yield from found
+    except (FileNotFoundError, NotADirectoryError):
         return
+    except OSError as exc:
+        name = os.fsencode(folder).decode(errors="backslashreplace")
+        unreadable.append(unreadable_source(name, f"the folder cannot be read: {exc.strerror}"))
 
 
 def edge_lines(path: Path) -> tuple[list[dict[str, Json]], list[dict[str, Json]]]:
     """The objects in the first and in the last part of the file; a small file is all in the first."""
     try:
-        with path.open("rb") as file:
+        with _open_file(path) as file:
             first = file.read(_EDGE)
             file.seek(max(_EDGE, file.seek(0, os.SEEK_END) - _EDGE))
             last = file.read(_EDGE)
@@ -117,33 +387,80 @@ def _objects(part: bytes) -> list[dict[str, Json]]:
 
 
 def parse_line(line: bytes) -> dict[str, Json] | None:
-    """None if the line is damaged, or is not an object."""
+    """None if the line is damaged, or is not an object. A file that an editor has saved may begin with a byte order mark."""
     try:
-        found = json.loads(line)
+        # without the search for other encodings than UTF-8 that ``json.loads`` makes in bytes
+        found = _DECODER.decode(line.removeprefix(BOM_UTF8).decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError):
         return None
     return found if isinstance(found, dict) else None
 
 
+def read_object(path: Path) -> dict[str, Json]:
+    """A provider's own settings; empty if the file is missing, too long, or not a JSON object."""
+    try:
+        with _open_file(path) as file:
+            return parse_line(file.read(_BLOCK)) or {}
+    except OSError:
+        return {}
+
+
 def _file_digest(path: Path, size: int) -> tuple[int, str]:
     """How many of the first ``size`` bytes there are, and their digest."""
     hasher, done = hashlib.sha256(), 0
-    with path.open("rb") as file:
+    with open_content(path) as file:
         while block := file.read(min(_BLOCK, size - done)):
             hasher.update(block)
             done += len(block)
     return done, hasher.hexdigest()
 
 
-def mark_turns(path: str, turns: Iterable[ArchivedTurn]) -> TranscriptMark | None:
-    """None if there are no turns: such a session has nothing to continue.
+def open_readonly(path: str) -> sqlite3.Connection:
+    """A provider's own database. Without a write-ahead log it is complete; opened normally, SQLite would leave a new log behind."""
+    has_log = Path(f"{path}-wal").exists()
+    options = "mode=ro" if has_log else "mode=ro&immutable=1"
+    database = sqlite3.connect(f"file:{quote(path)}?{options}", timeout=_BUSY_SECONDS, uri=True)
+    database.text_factory = lambda raw: raw.decode(errors="replace")
+    return database
 
-    Of a last turn that is not answered to its end only the request is marked: what was said may still grow.
-    """
-    known = list(turns)
-    if not known:
-        return None
-    return TranscriptMark(path, len(known), _turns_digest(known, is_open=not known[-1].complete), len(known))
+
+class TurnsMark:
+    """The mark of a session by its turns, which are added one after the other."""
+
+    def __init__(self) -> None:
+        self._hasher = hashlib.sha256()
+        self._last: ArchivedTurn | None = None
+        self._count = 0
+
+    def add(self, turn: ArchivedTurn) -> None:
+        if self._last is not None:
+            self._hasher.update(_marked(self._last))
+        self._last = turn
+        self._count += 1
+
+    def of(self, path: str) -> TranscriptMark | None:
+        """None if there are no turns: such a session has nothing to continue.
+
+        Of a last turn that is not answered to its end only the request is marked: what was said may still grow.
+        """
+        if self._last is None:
+            return None
+        hasher = self._hasher.copy()
+        hasher.update(_marked(self._last, is_request_alone=not self._last.complete))
+        return TranscriptMark(path, self._count, hasher.hexdigest(), self._count)
+
+    def before_last(self, path: str) -> TranscriptMark:
+        """The mark of all turns but the last one."""
+        if self._count <= 1:
+            return NOTHING_YET
+        return TranscriptMark(path, self._count - 1, self._hasher.hexdigest(), self._count - 1)
+
+
+def mark_turns(path: str, turns: Iterable[ArchivedTurn]) -> TranscriptMark | None:
+    mark = TurnsMark()
+    for turn in turns:
+        mark.add(turn)
+    return mark.of(path)
 
 
 def are_turns_intact(recorded: TranscriptMark, turns: Iterable[ArchivedTurn]) -> bool:
@@ -157,7 +474,10 @@ def are_turns_intact(recorded: TranscriptMark, turns: Iterable[ArchivedTurn]) ->
 def _turns_digest(turns: Sequence[ArchivedTurn], *, is_open: bool) -> str:
     hasher = hashlib.sha256()
     for number, turn in enumerate(turns, 1):
-        is_request_alone = is_open and number == len(turns)
-        marked = [turn.key, turn.prompt] if is_request_alone else [turn.key, turn.prompt, turn.response]
-        hasher.update(json.dumps(marked).encode())
+        hasher.update(_marked(turn, is_request_alone=is_open and number == len(turns)))
     return hasher.hexdigest()
+
+
+def _marked(turn: ArchivedTurn, *, is_request_alone: bool = False) -> bytes:
+    texts = [turn.key, turn.prompt] if is_request_alone else [turn.key, turn.prompt, turn.response]
+    return json.dumps(texts).encode()

@@ -1,7 +1,7 @@
 """Owns the Store contract: every verb, none optional. These docstrings are the specification of a store.
 
-One call is one transaction, and a call that raises an error has changed nothing. Two verbs are different:
-``clean_up`` is several transactions, and ``watch_queue`` is none.
+One call is one transaction, and a call that raises an error has changed nothing. Four verbs are different:
+``clean_up``, ``search`` and ``sweep_vault`` are several transactions, and ``watch_queue`` is none.
 
 Everything happens in the workspace that the store was opened for. Rows of other workspaces do not exist for
 it.
@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from holdfast.clock import Instant
@@ -36,11 +35,13 @@ from holdfast.domain.delegations import (
 from holdfast.domain.events import Event
 from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId, Workspace
+from holdfast.domain.imports import Imported, KnownSource, SessionImport
 from holdfast.domain.observed import ObservedSession, Sighting
 from holdfast.domain.phases import ApprovalWindow, Phase
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals, TranscriptMark
 from holdfast.domain.records import record
 from holdfast.domain.runtimes import KnownRuntime, Runtime
+from holdfast.domain.search import SearchPage, SearchRequest
 from holdfast.domain.sessions import (
     CleanupReport,
     NewSession,
@@ -76,6 +77,7 @@ from holdfast.domain.turns import (
     TurnRequest,
 )
 from holdfast.domain.usage import NOTHING_REPORTED, Usage, UsageGroup, UsageReport, UsageTotal
+from holdfast.domain.vault import VaultBundle, VaultChunk, VaultEntry, VaultFigures, VaultSweep
 
 if TYPE_CHECKING:
     from holdfast.store.wire import Coder
@@ -125,15 +127,15 @@ def verb(
     return declare
 
 
-@dataclass(slots=True)
 class KeyedCall:
     """A call of a verb that happens once for its caller and key, however often it is made."""
 
-    caller: str
-    key: str
-    request: str  #: a digest of everything that was asked for
-    answer: Coder
-    text: str | None = None  #: the answer as JSON, after the call
+    def __init__(self, caller: str, key: str, request: str, answer: Coder) -> None:
+        self.caller = caller
+        self.key = key
+        self.request = request  #: a digest of everything that was asked for
+        self.answer = answer
+        self.text: str | None = None  #: the answer as JSON, after the call
 
 
 class QueueWatch(AbstractContextManager["QueueWatch"], Protocol):
@@ -183,9 +185,10 @@ class Store(Protocol):
 
     @verb(Role.READER, Role.AGENT)
     def find_session(self, given: str) -> SessionId:
-        """Find a session by its id, by its name, or by the unique beginning of its id, in that order.
+        """Find a session by its id, its name, the beginning of its id, the end of its id (at least 4 characters)
+        or its title, in that order.
 
-        Raises AmbiguousId if several ids begin like this.
+        Raises AmbiguousId if several sessions fit.
         """
         ...
 
@@ -239,6 +242,8 @@ class Store(Protocol):
     def list_sessions(self, wanted: SessionFilter, limit: int, cursor: str | None = None) -> SessionPage:
         """Returns a page of at most ``limit`` sessions, newest first, with the state of each.
 
+        By activity, a session that becomes active between two pages may be missing from them.
+
         A page may hold fewer sessions although more follow, for example when their metadata is long: only a
         page without a cursor is the last one. A row that cannot be understood is named in the page; it raises
         no error.
@@ -261,7 +266,7 @@ class Store(Protocol):
 
         Raises Busy while the session is leased, and Conflict while forks or other agents need the
         conversation. A provider session that another session points to, or was the last to write to, belongs
-        to that session from then on.
+        to that session from then on. What the vault has of provider sessions that belong to nobody then is dropped.
         """
         ...
 
@@ -320,6 +325,27 @@ class Store(Protocol):
         A page has at most ``wanted.limit`` turns, fewer if they are long, and at least one: only an empty page
         is the end, and the next page begins below the last turn of this one. A turn that has too many calls
         for a page is alone on its page, with its newest calls; ``wanted.before`` continues with older ones.
+        """
+        ...
+
+    @verb(Role.READER)
+    def search(self, wanted: SearchRequest) -> SearchPage:
+        """Find sessions by the words of their turns: prompts, answers, tool calls, and the first 16,384 characters of
+        each result of a tool. Returns at most ``wanted.limit`` sessions, each with its best turn and a snippet.
+
+        A word is found in any case and without its accents. Everything but letters and digits separates words, so
+        the parts of a path or of ``snake_case`` are words, and the whole is found as a phrase. Turns that have all
+        words are found; if there are none, turns that have some of them, those with the rarest words first.
+
+        A turn is found by its texts as they are now, under the session that made it: an inherited turn of a fork
+        under the session it was forked from, and a change that only the fork made to it not at all. Turns that left
+        the history are not found. An open turn is found by its prompt.
+
+        Turns are committed without being indexed. Each call first adds missing turns to the index, for at most 2
+        seconds, in transactions of their own; ``pending`` says how many are left. Among very many matches, an engine
+        may rank only the newest 1,000.
+
+        Raises InvalidInput if there is nothing to look for, ConfigError if the SQLite in use has no FTS5.
         """
         ...
 
@@ -467,15 +493,6 @@ class Store(Protocol):
         lease, or if the pointer is not ``adoption.before`` any more. Idempotent: each turn is recorded once
         under its key. Raises LeaseLost if ``lease``, of the turn that is about to be sent, is not held any
         more, and SessionClosed.
-        """
-        ...
-
-    @verb(Role.OPERATOR)
-    def adopt_session(self, new: NewSession, pointer: Pointer) -> Session:
-        """Create the session for a provider session that exists already, with its pointer.
-
-        The pointer gets the revision and the generation of the new history. Atomic, and idempotent by the session's id. Raises Refused if the provider session belongs to another
-        session (see ``owner_of``) or is retired, and what ``create_session`` and ``set_pointer`` raise.
         """
         ...
 
@@ -879,6 +896,34 @@ class Store(Protocol):
     @verb(Role.READER)
     def delegation_counts(self) -> DelegationCounts: ...
 
+    # --- sessions that providers kept alone ---
+
+    @verb(Role.OPERATOR)
+    def import_sessions(
+        self, batch: Sequence[SessionImport], sources: Sequence[KnownSource] = ()
+    ) -> tuple[Imported, ...]:
+        """Take sessions of providers in, each with its turns, their events and its pointer, and remember their sources.
+
+        Atomic. Idempotent: a session that exists under its id gets the turns that it lacks, a turn that is known under
+        its key gets the events and the response that it lacks, and the pointer has seen all of its turns but the dead
+        ones. So a long session comes in several calls. Dead turns are kept out of the history. A session whose source
+        comes with the call is complete: its words are added to the index of ``search``.
+
+        A session that is not taken in raises no error: its answer says why, and its source is not remembered. A
+        provider session belongs to one session (see ``owner_of``), also to one whose turn runs in it and has saved
+        nothing yet; one whose session was deleted here stays out, unless the import ``takes_back``. A fork or a
+        subagent stands below the session that it comes from, whichever of the two is imported first. Raises
+        NotFound for a runtime that is not registered, and InvalidInput for times and usage that are none.
+        """
+        ...
+
+    @verb(Role.READER, many=True)
+    def sources(
+        self, machine: str, provider: str, home: str, *, after: str = "", limit: int = 1000
+    ) -> tuple[KnownSource, ...]:
+        """Returns the sources below a provider's home on a machine that were looked at, by their places, behind ``after``."""
+        ...
+
     # --- sessions that were only watched ---
 
     @verb(Role.OPERATOR, Role.WORKER, Role.AGENT, hooks=True)
@@ -904,8 +949,88 @@ class Store(Protocol):
     ) -> Welcome:
         """Returns what an agent should know when it begins to work in a project, in this provider session.
 
-        ``besides`` is the session of Holdfast that runs the agent: the agent is not warned of that session.
+        ``besides`` is the session of Holdfast that runs the agent: the agent is not warned of that session. Of a session
+        that was only imported, and in which no turn of ours ever ran, the agent is not told whose it is.
         """
+        ...
+
+    # --- the vault: the providers' own session files, byte for byte ---
+
+    @verb(Role.OPERATOR, Role.WORKER)
+    def lacking_chunks(self, digests: Sequence[str]) -> tuple[str, ...]:
+        """Returns those of the digests, at most 1000, that no chunk has. Each of them once."""
+        ...
+
+    @verb(Role.OPERATOR, Role.WORKER)
+    def add_chunks(self, chunks: Sequence[VaultChunk]) -> None:
+        """Add chunks. Idempotent by their digest: a chunk that is there stays as it is, for another 24 hours at least.
+
+        Raises InvalidInput for a chunk that cannot be read back, has more than 1 MiB, or has another digest than its
+        bytes. The digests of encrypted chunks are not compared. Behind a server, one call takes 8 MiB of chunks.
+        """
+        ...
+
+    @verb(Role.OPERATOR, Role.WORKER)
+    def keep_bundles(
+        self, bundles: Sequence[VaultBundle], chunks: Sequence[VaultChunk] = (), *, repacked: bool = False
+    ) -> None:
+        """Write bundles whole, together with chunks that are new, as ``add_chunks`` does.
+
+        Atomic, and idempotent: a bundle that is as asked for is not changed. Parts that a file had before stay as they
+        are: to append to a file adds its new parts. The store sets ``kept_at``, and counts up ``revision``.
+        ``repacked``: the files have the same bytes in other parts; ``kept_at`` stays.
+
+        Raises Conflict if a bundle has another revision than the given one (0: it does not exist), so that nobody
+        overwrites what others have kept meanwhile. Raises Conflict also if a chunk is missing. Raises Refused
+        (``vault_full``) if a bundle grows and all of them together then take more than ``vault.limit_bytes``;
+        ``needed_bytes`` in its details is by how much these bundles would grow. Raises InvalidInput for a file whose
+        name leads out of its folder.
+        """
+        ...
+
+    @verb(Role.OPERATOR, Role.WORKER)
+    def bundle(
+        self, provider: str, provider_session_id: ProviderSessionId, branch: str = ""
+    ) -> VaultBundle | None: ...
+
+    @verb(Role.OPERATOR, Role.WORKER, many=True)
+    def bundles(self, provider: str, provider_session_id: ProviderSessionId) -> tuple[VaultBundle, ...]:
+        """Returns the session itself, if it is kept, and then its other branches."""
+        ...
+
+    @verb(Role.WORKER, many=True)
+    def read_chunks(self, digests: Sequence[str]) -> tuple[VaultChunk, ...]:
+        """Returns the first ones of the chunks that are asked for, in this order: as many as have 8 MiB, at least one.
+
+        Raises NotFound for a chunk that is not there.
+        """
+        ...
+
+    @verb(Role.OPERATOR, Role.WORKER)
+    def drop_bundle(
+        self,
+        provider: str,
+        provider_session_id: ProviderSessionId,
+        branch: str = "",
+        kept_at: Instant | None = None,
+    ) -> bool:
+        """Delete a bundle; with ``kept_at``, only if it has not been changed since. Returns whether it was deleted.
+
+        ``remove_session`` and ``clean_up`` do the same with every provider session that belongs to no session any more.
+        """
+        ...
+
+    @verb(Role.READER, many=True)
+    def vault_entries(self, *, after: VaultEntry | None = None, limit: int = 1000) -> tuple[VaultEntry, ...]:
+        """Returns what is kept, without its parts: the bundle that was changed first comes first."""
+        ...
+
+    @verb(Role.READER)
+    def vault_figures(self) -> VaultFigures: ...
+
+    @verb(Role.OPERATOR, Role.WORKER)
+    def sweep_vault(self) -> VaultSweep:
+        """Delete the chunks that no bundle has used for 24 hours. Several transactions, each of some chunks."""
         ...
 
     # --- tokens: who may use a server on this store, in this workspace ---
@@ -958,6 +1083,30 @@ class Store(Protocol):
 
         Deleted rows are counted as if they were there. Reads more than ``statistics``.
         """
+        ...
+
+    # --- the store itself, looked at where it is ---
+
+    @verb(local=True)
+    def find_damage(self, *, deep: bool = False) -> tuple[str, ...]:
+        """Returns what the engine itself finds wrong with its data, one sentence each, a hundred at most.
+
+        Reads the whole database on SQLite; ``deep`` also compares indexes and references. On PostgreSQL only
+        failed checksums are known.
+        """
+        ...
+
+    @verb(local=True)
+    def back_up(self) -> str | None:
+        """Copy the whole database into a new file beside it, which only this user may read; returns its path.
+
+        The copy is of one moment, complete and synced. Returns None where an engine makes no such copies.
+        """
+        ...
+
+    @verb(local=True)
+    def require_same_version(self) -> None:
+        """Raises ConfigError if this store is behind a server that speaks another version of this contract."""
         ...
 
     # --- for a server that works on this store; ConfigError on a store that is itself behind a server ---

@@ -17,9 +17,42 @@ from holdfast.errors import StoreUnavailable
 
 if TYPE_CHECKING:
     from holdfast.store.contract import QueueWatch
+    from holdfast.store.sql.scope import Scope
+    from holdfast.store.sql.search import Document, Question
 
 Row = tuple[Any, ...]
 Params = dict[str, object]
+
+
+class WordIndex(Protocol):
+    """A full-text index of turns, as an engine has it. What it keeps is folded: see ``domain.search.fold``.
+
+    A turn whose ``search_id`` is NULL is not in the index, whatever the index still holds of it. If the number is odd,
+    only the prompt is: the turn was open.
+    """
+
+    def is_ready(self, s: Scope) -> bool:
+        """False if nothing was ever added."""
+        ...
+
+    def prepare(self, s: Scope) -> None:
+        """Before anything is added. Raises ConfigError if the engine has no full-text index."""
+        ...
+
+    def add(self, s: Scope, documents: Sequence[Document]) -> None:
+        """Add turns to the index, or replace what it has of them, and set their ``search_id``."""
+        ...
+
+    def forget(self, s: Scope, conversation_id: str, first: int, last: int) -> None:
+        """After the ``search_id`` of these turns was set to NULL."""
+        ...
+
+    def find(self, s: Scope, question: Question, limit: int) -> list[Row]:
+        """The best turns, the best first, the newest first among equals: conversation, number, session, provider, time.
+
+        An engine may return fewer rows than there are, if it would have to rank too many.
+        """
+        ...
 
 
 class Transaction(Protocol):
@@ -38,6 +71,10 @@ class Transaction(Protocol):
 
     def all(self, sql: str, params: Params) -> list[Row]: ...
 
+    def all_many(self, sql: str, rows: Sequence[Params]) -> list[list[Row]]:
+        """The rows of one statement for each set of parameters, in order; where there is a network, one round trip."""
+        ...
+
     def changed(self, sql: str, params: Params) -> int:
         """Execute; how many rows were changed."""
         ...
@@ -50,6 +87,11 @@ class Transaction(Protocol):
 
     def ring(self, topic: str) -> None:
         """Notify those who watch the topic, once this transaction is committed."""
+        ...
+
+    @property
+    def words(self) -> WordIndex:
+        """The engine's own full-text index."""
         ...
 
 
@@ -89,6 +131,14 @@ class Driver(Protocol):
         ...
 
     def bytes_used(self) -> int: ...
+
+    def find_damage(self, *, deep: bool) -> tuple[str, ...]:
+        """See ``Store.find_damage``."""
+        ...
+
+    def back_up(self) -> str | None:
+        """See ``Store.back_up``."""
+        ...
 
     def close(self) -> None:
         """Idempotent."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from holdfast.store.sql import delegations
-
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
@@ -27,30 +25,38 @@ if TYPE_CHECKING:
 
 
 class HookVerbs:
-    """See ``contract.Store`` for what each verb promises."""
+    """See ``contract.Store`` for what each verb promises. Each imports what it needs: a light process uses few."""
 
     def _write(self, work: Callable[Concatenate[Scope, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """A whole transaction."""
         raise NotImplementedError
 
     def delegate(self, new: NewDelegation) -> Delegated:
+        from holdfast.store.sql import delegations
+
         return self._write(delegations.delegate, new)
 
     def ask_delegation(self, question: Question) -> Delegated:
+        from holdfast.store.sql import delegations
+
         return self._write(delegations.ask, question)
 
     def end_delegation(self, end: DelegationEnd) -> EndedDelegation | None:
+        from holdfast.store.sql import delegations
+
         return self._write(delegations.end, end)
 
     def open_delegations(
         self, agent: str | None = None, project: str | None = None
     ) -> tuple[Delegation, ...]:
+        from holdfast.store.sql import delegations
+
         return self._write(delegations.open_ones, agent, project)
 
     def lose_delegations(self, provider_session_id: str) -> int:
-        return self._write(delegations.lose_all, provider_session_id)
+        from holdfast.store.sql import delegations
 
-    # what only some hooks need is imported by those
+        return self._write(delegations.lose_all, provider_session_id)
 
     def observe_session(self, seen: Sighting) -> ObservedSession:
         from holdfast.store.sql import observed

@@ -187,17 +187,17 @@ class HttpStore:
             extensions={"timeout": _TIMEOUT.as_dict()},
         )
         if verb.facts.begins_work:
-            self._require_same_version()
+            self.require_same_version()
         response = self._answer(make)
         self._server.contract = response.headers.get(CONTRACT_HEADER, self._server.contract)
         try:
             return verb.answer.decode(self._content(verb.name, response), verb.name)
         except (InvalidInput, NotFound):
             if verb.name != "now":
-                self._require_same_version()
+                self.require_same_version()
             raise
 
-    def _require_same_version(self) -> None:
+    def require_same_version(self) -> None:
         """Raises ConfigError if the server speaks another version of the contract; versions before 2 do not say it."""
         if self._server.contract is None:
             self._server.contract = self._ask_version()
@@ -231,15 +231,14 @@ class HttpStore:
         try:
             content = json.loads(response.content)
         except ValueError as exc:
-            raise StoreUnavailable(self.where, f"the server's answer ({status}) is not JSON") from exc
+            raise _not_holdfast(self.where, name, status) from exc
         if status == HTTPStatus.OK:
             return content
         problem = content if isinstance(content, dict) else {}
-        detail = str(problem.get("detail"))[:_LONGEST_WORDS]
+        detail = str(problem.get("detail", ""))[:_LONGEST_WORDS]
         if status == HTTPStatus.REQUEST_ENTITY_TOO_LARGE:
             raise InvalidInput(name, f"is more than the server takes: {detail}")
-        words = f"the server answered {status} to {name}: {detail}"
-        raise decode_error(problem) or StoreUnavailable(self.where, words)
+        raise decode_error(problem) or _not_holdfast(self.where, name, status, detail)
 
     def _answer(self, make: Callable[[], httpx.Request]) -> httpx.Response:
         """Tries again while the server cannot be reached, or says that it is not available."""
@@ -276,6 +275,16 @@ class HttpStore:
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"
         return headers
+
+
+def _not_holdfast(where: str, name: str, status: int, detail: str = "") -> StoreUnavailable:
+    """An answer that no call of a store gets: of a proxy before the server, or of another program at its address."""
+    if status < HTTPStatus.INTERNAL_SERVER_ERROR or status == HTTPStatus.NOT_IMPLEMENTED:
+        return StoreUnavailable(
+            where, f"this is not a Holdfast server: it answered {status} to {name}; check the address"
+        )
+    why = detail or "its log, or that of a proxy before it, says why"
+    return StoreUnavailable(where, f"the server answered {status} to {name}: {why}")
 
 
 def _unreachable(where: str, error: httpx.RequestError) -> StoreUnavailable:

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from collections.abc import Callable
+from contextlib import closing
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.domain.records import record
 from holdfast.errors import SchemaTooNew, StoreCorrupt, StoreUnavailable
-from holdfast.store.driver import Transaction
+from holdfast.store.driver import Row, Transaction
+from holdfast.store.sqlite import translate_error
 from holdfast.store.sqlite_file import APPLICATION_ID
 
 if TYPE_CHECKING:
@@ -75,7 +78,8 @@ def migrate_sqlite(driver: SqliteDriver) -> None:
     if version == known:
         return
     if version > 0 and driver.path is not None:
-        _back_up(driver, driver.path, version)
+        # if another process migrates the file meanwhile, that one makes the copy
+        driver.copy_to(Path(f"{driver.path}.v{version}.backup"), version)
     with driver.write() as tx:
         _user_version(tx, driver.where)
         _apply_missing(tx, "sqlite", driver.where)
@@ -86,13 +90,10 @@ def migrate_sqlite(driver: SqliteDriver) -> None:
 def migrate_postgres(driver: PostgresDriver) -> None:
     """Safe when many processes start at once."""
     with driver.write() as tx:
-        table = tx.one("SELECT to_regclass(quote_ident(current_schema()) || '.schema_migrations')", {})
-        if table is not None and table[0] is not None:
-            row = tx.one("SELECT COALESCE(MAX(version), 0) FROM schema_migrations", {})
-            version = int(row[0]) if row else 0
-            _refuse_newer(driver.where, version, _newest("postgres"))
-            if version == _newest("postgres"):
-                return
+        version = _postgres_version(tx)
+        _refuse_newer(driver.where, version, _newest("postgres"))
+        if version == _newest("postgres"):
+            return
         tx.run(f"SELECT pg_advisory_xact_lock({_ADVISORY_LOCK})", {})
         if not _has_schema(tx):
             tx.run(f"CREATE SCHEMA IF NOT EXISTS {driver.schema}", {})
@@ -100,6 +101,15 @@ def migrate_postgres(driver: PostgresDriver) -> None:
                 problem = "this user may use none of the schemas that its search_path names, or none exists"
                 raise StoreUnavailable(driver.where, problem)
         _apply_missing(tx, "postgres", driver.where)
+
+
+def _postgres_version(tx: Transaction) -> int:
+    """0 where there is no schema yet."""
+    table = tx.one("SELECT to_regclass(quote_ident(current_schema()) || '.schema_migrations')", {})
+    if table is None or table[0] is None:
+        return 0
+    row = tx.one("SELECT COALESCE(MAX(version), 0) FROM schema_migrations", {})
+    return int(row[0]) if row else 0
 
 
 def _has_schema(tx: Transaction) -> bool:
@@ -135,11 +145,15 @@ def _newest(engine: str) -> int:
 
 
 def _user_version(tx: Transaction, where: str) -> int:
+    return _version_of(lambda sql: tx.one(sql, {}), where)
+
+
+def _version_of(one: Callable[[str], Row | None], where: str) -> int:
     """Of a SQLite file; 0 for one that is new. What is some other program's is refused."""
-    version, application = tx.one(_MARKS, {}) or (0, 0)
+    version, application = one(_MARKS) or (0, 0)
     if application == APPLICATION_ID:
         return int(version)
-    table = tx.one("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 1", {})
+    table = one("SELECT name FROM sqlite_master WHERE type = 'table' LIMIT 1")
     if table is not None:
         raise StoreCorrupt(where, f"it is a database of another program (it has a table {table[0]!r})")
     return 0
@@ -155,26 +169,29 @@ def _refuse_newer(where: str, version: int, known: int) -> None:
         )
 
 
-def _back_up(driver: SqliteDriver, path: Path, version: int) -> None:
-    """A whole, synced copy beside the file; written under another name first, so it is never half.
+# --- looking at a schema without changing it ---
 
-    If another process has migrated the file meanwhile, that one has made the backup: this one is too late.
-    """
-    target = Path(f"{path}.v{version}.backup")
-    partial = Path(f"{target}.{os.getpid()}.partial")
-    os.close(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+@record
+class SchemaVersions:
+    found: int  #: in the store; 0: there is no schema yet
+    known: int  #: to this Holdfast
+
+
+def sqlite_schema(path: Path) -> SchemaVersions:
+    """Opens the file for reading only, and makes none. Raises StoreCorrupt and StoreUnavailable."""
+    from urllib.parse import quote
+
+    if not path.exists():
+        return SchemaVersions(0, _newest("sqlite"))
     try:
-        copy = sqlite3.connect(partial)
-        try:
-            with driver.raw() as source:
-                source.backup(copy)
-            (copied,) = copy.execute("PRAGMA user_version").fetchone()
-        finally:
-            copy.close()
-        if copied != version:
-            return
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=ro", uri=True)) as connection:
+            found = _version_of(lambda sql: connection.execute(sql).fetchone(), str(path))
+    except (sqlite3.Error, UnicodeDecodeError) as exc:
+        raise translate_error(str(path), exc) from exc
+    return SchemaVersions(found, _newest("sqlite"))
+
+
+def postgres_schema(driver: PostgresDriver) -> SchemaVersions:
+    with driver.read() as tx:
+        return SchemaVersions(_postgres_version(tx), _newest("postgres"))

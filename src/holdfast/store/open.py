@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from holdfast.clock import Clock, system_clock
 from holdfast.domain.ids import check_workspace
 from holdfast.domain.policy import Policy
 from holdfast.errors import ConfigError, StoreUnavailable
 from holdfast.store.contract import Store
+
+if TYPE_CHECKING:
+    from holdfast.store.migrate import SchemaVersions
+    from holdfast.store.postgres import PostgresDriver
 
 Durability = Literal["full", "normal"]
 
@@ -49,11 +53,34 @@ def open_store(
         return SqlStore(driver, space, policy or Policy())
     if url.startswith(_POSTGRES):
         return _open_postgres(url, space, clock, policy or Policy())
-    scheme = url.partition(":")[0]
+    scheme, colon, _ = url.partition(":")
+    if not colon:
+        raise ConfigError("url", f"{url[:200]!r} is not a store; write sqlite:///{url[:200]}")
     raise ConfigError(
         "url",
         f"{scheme[:40]!r} is not a store (sqlite:///path, postgresql://host/database or http://host:port)",
     )
+
+
+def look_at_schema(url: str) -> SchemaVersions | None:
+    """The version of the schema, without changing anything; None for a server and a database in memory.
+
+    Raises StoreError if the database cannot be read.
+    """
+    if url.startswith("sqlite:"):
+        from holdfast.store.migrate import sqlite_schema
+
+        path = sqlite_path(url)
+        return None if path is None else sqlite_schema(path)
+    if not url.startswith(_POSTGRES):
+        return None
+    from holdfast.store.migrate import postgres_schema
+
+    driver = _postgres_driver(url, None)
+    try:
+        return postgres_schema(driver)
+    finally:
+        driver.close()
 
 
 def sqlite_path(url: str) -> Path | None:
@@ -91,17 +118,21 @@ def _open_http(url: str, workspace: str, token: str | None) -> Store:
     return open_http(url, workspace, token)
 
 
-def _open_postgres(url: str, workspace: str, clock: Clock | None, policy: Policy) -> Store:
+def _postgres_driver(url: str, clock: Clock | None) -> PostgresDriver:
     try:
         from holdfast.store.postgres import PostgresDriver
     except ImportError as exc:
         raise ConfigError(
             "url", "PostgreSQL needs an extra: pip install 'holdfast-sessions[postgres]'"
         ) from exc
+    return PostgresDriver(url, clock)
+
+
+def _open_postgres(url: str, workspace: str, clock: Clock | None, policy: Policy) -> Store:
     from holdfast.store.migrate import migrate_postgres
     from holdfast.store.sql_store import SqlStore
 
-    driver = PostgresDriver(url, clock)
+    driver = _postgres_driver(url, clock)
     try:
         migrate_postgres(driver)
     except BaseException:

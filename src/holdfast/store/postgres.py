@@ -21,9 +21,9 @@ from psycopg.pq.abc import PGresult
 from holdfast.clock import Clock, Instant
 from holdfast.errors import Conflict, HoldfastError, InvalidInput, StoreCorrupt, StoreError, StoreUnavailable
 from holdfast.store.contract import QueueWatch
-from holdfast.store.driver import Params, Row, Undone
+from holdfast.store.driver import Params, Row, Undone, WordIndex
 from holdfast.store.pool import NOT_ITS_TRANSACTION, Pool
-from holdfast.store.postgres_pipeline import Pipeline
+from holdfast.store.postgres_pipeline import ROWS, Pipeline
 
 CONNECT_SECONDS = 10
 POOL_SIZE = 8
@@ -48,6 +48,8 @@ _OPTIONS = (
 _BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
+
+_CHECKSUM_FAILURES = "SELECT checksum_failures FROM pg_stat_database WHERE datname = current_database()"
 
 _LISTEN = "LISTEN holdfast_queue"
 RING = "SELECT pg_notify('holdfast_queue', :topic)"
@@ -231,6 +233,19 @@ class PostgresDriver:
             row = tx.one("SELECT pg_database_size(current_database())", {})
         return int(row[0]) if row else 0
 
+    def find_damage(self, *, deep: bool) -> tuple[str, ...]:  # noqa: ARG002 - the server has no deeper check
+        with self.read() as tx:
+            row = tx.one(_CHECKSUM_FAILURES, {})
+        failures = int(row[0] or 0) if row else 0
+        return (
+            (f"{failures} pages of this database had a wrong checksum when they were read",)
+            if failures
+            else ()
+        )
+
+    def back_up(self) -> None:
+        """The server's own tools do that: pg_dump."""
+
     def close(self) -> None:
         self._pool.close()
 
@@ -282,6 +297,13 @@ class PostgresTransaction:
         self._pipeline.say(sql, params)
         return self._pipeline.rows(self._answer())
 
+    def all_many(self, sql: str, rows: Sequence[Params]) -> list[list[Row]]:
+        for params in rows:
+            self._pipeline.say(sql, params)
+        found = [answer for answer in self._answers() if answer.status == ROWS]
+        # before them are those of earlier statements, such as the one that asks for the time
+        return [self._pipeline.rows(answer) for answer in found[len(found) - len(rows) :]]
+
     def run(self, sql: str, params: Params) -> None:
         self._pipeline.say(sql, params)
 
@@ -293,17 +315,26 @@ class PostgresTransaction:
         self._pipeline.say(sql, params)
         return self._answer().command_tuples or 0
 
+    @property
+    def words(self) -> WordIndex:
+        from holdfast.store.sql.postgres_words import PostgresWords  # few transactions search
+
+        return PostgresWords()
+
     def ring(self, topic: str) -> None:
         self._rung = {topic, *(self._rung or ())}
 
     def _answer(self) -> PGresult:
         """The answer to the statement that was sent last."""
+        return self._answers()[-1]
+
+    def _answers(self) -> list[PGresult]:
         answers = self._pipeline.wait()
         if self._now is None:
             # the first rows of all are the time
             (row,) = self._pipeline.rows(next(answer for answer in answers if answer.ntuples))
             self._now = Instant(row[0])
-        return answers[-1]
+        return answers
 
     def __enter__(self) -> Self:
         driver = self._driver

@@ -96,7 +96,8 @@ CANCEL_SECONDS = 5.0
 FIRST_USES, MOST_USES = 16, 256
 
 _BAD = int(ConnStatus.BAD)
-_ROWS = int(ExecStatus.TUPLES_OK)
+#: the status of an answer to a question
+ROWS = int(ExecStatus.TUPLES_OK)
 _DONE = int(ExecStatus.COMMAND_OK)
 _SYNC = int(ExecStatus.PIPELINE_SYNC)
 
@@ -180,7 +181,7 @@ class Pipeline:
                 raise failed or exc from None
             if result.status == _SYNC:
                 break
-            if result.status in (_ROWS, _DONE):
+            if result.status in (ROWS, _DONE):
                 answers.append(result)
             elif failed is None:
                 failed = errors.error_from_result(result)

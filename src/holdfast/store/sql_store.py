@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
@@ -14,12 +15,14 @@ from holdfast.domain.delegations import Delegation, DelegationCounts, FreeSessio
 from holdfast.domain.events import Event
 from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId, Workspace
+from holdfast.domain.imports import Imported, KnownSource, SessionImport
 from holdfast.domain.inputs import check_whole
 from holdfast.domain.observed import ObservedSession
 from holdfast.domain.phases import ApprovalWindow, Phase
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals, TranscriptMark
 from holdfast.domain.policy import Policy
 from holdfast.domain.runtimes import KnownRuntime, Runtime
+from holdfast.domain.search import SearchPage, SearchRequest
 from holdfast.domain.sessions import (
     CleanupReport,
     NewSession,
@@ -62,6 +65,7 @@ from holdfast.domain.usage import (
     check_report,
     check_usage,
 )
+from holdfast.domain.vault import VaultBundle, VaultChunk, VaultEntry, VaultFigures, VaultSweep
 from holdfast.errors import InvalidInput
 from holdfast.processes.owners import this_user
 from holdfast.store import counters
@@ -78,6 +82,7 @@ from holdfast.store.sql import (
     heads,
     history,
     idempotency,
+    imports,
     leases,
     lifecycle,
     observed,
@@ -85,12 +90,14 @@ from holdfast.store.sql import (
     provider_sessions,
     retention,
     runtimes,
+    search,
     session_statements,
     sessions,
     situations,
     tokens,
     totals,
     turns,
+    vault,
 )
 from holdfast.store.sql.scope import Scope
 
@@ -253,6 +260,19 @@ class SqlStore(HookVerbs):
         with self._read() as s:
             return past.read(s, conversation_id, revision, wanted)
 
+    def search(self, wanted: SearchRequest) -> SearchPage:
+        phrases = wanted.check()
+        until = time.monotonic() + search.SECONDS
+        place: str | None = sessions.AFTER_ALL if self._lacks_words() else None
+        while place is not None and time.monotonic() < until:
+            place = self._write(search.add_missing, until, place)
+        with self._read() as s:
+            return search.find(s, wanted, phrases)
+
+    def _lacks_words(self) -> bool:
+        with self._read() as s:
+            return search.is_any_missing(s)
+
     def edit_turn(
         self, session_id: str, seq: int, *, prompt: str | None = None, response: str | None = None
     ) -> HistoryTurn:
@@ -330,8 +350,17 @@ class SqlStore(HookVerbs):
         with self._read() as s:
             return claims.situation(s, session_id, provider)
 
-    def adopt_session(self, new: NewSession, pointer: Pointer) -> Session:
-        return self._write(situations.adopt_session, new, pointer)
+    def import_sessions(
+        self, batch: Sequence[SessionImport], sources: Sequence[KnownSource] = ()
+    ) -> tuple[Imported, ...]:
+        return self._write(imports.import_sessions, batch, sources)
+
+    def sources(
+        self, machine: str, provider: str, home: str, *, after: str = "", limit: int = 1000
+    ) -> tuple[KnownSource, ...]:
+        _check_numbers(limit=limit)
+        with self._read() as s:
+            return imports.sources(s, machine, provider, home, after, limit)
 
     def adopt_turns(self, adoption: Adoption, lease: Lease | None = None) -> Situation | None:
         if adoption.counted is not None:
@@ -554,6 +583,60 @@ class SqlStore(HookVerbs):
         with self._read() as s:
             return observed.newest(s, limit)
 
+    # --- the vault ---
+
+    def lacking_chunks(self, digests: Sequence[str]) -> tuple[str, ...]:
+        with self._read() as s:
+            return vault.lacking(s, digests)
+
+    def add_chunks(self, chunks: Sequence[VaultChunk]) -> None:
+        vault.check((), chunks)
+        self._write(vault.add, chunks)
+
+    def keep_bundles(
+        self, bundles: Sequence[VaultBundle], chunks: Sequence[VaultChunk] = (), *, repacked: bool = False
+    ) -> None:
+        vault.check(bundles, chunks)
+        self._write(vault.keep, bundles, chunks, repacked=repacked)
+
+    def bundle(
+        self, provider: str, provider_session_id: ProviderSessionId, branch: str = ""
+    ) -> VaultBundle | None:
+        with self._read() as s:
+            return vault.get(s, provider, provider_session_id, branch)
+
+    def bundles(self, provider: str, provider_session_id: ProviderSessionId) -> tuple[VaultBundle, ...]:
+        with self._read() as s:
+            return vault.branches(s, provider, provider_session_id)
+
+    def read_chunks(self, digests: Sequence[str]) -> tuple[VaultChunk, ...]:
+        with self._read() as s:
+            return vault.read_chunks(s, digests)
+
+    def drop_bundle(
+        self,
+        provider: str,
+        provider_session_id: ProviderSessionId,
+        branch: str = "",
+        kept_at: Instant | None = None,
+    ) -> bool:
+        return self._write(vault.drop, provider, provider_session_id, branch, kept_at)
+
+    def vault_entries(self, *, after: VaultEntry | None = None, limit: int = 1000) -> tuple[VaultEntry, ...]:
+        check_whole("limit", limit)
+        with self._read() as s:
+            return vault.entries(s, after, limit)
+
+    def vault_figures(self) -> VaultFigures:
+        with self._read() as s:
+            return vault.figures(s)
+
+    def sweep_vault(self) -> VaultSweep:
+        chunks = stored_bytes = 0
+        while (gone := self._write(vault.sweep)).chunks:
+            chunks, stored_bytes = chunks + gone.chunks, stored_bytes + gone.stored_bytes
+        return VaultSweep(chunks, stored_bytes)
+
     # --- tokens ---
 
     def create_token(self, new: NewToken) -> Token:
@@ -568,6 +651,15 @@ class SqlStore(HookVerbs):
 
     def revoke_token(self, token_id: str) -> Token:
         return self._write(tokens.revoke, token_id)
+
+    def find_damage(self, *, deep: bool = False) -> tuple[str, ...]:
+        return self._driver.find_damage(deep=deep)
+
+    def back_up(self) -> str | None:
+        return self._driver.back_up()
+
+    def require_same_version(self) -> None:
+        """A store without a server has no other version."""
 
     def asks_for_tokens(self) -> bool:
         """Whether anyone ever made one, in any workspace."""

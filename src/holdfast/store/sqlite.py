@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from holdfast.clock import Clock
+from holdfast.clock import SECOND, Clock, Instant, to_iso
 from holdfast.errors import InvalidInput, StoreCorrupt, StoreError, StoreUnavailable
 from holdfast.store import counters
-from holdfast.store.driver import Params, Row
+from holdfast.store.driver import Params, Row, WordIndex
 from holdfast.store.pool import NOT_ITS_TRANSACTION, Pool
 from holdfast.store.sqlite_file import APPLICATION_ID, SAID, WriteLock, open_write_lock
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from holdfast.store.sqlite_watch import CommitWatch
 
 BUSY_SECONDS = 30.0
+#: sentences about a damaged file
+_MOST_DAMAGE = 100
 #: more than that are closed when they come back
 _IDLE_CONNECTIONS = 16
 
@@ -340,6 +344,53 @@ class SqliteDriver:
         names = (self.path, Path(f"{self.path}-wal"))
         return sum(name.stat().st_size for name in names if name.exists())
 
+    def find_damage(self, *, deep: bool) -> tuple[str, ...]:
+        check = "integrity_check" if deep else "quick_check"
+        try:
+            with self.raw() as sql:
+                said = [str(line) for (line,) in sql.execute(f"PRAGMA {check}({_MOST_DAMAGE})")]
+                broken = sql.execute("PRAGMA foreign_key_check").fetchmany(_MOST_DAMAGE) if deep else ()
+        except StoreCorrupt as exc:  # the check itself gives up on some damage
+            return (exc.problem,)
+        found = [line for line in said if line != "ok"]
+        found += (
+            f"row {row} of {table} refers to a row of {to} that is missing" for table, row, to, _ in broken
+        )
+        return tuple(found[:_MOST_DAMAGE])
+
+    def back_up(self) -> str | None:
+        if self.path is None:
+            return None
+        moment = to_iso(Instant(self.now() // SECOND * SECOND)).replace(":", "").replace("-", "")
+        target = Path(f"{self.path}.{moment}.backup")
+        self.copy_to(target)
+        return str(target)
+
+    def copy_to(self, target: Path, version: int | None = None) -> None:
+        """Makes a complete, synced copy. It is written under another name first, so the path never holds a part of it.
+
+        With ``version``, makes none if the schema has another version by now.
+        """
+        partial = Path(f"{target}.{os.getpid()}.partial")
+        try:
+            os.close(os.open(partial, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+            copy = sqlite3.connect(partial)
+            try:
+                with self.raw() as source:
+                    source.backup(copy)
+                (copied,) = copy.execute("PRAGMA user_version").fetchone()
+            finally:
+                copy.close()
+            if version not in (None, copied):
+                return
+            with partial.open("rb+") as file:
+                os.fsync(file.fileno())
+            partial.replace(target)
+        except OSError as exc:
+            raise StoreUnavailable(str(target), problem_of(exc)) from exc
+        finally:
+            partial.unlink(missing_ok=True)
+
     def close(self) -> None:
         self._connector.close()
         self._pool.close()
@@ -387,6 +438,25 @@ class SqliteDriver:
         self._pool.discard(connection)
 
 
+_PARAMETER = re.compile(r":([a-z_]+)")
+
+
+class _Numbered(dict[str, tuple[str, Callable[[Params], Sequence[object]]]]):
+    """Each statement with numbers for names, and what puts its parameters in order: SQLite looks up each name each time."""
+
+    def __missing__(self, sql: str) -> tuple[str, Callable[[Params], Sequence[object]]]:
+        said = SAID[sql]
+        names = list(dict.fromkeys(_PARAMETER.findall(said)))
+        text = _PARAMETER.sub(lambda found: f"?{names.index(found[1]) + 1}", said)
+        # with one name, itemgetter gives a value, and not a tuple
+        in_order = itemgetter(*names) if len(names) > 1 else lambda params: [params[name] for name in names]
+        self[sql] = numbered = text, in_order
+        return numbered
+
+
+_NUMBERED = _Numbered()
+
+
 class SqliteTransaction:
     """On a borrowed connection, from ``with`` to its end; its own context manager, because every verb passes here.
 
@@ -401,29 +471,42 @@ class SqliteTransaction:
         self._writes = writes
 
     def one(self, sql: str, params: Params) -> Row | None:
+        text, in_order = _NUMBERED[sql]
         try:
-            row: Row | None = self._sql.execute(SAID[sql], params).fetchone()
+            row: Row | None = self._sql.execute(text, in_order(params)).fetchone()
         except sqlite3.OperationalError as exc:
             row = next(iter(self._damaged(exc, sql, params)), None)
         return row
 
     def all(self, sql: str, params: Params) -> list[Row]:
+        text, in_order = _NUMBERED[sql]
         try:
-            return self._sql.execute(SAID[sql], params).fetchall()
+            return self._sql.execute(text, in_order(params)).fetchall()
         except sqlite3.OperationalError as exc:
             return self._damaged(exc, sql, params)
 
+    def all_many(self, sql: str, rows: Sequence[Params]) -> list[list[Row]]:
+        return [self.all(sql, params) for params in rows]
+
     def changed(self, sql: str, params: Params) -> int:
-        return self._sql.execute(SAID[sql], params).rowcount
+        text, in_order = _NUMBERED[sql]
+        return self._sql.execute(text, in_order(params)).rowcount
 
     def run(self, sql: str, params: Params) -> None:
-        self._sql.execute(SAID[sql], params)
+        text, in_order = _NUMBERED[sql]
+        self._sql.execute(text, in_order(params))
 
     def run_many(self, sql: str, rows: Sequence[Params]) -> None:
         self._sql.executemany(SAID[sql], rows)
 
     def ring(self, topic: str) -> None:
         """Not needed: watchers see every commit."""
+
+    @property
+    def words(self) -> WordIndex:
+        from holdfast.store.sql.sqlite_words import SqliteWords  # few transactions search
+
+        return SqliteWords()
 
     def _damaged(self, error: sqlite3.OperationalError, sql: str, params: Params) -> list[Row]:
         """Returns the rows if the only error was a text that is not UTF-8."""

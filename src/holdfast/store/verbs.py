@@ -21,7 +21,7 @@ KEY_HEADER: Final = "Idempotency-Key"
 #: names the version of the contract that a client and a server speak
 CONTRACT_HEADER: Final = "Holdfast-Contract"
 #: counted up with each change of the contract that an older Holdfast could not work with
-CONTRACT: Final = "2"
+CONTRACT: Final = "3"
 #: how long a server lets a watch of the queue wait: proxies give up on answers that take half a minute
 LONGEST_WATCH_SECONDS: Final = 25.0
 

@@ -5,6 +5,7 @@ Decoding checks each value against its type: ``InvalidInput`` names the place of
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, fields, is_dataclass
 from enum import Enum
@@ -60,6 +61,8 @@ def coder(hint: Any) -> Coder:
         return Coder(_as_it_is, _word) if hint.__supertype__ is str else coder(hint.__supertype__)
     if hint is object:
         return Coder(_as_it_is, check_json)
+    if hint is bytes:
+        return Coder(lambda value: b64encode(value).decode("ascii"), _bytes)
     if hint in _PLAIN:
         return Coder(_as_it_is, partial(_plain, hint))
     if isinstance(hint, type) and issubclass(hint, Enum):
@@ -110,6 +113,15 @@ def _plain(kind: Any, value: Json, place: str) -> Any:
     if isinstance(value, int | float) and not WHOLE_NUMBERS.start <= value < WHOLE_NUMBERS.stop:
         raise InvalidInput(place, "is too large a number")  # also for nan, which compares as False
     return float(value) if kind is float and isinstance(value, int) else value
+
+
+def _bytes(value: Json, place: str) -> bytes:
+    if not isinstance(value, str):
+        raise InvalidInput(place, "must be bytes in base64")
+    try:
+        return b64decode(value, validate=True)
+    except ValueError as exc:
+        raise InvalidInput(place, f"must be bytes in base64: {exc}") from exc
 
 
 def check_json(value: Json, place: str) -> Json:

@@ -26,7 +26,7 @@ from holdfast.domain.redaction import Json
 from holdfast.domain.usage import Usage, UsageReport
 from holdfast.errors import InvalidInput
 from holdfast.processes.process import Command
-from holdfast.providers.contract import LaunchSpec, Provider, ToolGate
+from holdfast.providers.contract import Comparison, LaunchSpec, Provider, ToolGate
 from holdfast.providers.failure_rules import Evidence
 from holdfast.providers.report import Report
 
@@ -244,6 +244,11 @@ class ProbeContract:
     def test_it_lives_in_the_home_of_the_user_it_runs_as(self, provider: Provider) -> None:
         assert provider.home({"HOME": "/home/a"}).is_relative_to("/home/a")
 
+    def test_the_variables_of_a_home_lead_to_it(self, provider: Provider, tmp_path: Path) -> None:
+        home = provider.home({"HOME": str(tmp_path)})
+        variables = provider.home_variables(home)
+        assert not variables or provider.home({"HOME": "/nobody", **variables}) == home
+
     def test_its_failure_rules_say_their_version_and_judge_nothing_by_silence(
         self, provider: Provider
     ) -> None:
@@ -309,6 +314,14 @@ class ArchiveContract:
         path.write_bytes(content)
         assert list(provider.archive(tmp_path).turns(str(path), RECORDED)) == []
         assert list(provider.archive(tmp_path).calls(str(path), RECORDED)) == []
+
+    def test_a_kept_file_that_is_gone_is_absent_and_its_place_is_in_the_home(
+        self, provider: Provider, tmp_path: Path
+    ) -> None:
+        archive, name = provider.archive(tmp_path), f"sessions/folder/{RECORDED}.jsonl"
+        assert archive.compare(name, [b"kept"], RECORDED, str(tmp_path)) is Comparison.ABSENT
+        for place in (archive.place(name, RECORDED, str(tmp_path)), archive.aside(name, RECORDED)):
+            assert place is None or Path(place).is_relative_to(tmp_path)
 
 
 def _numbered(provider: Provider, lines: Lines) -> Iterator[tuple[int, AgentEvent]]:

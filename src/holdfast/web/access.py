@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import replace
 from pathlib import PurePath
 from typing import Any, Final, cast
 
@@ -15,7 +14,7 @@ from holdfast.domain.approvals import Answer
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, NewDelegation, Question
 from holdfast.domain.observed import Sighting
 from holdfast.domain.pointers import Pointer
-from holdfast.domain.records import record
+from holdfast.domain.records import record, replace
 from holdfast.domain.sessions import SessionUpdate
 from holdfast.domain.tokens import Role
 from holdfast.domain.turns import NewTurn

@@ -9,14 +9,20 @@ from typing import Any
 from fastapi import APIRouter, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
+from starlette.background import BackgroundTask
 
 from holdfast.engine.documents import Document
 from holdfast.engine.holdfast import Holdfast
+from holdfast.errors import HoldfastError
 from holdfast.hooks.main import EVENTS
 from holdfast.hooks.process import HookLog
 from holdfast.hooks.serving import answer_hook
+from holdfast.hooks.sessions import PROVIDER
 from holdfast.web.access import ANYONE, Guarded, caller_of
 from holdfast.web.serving import Served
+
+#: events after which there may be something new in the files of a session
+_MAY_HAVE_GROWN = ("stop", "session-end")
 
 router = APIRouter(tags=["hooks"], route_class=Guarded)
 
@@ -33,7 +39,18 @@ async def hook(event: str, request: Request, holdfast: Served) -> JSONResponse:
     body = await request.body()
     # a caller with a token may be on another machine, where the files that the payload names are
     here = caller_of(request) is ANYONE
-    return JSONResponse(await run_in_threadpool(_answer, holdfast, event, body, reads_files=here))
+    answer = await run_in_threadpool(_answer, holdfast, event, body, reads_files=here)
+    # after the answer, so that the agent does not wait for it
+    news = BackgroundTask(_take_in, holdfast, event, body) if here and event in _MAY_HAVE_GROWN else None
+    return JSONResponse(answer, background=news)
+
+
+def _take_in(holdfast: Holdfast, event: str, body: bytes) -> None:
+    """The session is ours, as after a hook that is a command: see ``engine.watched``."""
+    try:
+        holdfast.take_in(PROVIDER, json.loads(body)["session_id"])
+    except (HoldfastError, ValueError, LookupError, TypeError) as exc:
+        HookLog(os.environ, event).problem(exc)
 
 
 def _answer(holdfast: Holdfast, event: str, body: bytes, *, reads_files: bool) -> dict[str, Any]:

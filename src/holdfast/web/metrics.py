@@ -133,7 +133,9 @@ class StoreFigures:
     def collect(self) -> Iterator[Metric]:
         """Called by the registry, under the lock."""
         totals = self._store.totals()
-        yield from _states(self._store.statistics(), self._store.bytes_used())
+        yield from _states(
+            self._store.statistics(), self._store.bytes_used(), self._store.vault_figures().all_bytes
+        )
         counted: dict[_Series, float] = dict.fromkeys(_AT_FIRST, 0.0)
         for total in totals.rows:
             for series, value in _series(total):
@@ -224,7 +226,7 @@ def _lock_waits(totals: Totals) -> Metric:
     return waits
 
 
-def _states(found: Statistics, size: int) -> Iterator[Metric]:
+def _states(found: Statistics, size: int, vault: int) -> Iterator[Metric]:
     sessions = GaugeMetricFamily("holdfast_sessions", "Sessions there are", labels=["phase", "kind"])
     errors = GaugeMetricFamily(
         "holdfast_session_errors",
@@ -251,6 +253,7 @@ def _states(found: Statistics, size: int) -> Iterator[Metric]:
         "leases": ("Turns that somebody works on", found.leases),
         "orphans": ("Of those, the ones whose lease has expired", found.orphans),
         "store_bytes": ("Size of the whole store", size),
+        "vault_bytes": ("Of that, what the vault's chunks take", vault),
     }
     for name, (words, value) in plain.items():
         yield GaugeMetricFamily(f"holdfast_{name}", words, value)

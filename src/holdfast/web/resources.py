@@ -49,7 +49,7 @@ MAX_SHOWN: Final = 500
 #: characters of the texts on one page; the page ends with the turn that exceeds it
 _SHOWN_CHARACTERS: Final = 4 * 1024 * 1024
 
-#: an id, its unique beginning, or a name
+#: an id, its unique beginning or end, a name, or a title
 SessionPath = Annotated[str, Path(min_length=1, max_length=MAX_NAME)]
 Limit = Annotated[int, Query(ge=1, le=MAX_SHOWN)]
 
@@ -95,19 +95,28 @@ def list_sessions(  # noqa: PLR0913 - each filter is a parameter
     agent: Annotated[str | None, Query(max_length=MAX_NAME)] = None,
     status: SessionStatus | None = None,
     resumable: bool = False,
+    provider: Annotated[str | None, Query(max_length=MAX_NAME)] = None,
+    project: Annotated[str | None, Query(max_length=MAX_WORD)] = None,
+    grep: Annotated[str | None, Query(max_length=MAX_NAME)] = None,
+    by_activity: bool = False,
     metadata: Annotated[list[str] | None, Query(max_length=MAX_PAIRS)] = None,
     limit: Limit = 50,
     cursor: Annotated[str | None, Query(max_length=MAX_WORD)] = None,
 ) -> Document:
-    """Newest first; ``next_cursor`` leads to the next page, and is null on the last one.
+    """Newest first, or the last active one; ``next_cursor`` leads to the next page, and is null on the last one.
 
-    ``metadata`` is ``key=value``, and may be given several times.
+    ``project`` is a directory: its sessions, and those of directories below it. ``grep`` is a text in the id, name,
+    purpose, agent or summary, in any case. ``metadata`` is ``key=value``, and may be given several times.
     """
     wanted = SessionFilter(
         active_only=active,
         agent=agent,
         status=status,
         resumable=resumable,
+        provider=provider,
+        project=project,
+        grep=grep,
+        by_activity=by_activity,
         metadata=parse_pairs(metadata or ()),
     )
     page = holdfast.page(wanted, limit, cursor)

@@ -19,6 +19,7 @@ _PLAIN: Final[dict[Any, Schema]] = {
     int: {"type": "integer", "minimum": WHOLE_NUMBERS.start, "maximum": WHOLE_NUMBERS.stop - 1},
     float: {"type": "number"},
     str: {"type": "string"},
+    bytes: {"type": "string", "contentEncoding": "base64"},
     NoneType: {"type": "null"},
 }
 _REFERENCE: Final = "#/components/schemas/"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import signal
 import socket
 from collections.abc import Callable, Iterator
@@ -266,5 +267,8 @@ def listen(host: str, port: int) -> socket.socket:
         listening.listen(_BACKLOG)
     except OSError as exc:
         listening.close()
-        raise InvalidInput("port", f"cannot listen on {host}:{port}: {exc.strerror}") from exc
+        problem = f"cannot listen on {host}:{port}: {exc.strerror}"
+        if exc.errno == errno.EADDRINUSE:
+            problem += "; stop what listens there, or choose another one: --port 0 takes a free one"
+        raise InvalidInput("port", problem) from exc
     return listening

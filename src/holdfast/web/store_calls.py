@@ -15,10 +15,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Send
 
 from holdfast.domain.approvals import Answer, check_note
-from holdfast.domain.ids import MAX_ID, check_id, check_provider, check_session_name
-from holdfast.domain.inputs import check_name, check_text
+from holdfast.domain.ids import MAX_ID
+from holdfast.domain.inputs import check_text
 from holdfast.domain.pointers import Pointer, Rights
-from holdfast.domain.sessions import NewSession
+from holdfast.domain.sessions import NewSession, check_new_session
 from holdfast.domain.turns import NewTurn
 from holdfast.engine.turn_requests import check_rights, check_turn
 from holdfast.errors import HoldfastError, InvalidInput, NotFound
@@ -201,7 +201,7 @@ def check_arguments(store: Store, verb: str, arguments: Mapping[str, object]) ->
             case str():
                 check_text(place, value, limit=MAX_WORD)
             case NewSession():
-                _check_session(value)
+                check_new_session(value)
             case NewTurn():
                 _check_turn(store, str(arguments["session_id"]), value)
             case Pointer(provider=provider, rights=Rights() as rights) if is_provider(provider):
@@ -210,18 +210,6 @@ def check_arguments(store: Store, verb: str, arguments: Mapping[str, object]) ->
                 check_note(value.note)
             case _:
                 pass
-
-
-def _check_session(new: NewSession) -> None:
-    check_id("id", new.id)
-    check_name("agent", new.agent)
-    check_text("purpose", new.purpose)
-    if new.name is not None:
-        check_session_name(new.name)
-    if new.provider is not None:
-        check_provider(new.provider)
-    if new.conversation_id is not None:
-        check_id("conversation", new.conversation_id)
 
 
 def _check_turn(store: Store, session_id: str, new: NewTurn) -> None:

@@ -79,7 +79,12 @@ def opencode(home: Path, url: str) -> dict[str, str]:
     # the catalogue of public models, none of which is used here, costs a second and a half of CPU at each start
     catalogue = home / ".config" / "opencode" / "models.json"
     _write_json(catalogue, {})
+    # a person's opencode has installed this from the registry once; here it would fail at each start
+    needed = {"@opencode-ai/plugin": "*"}
+    (catalogue.parent / "node_modules").mkdir(exist_ok=True)
+    _write_json(catalogue.with_name("package-lock.json"), {"packages": {"": {"dependencies": needed}}})
     return environment(home, url) | {
+        "BUN_JSC_useDFGJIT": "0",  # a compiler whose work pays off after minutes; a turn here takes seconds
         "OPENCODE_DISABLE_AUTOUPDATE": "1",
         "OPENCODE_DISABLE_DEFAULT_PLUGINS": "1",
         "OPENCODE_DISABLE_LSP_DOWNLOAD": "1",

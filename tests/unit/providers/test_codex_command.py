@@ -25,7 +25,9 @@ Commands:
 def test_the_decision_alone_chooses_the_session(decision: object, session: tuple[str, ...]) -> None:
     spec = a_launch_spec(decision=decision)
     assert CODEX.command(spec).argv == ("/bin/agent", "exec", *HEADLESS, *session, "-")
-    assert CODEX.interactive(spec).argv == ("/bin/agent", *session)
+    # a server in the background would write to the session after the program has ended
+    alone = ("-c", "features.daemon_auto_start=false")
+    assert CODEX.interactive(spec).argv == ("/bin/agent", *session, *alone)
 
 
 @pytest.mark.parametrize(

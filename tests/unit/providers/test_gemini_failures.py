@@ -1,6 +1,7 @@
 import pytest
 
 from holdfast.domain.failures import FailureClass
+from holdfast.domain.ids import ProviderSessionId
 from holdfast.processes.process import Exit
 from holdfast.providers.failure_rules import Evidence
 from holdfast.providers.gemini import Gemini, GeminiStream
@@ -53,13 +54,16 @@ def test_an_interrupted_run_says_how_it_ended_and_not_what_the_cli_always_says()
     assert failure.message == "the agent ended with exit code 0 and no final event"
 
 
-def test_what_it_says_as_it_starts_does_not_tell_why_it_stopped() -> None:
-    """Its first process ends with 1 when the one that does its work is killed."""
+@pytest.mark.parametrize("session_id", [None, OLD])
+def test_what_it_says_as_it_starts_does_not_tell_why_it_stopped(session_id: ProviderSessionId | None) -> None:
+    """Its first process ends with 1 when the one that does its work is killed, also before that names its session."""
     starting = "Warning: True color (24-bit) support not detected.\nRipgrep is not available.\n"
     verdicts = []
     for said in ("", "out of cheese\n"):
         ended = Exit(1, None, None, starting + said, left_behind=False, is_missing_binary=False)
-        failure = judge(a_launch_spec(decision=RESUME), Report(session_id=OLD), ended, Gemini()).failure
+        failure = judge(
+            a_launch_spec(decision=RESUME), Report(session_id=session_id), ended, Gemini()
+        ).failure
         assert failure is not None
         verdicts.append((failure.failure_class, failure.message))
 

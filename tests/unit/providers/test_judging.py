@@ -181,7 +181,7 @@ def test_an_answer_is_bounded_and_says_that_it_was_cut() -> None:
 
 def test_calls_without_a_result_are_in_flight() -> None:
     report = report_of([Called("1", "shell", {}), Called("2", "write", {}), Returned("1", "", False)])
-    assert (report.tools, report.in_flight) == (2, {"2": "write"})
+    assert (report.tools, report.in_flight) == (2, {"2": Called("2", "write", {})})
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.domain.events import AgentEvent, Called, Ended, Named, Returned, Said, Spent
+from holdfast.domain.events import AgentEvent, Called, Denied, Ended, Named, Returned, Said, Spent
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.usage import Usage, UsageReport
 from holdfast.providers.opencode import OpencodeStream
@@ -60,6 +60,7 @@ def test_a_tool_that_was_refused_says_why() -> None:
     line = {"type": "tool_use", "part": {"type": "tool", "tool": "bash", "callID": "1", "state": state}}
     assert read_lines(line) == [
         Called("1", "bash", {"command": "ls"}),
+        Denied("1", "bash", "it asks for a permission that the settings of opencode do not give"),
         Returned("1", "The user rejected permission", is_error=True),
     ]
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
-from holdfast.domain.events import Event, EventKind
-from holdfast.domain.records import record
+from holdfast.domain.events import Event, EventKind, call_words
+from holdfast.domain.records import record, replace
 from holdfast.domain.telling.quoting import shortened
 
 #: tools that write files, whatever their provider calls them: Write, MultiEdit, apply_patch, write_file
@@ -40,6 +39,7 @@ class ToolCall:
     written: tuple[str, ...] = ()  #: the files that it was asked to write
     call_id: str = ""  #: as the provider named it
     unrecorded: int = 0  #: of its arguments and its result, how many were too long to be recorded whole
+    words: str = ""  #: the tool and what it is about, in one line
 
     def within(self, limit: int) -> ToolCall:
         """The same call with every text shortened to ``limit`` characters."""
@@ -101,7 +101,66 @@ def _call(
     call_id = str(called.get("call_id", ""))
     text = json.dumps(arguments, ensure_ascii=False)
     unrecorded = sum(bool(data.get("is_cut")) for data in (called, returned))
-    return ToolCall(turn, tool, text, outcome, output, written, call_id, unrecorded)
+    words = call_words(tool, arguments)
+    return ToolCall(turn, tool, text, outcome, output, written, call_id, unrecorded, words)
+
+
+class CallPairs:
+    """Pairs the calls of one turn with their results, one event at a time: only calls without a result are kept.
+
+    Calls come out in the order in which they ended; those without a result when their attempt has ended, and those
+    that waited for a person when the turn has.
+    """
+
+    def __init__(self, turn: int) -> None:
+        self._turn = turn
+        self._open: dict[str, list[Mapping[str, Any]]] = {}  #: of the attempt that is read, by their ids
+        self._withheld: set[str] = set()
+
+    @property
+    def has_withheld(self) -> bool:
+        """Whether a call of the turn waited for a person."""
+        return bool(self._withheld)
+
+    def take(self, event: Event) -> ToolCall | None:
+        """The call that ended with this event."""
+        call_id = str(event.data.get("call_id", ""))
+        same = self._open.setdefault(call_id, [])
+        ended = None
+        if event.kind is EventKind.TOOL_CALL:
+            if call_id in self._withheld:
+                same.clear()  # asked in one attempt, and made in the next
+            same.append(event.data)
+        elif same:
+            outcome = CallOutcome.ERROR if event.data.get("is_error") else CallOutcome.OK
+            output = str(event.data.get("output", ""))
+            ended = _call(self._turn, same.pop(0), event.data, outcome, output)
+        if not same:
+            del self._open[call_id]
+        return ended
+
+    def withhold(self, call_id: str) -> None:
+        """This call waits for a person: a later attempt may make it."""
+        self._withheld.add(call_id)
+
+    def end_attempt(self) -> list[ToolCall]:
+        """The calls of the attempt that have no result."""
+        gone = [call_id for call_id in self._open if call_id not in self._withheld]
+        return [self._unended(data) for call_id in gone for data in self._open.pop(call_id)]
+
+    def end_turn(self, waited: Mapping[str, str | None], *, settled: bool) -> list[ToolCall]:
+        """The calls that are left; ``waited`` and ``settled`` are as in ``tool_calls``."""
+        found = []
+        for call_id, same in self._open.items():
+            found += [self._unended(data, waited.get(call_id), settled=settled) for data in same]
+        self._open = {}
+        return found
+
+    def _unended(
+        self, data: Mapping[str, Any], why_not: str | None = None, *, settled: bool = False
+    ) -> ToolCall:
+        open_end = CallOutcome.NOT_REPORTED if settled else CallOutcome.IN_FLIGHT
+        return _call(self._turn, data, {}, *_ended(None, why_not, open_end))
 
 
 def _written(tool: str, arguments: Mapping[str, Any]) -> Iterator[str]:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
 
 from holdfast.domain.conversations import HistoryTurn, SeenTurns
 from holdfast.domain.inputs import utf8_size
-from holdfast.domain.records import record
+from holdfast.domain.records import record, replace
 from holdfast.domain.telling.quoting import fitted, on_one_line, quoted
 from holdfast.domain.telling.tool_calls import ToolCall
 from holdfast.domain.turns import AttemptSummary, TurnStatus
@@ -280,7 +279,7 @@ def _render(each: PastTurn, message_characters: int | None, result_characters: i
         lines += ["Answer:", quoted(turn.response, _limit(turn.response, message_characters))]
         cut += _is_longer(turn.response, message_characters)
     elif not each.begun_before:
-        lines.append(_no_answer(turn))
+        lines.append(no_answer(turn))
     return _Rendered("\n".join(lines), cut, results, unrecorded)
 
 
@@ -295,7 +294,7 @@ def _outline(each: PastTurn, characters: int = FIRST_LINE_CHARACTERS) -> str:
     if turn.response is not None:
         lines.append(f"Answer: {on_one_line(turn.response, characters)}")
     elif not each.begun_before:
-        lines.append(_no_answer(turn))
+        lines.append(no_answer(turn))
     return "\n".join(lines)
 
 
@@ -307,7 +306,7 @@ def _heading(each: PastTurn) -> str:
     return f"Turn {turn.seq}, {agent}, {turn.status}."
 
 
-def _no_answer(turn: HistoryTurn) -> str:
+def no_answer(turn: HistoryTurn) -> str:
     if turn.failure is None:
         # a turn that was made outside Holdfast and broken off is done, too, but was never begun here
         is_answered = turn.status is TurnStatus.DONE and turn.attempts > 0

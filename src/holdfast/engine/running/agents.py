@@ -15,7 +15,7 @@ from pathlib import Path
 from holdfast.config import TOKEN_VARIABLE, cache_dir, data_dir
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
-from holdfast.domain.records import record
+from holdfast.domain.records import record, replace
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.tokens import split_token
 from holdfast.errors import ConfigError, HoldfastError, MissingBinary
@@ -84,15 +84,33 @@ class Agents:
             )
         return self._found[name]
 
-    def archives(self) -> Iterator[tuple[str, Archive]]:
-        """The sessions that each provider keeps in its home here, whether the provider is installed or not."""
+    def archives(self, home: str | None = None) -> Iterator[tuple[str, str, Archive]]:
+        """By name and home: the sessions that each provider keeps here, whether the provider is installed or not.
+
+        ``home`` takes the place of the provider's usual one.
+        """
         for name in provider_names():
             provider = get_provider(name)
-            yield name, provider.archive(Path(os.path.realpath(provider.home(self._environ))))
+            folder = os.path.realpath(home or provider.home(self._environ))
+            yield name, folder, provider.archive(Path(folder))
+
+    def in_home(self, name: str, home: str) -> Agent | None:
+        """The agent as it would be with this home; None if it is not installed."""
+        try:
+            agent = self.get(name)
+        except MissingBinary:
+            return None
+        if agent.runtime.home == home:
+            return agent
+        archive = agent.provider.archive(Path(home))
+        return replace(agent, runtime=replace(agent.runtime, home=home), archive=archive)
 
     def of_runtime(self, name: str, runtime_id: str | None) -> Agent | None:
         """The agent of this runtime; None if this machine does not have it."""
         try:
+            # to look for the folder is quicker than to look for a program that is not there
+            if name not in self._found and not get_provider(name).home(self._environ).exists():
+                return None
             agent = self.get(name)
         except HoldfastError:
             return None
@@ -169,38 +187,50 @@ def _locate(provider: Provider, environ: Mapping[str, str]) -> str:
             chosen, f"is not there, or cannot be executed; it was named to run {provider.name}"
         )
     commands = " or ".join(provider.binaries)
+    install = f"install it with {provider.install}" if provider.install else f"install {provider.name}"
     raise MissingBinary(
-        provider.name,
-        f"its command {commands} is not on PATH; install {provider.name}, or name its binary with {variable}",
+        provider.name, f"its command {commands} is not on PATH; {install}, or name its binary with {variable}"
     )
 
 
 def _ask(binary: str, arguments: tuple[str, ...], environ: Mapping[str, str], machine: Machine) -> str:
-    """What the binary prints; what it writes to standard error counts only if it prints nothing."""
-    asked = " ".join(arguments)
-    printed = bytearray()
-    deadline = time.monotonic() + PROBE_SECONDS
     try:
-        with AgentProcess.start(
-            Command((binary, *arguments)), "/", environ, f"probe-{os.urandom(16).hex()}", machine
-        ) as agent:
-            agent.go()
-            for line in agent.lines(tick=0.5):
-                if isinstance(line, bytes) and len(printed) < _MAX_OUTPUT:
-                    printed += line + b"\n"
-                if time.monotonic() > deadline:
-                    agent.stop(StopCause.TIMEOUT)
-                    break
-            ended = agent.wait()
+        return printed_by(Command((binary, *arguments)), "/", environ, machine, PROBE_SECONDS)
+    except NoAnswer as exc:
+        raise MissingBinary(binary, f"does not answer {' '.join(arguments)}: {exc}") from None
     except ConfigError as exc:
         raise MissingBinary(binary, exc.problem) from None
+
+
+class NoAnswer(Exception):
+    """A program failed, took too long, or printed nothing."""
+
+
+def printed_by(
+    command: Command, work_dir: str, environ: Mapping[str, str], machine: Machine, seconds: float
+) -> str:
+    """What a program prints; what it writes to standard error counts only if it prints nothing.
+
+    Raises NoAnswer, and ConfigError if it cannot be started. Nothing of it runs on.
+    """
+    printed = bytearray()
+    deadline = time.monotonic() + seconds
+    with AgentProcess.start(command, work_dir, environ, f"probe-{os.urandom(16).hex()}", machine) as agent:
+        agent.go()
+        for line in agent.lines(tick=0.5):
+            if isinstance(line, bytes) and len(printed) < _MAX_OUTPUT:
+                printed += line + b"\n"
+            if time.monotonic() > deadline:
+                agent.stop(StopCause.TIMEOUT)
+                break
+        ended = agent.wait()
     if ended.stopped:
-        raise MissingBinary(binary, f"did not answer {asked} within {PROBE_SECONDS:.0f} seconds")
+        raise NoAnswer(f"it did not end within {seconds:.0f} seconds")
     answer = printed.decode(errors="replace") or ended.stderr
     if ended.code != 0 or not answer.strip():
         how = f"signal {ended.signal}" if ended.signal else f"exit code {ended.code}"
         last = (ended.stderr.strip().splitlines() or ["it printed nothing"])[-1]
-        raise MissingBinary(binary, f"does not answer {asked}: {how}, {last[:200]}")
+        raise NoAnswer(f"{how}, {last[:200]}")
     return answer
 
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import replace
 from itertools import chain, islice, takewhile
 
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import Decision, DecisionKind, Fork, Resume, because
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.policy import Policy
+from holdfast.domain.records import replace
 from holdfast.domain.sessions import Session
 from holdfast.domain.telling.context import (
     Composed,

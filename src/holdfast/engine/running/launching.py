@@ -35,7 +35,7 @@ from holdfast.domain.redaction import Json
 from holdfast.domain.turns import Launch, Lease
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.stopping import HeldSignals, KeepAlive
-from holdfast.engine.turn_requests import Observer, ignore
+from holdfast.engine.turn_requests import Observer, Starting, ignore
 from holdfast.errors import OUTAGES, ConfigError, Conflict, InvalidInput, LeaseLost, MissingBinary
 from holdfast.processes.locks import SessionLock
 from holdfast.processes.process import AgentProcess, Exit, Overlong, StopCause
@@ -67,7 +67,7 @@ class SafeObserver:
     def __init__(self, observer: Observer) -> None:
         self._observer = observer
 
-    def __call__(self, seen: Decision | AgentEvent) -> None:
+    def __call__(self, seen: Decision | Starting | AgentEvent) -> None:
         try:
             self._observer(seen)
         except Exception as exc:  # noqa: BLE001 - whatever a stranger's function raises
@@ -86,6 +86,7 @@ class AttemptOutcome:
     mark: TranscriptMark | None = (
         None  #: of the provider session afterwards; None: the attempt was not saved there
     )
+    stopped: StopCause | None = None  #: why Holdfast ended the agent; None: it did not
     left_behind: bool = False  #: a process of the agent could not be ended
     interruption: BaseException | None = None  #: what stopped Holdfast itself while the agent ran
 
@@ -125,13 +126,16 @@ class Launcher:
         self._work_dir: str | None = None
         self._recorder = Recorder(context.store, lease, clock, self._to_pin)
 
-    def launch(self, spec: LaunchSpec, lock: SessionLock | None, told: SeenTurns) -> AttemptOutcome:
+    def launch(
+        self, spec: LaunchSpec, lock: SessionLock | None, told: SeenTurns, starting: Starting
+    ) -> AttemptOutcome:
         """Runs the agent to its end. No part of it runs before its process and its session are in the store.
 
         ``told`` are the turns that the prompt tells the agent of.
         """
         self._work_dir = spec.work_dir
         self._observe(spec.decision)
+        self._observe(starting)
         outcome = AttemptOutcome(spec.decision, Ending(), spec.work_dir)
         resumed = spec.decision.provider_session_id if isinstance(spec.decision, Resume) else None
         self._before = None if resumed is None else self._agent.saved(resumed, spec.work_dir)
@@ -147,7 +151,7 @@ class Launcher:
                 outcome.ending = Ending(Failure(FailureClass.CONFIG, exc.message))
                 return outcome
             outcome.ending = judge(spec, outcome.report, exit_, self._agent.provider)
-            outcome.left_behind = exit_.left_behind
+            outcome.stopped, outcome.left_behind = exit_.stopped, exit_.left_behind
             session_id = outcome.report.session_id or spec.expected_id
             if session_id is not None:
                 self._take_saved_answer(outcome, session_id)
@@ -414,7 +418,7 @@ class Recorder:
     def _write(self, events: list[Event]) -> None:
         self._store.record_events(self._lease, [*self._gap(), *events])
         self._batch, self._dropped = self._batch[len(events) :], 0
-        self._size -= sum(_size(event.data) for event in events)
+        self._size -= sum(data_size(event.data) for event in events)
 
     def _gap(self) -> tuple[Event, ...]:
         """A notice that says how many events were dropped. It has the number of the last one of them."""
@@ -453,12 +457,12 @@ class Recorder:
     def _put(self, kind: EventKind, data: dict[str, Json]) -> None:
         self._number += 1
         self._since = self._since or time.monotonic()
-        self._size += _size(data)
+        self._size += data_size(data)
         self._batch.append(Event(self._number, kind, data, self._clock()))
         while self._is_unreachable and (
             len(self._batch) > _MOST_EVENTS_WAITING or self._size > _MOST_CHARACTERS_WAITING
         ):
-            self._size -= _size(self._batch.pop(0).data)
+            self._size -= data_size(self._batch.pop(0).data)
             self._dropped += 1
 
 
@@ -467,7 +471,7 @@ def late_events(found: Sequence[Said | Called | Returned], after: int, at: Insta
     newest: deque[tuple[EventKind, dict[str, Json]]] = deque()
     size = 0
     for kind, data in reversed([one for event in found for one in _as_recorded(event)]):
-        size += _size(data)
+        size += data_size(data)
         if len(newest) >= _BATCH_EVENTS or (newest and size > _BATCH_CHARACTERS):
             break
         newest.appendleft((kind, data))
@@ -497,13 +501,13 @@ def recorded_data(event: Recorded) -> dict[str, Json]:
 def _first_batch(waiting: list[Event]) -> list[Event]:
     size = 0
     for count, event in enumerate(waiting[:_BATCH_EVENTS], 1):
-        size += _size(event.data)
+        size += data_size(event.data)
         if size >= _BATCH_CHARACTERS:
             return waiting[:count]
     return waiting[:_BATCH_EVENTS]
 
 
-def _size(data: Mapping[str, Json]) -> int:
+def data_size(data: Mapping[str, Json]) -> int:
     return sum(len(value if isinstance(value, str) else json.dumps(value)) for value in data.values())
 
 

@@ -33,14 +33,16 @@ from holdfast.domain.guards import decide_at_launch
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.pointers import NOTHING_YET, Pointer, TranscriptMark
-from holdfast.domain.policy import ResumePolicy
-from holdfast.domain.records import record
+from holdfast.domain.policy import ResumePolicy, VaultPolicy
+from holdfast.domain.records import record, replace
 from holdfast.domain.redaction import Json, redact_value
 from holdfast.domain.telling.context import current_request, read_marker, read_past
 from holdfast.domain.turns import Adoption, Attempt, Lease, OutsideTurn, Situation
 from holdfast.engine.past import newest_first
+from holdfast.engine.restoring import Rescue
 from holdfast.engine.running.agents import Agent, Agents
 from holdfast.engine.running.launching import late_events, recorded_data
+from holdfast.engine.vault import Vault
 from holdfast.providers.contract import ArchivedTurn
 from holdfast.store.contract import Store
 
@@ -291,6 +293,7 @@ class AdoptionOutcome:
     adopted: int  #: how many turns made outside Holdfast were added to the history
     situation: Situation  #: after that
     is_unfinished: bool = False  #: the session's last turn was made outside Holdfast, and has no answer yet
+    is_locked: bool = False  #: another process has the lock on the session, so that nothing was looked at
 
     @property
     def notices(self) -> tuple[str, ...]:
@@ -305,21 +308,48 @@ _LEFT_BY_HISTORY = (Reason.GENERATION_CHANGED, Reason.HISTORY_CHANGED)
 
 
 def adopt_outside_turns(
-    store: Store, agent: Agent, policy: ResumePolicy, situation: Situation, lease: Lease | None = None
+    store: Store,
+    agent: Agent,
+    policy: ResumePolicy,
+    situation: Situation,
+    lease: Lease | None = None,
+    *,
+    vault: VaultPolicy | None = None,
 ) -> AdoptionOutcome:
     """Adds turns made outside Holdfast to the history, and corrects which turns the provider session has seen.
+
+    ``vault``: the session is copied there first, if the policy says so. None: the caller does that.
 
     Where the policy says to start fresh after such turns, the pointer does not move past them. While another process
     has the lock on the provider session, nothing is done. ``lease``: a turn of Holdfast that is about to start, in
     another provider session.
     """
+    if lease is None:
+        situation = _with_runtime(store, agent, situation)
     named = _adoptable(agent, situation, lease)
     if named is None:
         return AdoptionOutcome(0, situation)
     with agent.lock(named.provider_session_id) as lock:
         if not lock.try_acquire():
-            return AdoptionOutcome(0, situation)
-        return _adopt(store, agent, policy, situation, named, lease)
+            return AdoptionOutcome(0, situation, is_locked=True)
+        return _adopt(store, agent, policy, situation, named, lease, vault)
+
+
+def waits_for_agent(agent: Agent, pointer: Pointer) -> bool:
+    """Whether the session was imported from the home of this agent before the agent was installed."""
+    mark = pointer.transcript
+    is_found_here = mark is not None and Path(mark.path).is_relative_to(agent.runtime.home)
+    return pointer.runtime_id is None and not pointer.is_fork_source and is_found_here
+
+
+def _with_runtime(store: Store, agent: Agent, situation: Situation) -> Situation:
+    """An import without the agent leaves the runtime out of the pointer: now there is one."""
+    pointer = situation.pointer
+    if pointer is None or situation.session.imported_at is None or not waits_for_agent(agent, pointer):
+        return situation
+    store.register_runtime(agent.runtime)
+    store.set_pointer(replace(pointer, runtime_id=agent.runtime.id, version=agent.runtime.version))
+    return store.situation(situation.session.id, pointer.provider)
 
 
 def is_left_by_history(decision: Decision) -> bool:
@@ -331,14 +361,20 @@ def is_left_by_history(decision: Decision) -> bool:
 
 
 def adopt_locked(
-    store: Store, agent: Agent, policy: ResumePolicy, situation: Situation, lease: Lease | None = None
+    store: Store,
+    agent: Agent,
+    policy: ResumePolicy,
+    situation: Situation,
+    lease: Lease | None = None,
+    *,
+    vault: VaultPolicy | None = None,
 ) -> AdoptionOutcome:
     """Like ``adopt_outside_turns``, for a caller that holds the lock on the provider session of the pointer."""
     named = _adoptable(agent, situation, lease)
     return (
         AdoptionOutcome(0, situation)
         if named is None
-        else _adopt(store, agent, policy, situation, named, lease)
+        else _adopt(store, agent, policy, situation, named, lease, vault)
     )
 
 
@@ -354,21 +390,20 @@ def _adoptable(agent: Agent, situation: Situation, lease: Lease | None) -> Point
     return pointer if counts and situation.holder is None else None
 
 
-def _adopt(
+def _adopt(  # noqa: PLR0913 - called in two places only
     store: Store,
     agent: Agent,
     policy: ResumePolicy,
     situation: Situation,
     pointer: Pointer,
     lease: Lease | None,
+    vault: VaultPolicy | None,
 ) -> AdoptionOutcome:
-    native, reached = pointer.provider_session_id, pointer.transcript
-    nothing = AdoptionOutcome(0, situation)
-    if reached is None or pointer.seen is None:
+    native, nothing = pointer.provider_session_id, AdoptionOutcome(0, situation)
+    found = _find_intact(agent, pointer)
+    if found is None or pointer.seen is None:
         return nothing
-    path = agent.archive.find(native, pointer.work_dir)
-    if path is None or (reached != NOTHING_YET and agent.archive.is_intact(reached, native) is False):
-        return nothing
+    path, reached = found
     # the mark is made before the turns are read: a turn that is written in between is read twice, not missed
     mark = agent.archive.mark(path, native)
     new = {turn.key: turn for turn in agent.archive.turns(path, native, after=reached)}
@@ -386,17 +421,19 @@ def _adopt(
     is_unfinished = len(outside) < len(made)
     if has_grown or (outside and all(turn.complete for turn in new.values())):
         reached = mark  # otherwise the turn that may still be answered is read again the next time
-    has_moved = bool(outside) or (seen, reached) != (pointer.seen, pointer.transcript)
+    has_moved = bool(outside) or seen != pointer.seen or reached is mark
     if not has_moved and not is_unfinished:
         return nothing
+    if vault is not None and vault.mode == "all":
+        Vault(store, vault).mirror(agent, path, native, pointer.work_dir)
     moves = not outside or policy.transcript_ahead == "resume"
     # tokens that were used outside Holdfast are not counted for its next turn
     has_sent = lease is not None and any(is_sent_by(known, lease) for known in held)
     counts = moves and (made or has_grown) and not has_sent
     counted = agent.archive.spent(path, native) if counts else None
     calls = _calls_of(agent, path, native, {turn.key for turn in outside})
-    found = [_outside_turn(native, turn, calls.get(turn.key, []), situation.now) for turn in outside]
-    *earlier, last_piece = _pieces(found)
+    adopted = [_outside_turn(native, turn, calls.get(turn.key, []), situation.now) for turn in outside]
+    *earlier, last_piece = _pieces(adopted)
     for piece in earlier:
         # the mark moves with the last piece: until then all of them are read again, and each is recorded once
         after = store.adopt_turns(Adoption(pointer, piece, seen, pointer.transcript, moves), lease)
@@ -407,6 +444,21 @@ def _adopt(
     if after is None:  # a turn of Holdfast has begun there by now, or another process has adopted them
         return AdoptionOutcome(0, situation, is_unfinished)
     return AdoptionOutcome(len(outside), after, is_unfinished)
+
+
+def _find_intact(agent: Agent, pointer: Pointer) -> tuple[str, TranscriptMark] | None:
+    """The path of the session, and the recorded mark there; None if there is no mark, or the session is not as recorded.
+
+    A session that was restored may be at another path than when it was marked.
+    """
+    native, mark = pointer.provider_session_id, pointer.transcript
+    path = agent.archive.find(native, pointer.work_dir)
+    if mark is None or path is None:
+        return None
+    if mark == NOTHING_YET:
+        return path, mark
+    here = replace(mark, path=path)
+    return None if agent.archive.is_intact(here, native) is False else (path, here)
 
 
 def _pieces(turns: Iterable[OutsideTurn]) -> list[tuple[OutsideTurn, ...]]:
@@ -437,8 +489,6 @@ def _calls_of(
 def _outside_turn(
     native: str, turn: ArchivedTurn, calls: list[Called | Returned], now: Instant
 ) -> OutsideTurn:
-    # the provider's own key may have any form and length
-    digest = hashlib.sha256(turn.key.encode("utf-8", "surrogatepass")).hexdigest()
     response = None if turn.response is None else clean_text(turn.response)
     at = turn.ended_at or turn.began_at or now
     events = late_events(calls, 0, at)
@@ -446,9 +496,15 @@ def _outside_turn(
         notice = {"text": f"{left_out} earlier calls and results are in the agent's own session only"}
         events = [Event(1, EventKind.NOTICE, notice, at), *late_events(calls, 1, at)]
     return OutsideTurn(
-        f"outside:{native}:{digest[:32]}", clean_text(current_request(turn.prompt)), response, turn.began_at,
+        outside_key(native, turn.key), clean_text(current_request(turn.prompt)), response, turn.began_at,
         turn.ended_at, tuple(events),
     )  # fmt: skip
+
+
+def outside_key(native: str, key: str) -> str:
+    """The key under which a turn is recorded once. The provider's own key may have any form and length."""
+    digest = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
+    return f"outside:{native}:{digest[:32]}"
 
 
 # --- can the session be resumed here ---
@@ -463,6 +519,7 @@ class PlannedLaunch:
     work_dir: str
     provider_session_id: ProviderSessionId | None = None  #: the one that was asked for by name
     lock_free: bool = True  #: no other process on this machine writes to the provider's session
+    rescue: Rescue | None = None  #: what the vault can do, or has done, about files that are gone or changed
 
 
 def decide_here(
@@ -477,6 +534,7 @@ def decide_here(
 
     Guards about facts that only the store can see are not evaluated again.
     """
+    rescue = planned.rescue
     facts = Facts(
         native_resume=NOT_OBSERVABLE,
         capabilities=agent.runtime.capabilities,
@@ -488,6 +546,8 @@ def decide_here(
         seq=planned.seq,
         same_directory=_same_directory(pointer, planned.work_dir),
         transcript=_transcript(store, pointer, agent),
+        restorable=rescue is not None and rescue.restored is None,
+        restored=rescue.restored.words if rescue is not None and rescue.restored is not None else "",
         lock_free=planned.lock_free,
         named_exists=_named_exists(pointer, agent, planned),
         other_writer=_other_writer(pointer, agent),
@@ -534,6 +594,8 @@ def _other_writer(pointer: Pointer | None, agent: Agent) -> str | None:
     if pointer is None or pointer.is_fork_source:
         return None
     path = agent.archive.find(pointer.provider_session_id, pointer.work_dir)
+    if path is None and pointer.transcript is not None:
+        path = pointer.transcript.path  # a program that has the session open may write its file again
     return None if path is None else agent.archive.writer(path, pointer.provider_session_id)
 
 
@@ -550,7 +612,7 @@ def _transcript(store: Store, pointer: Pointer | None, agent: Agent) -> Transcri
     new = recognise(store, agent, path, session_id, after=mark)
     return TranscriptFacts(
         requests=requests,
-        prefix_intact=mark == NOTHING_YET or agent.archive.is_intact(mark, session_id),
+        prefix_intact=mark == NOTHING_YET or agent.archive.is_intact(replace(mark, path=path), session_id),
         foreign_turns=sum(turn.is_outside for turn in new),
         grown=bool(new),
     )

@@ -6,15 +6,18 @@ import logging
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 
+from holdfast.clock import Instant
 from holdfast.domain.decisions import DecisionKind
 from holdfast.domain.events import Event, EventKind, Said
 from holdfast.domain.pointers import NOTHING_YET, TranscriptMark
+from holdfast.domain.policy import VaultPolicy
 from holdfast.domain.records import record
 from holdfast.domain.turns import Attempt, AttemptStatus, Lease, Orphan, ProcessMark, Turn
 from holdfast.engine.running.agents import Agents
 from holdfast.engine.running.launching import late_events
 from holdfast.engine.running.log_subject import lease_fields, lines_about
 from holdfast.engine.running.provider_sessions import find_own_turn, unrecorded_calls
+from holdfast.engine.vault import Vault
 from holdfast.errors import Conflict, NotFound, StoreCorrupt
 from holdfast.hooks.serving import free_lost_delegations
 from holdfast.processes.machine import Machine
@@ -28,8 +31,13 @@ log = logging.getLogger("holdfast")
 _MOST = 1000
 
 
+def has_lost_worker(orphan: Orphan, machine: Machine, now: Instant) -> bool:
+    """Whether the next command may take the turn over: its worker is provably gone, or its lease has expired."""
+    return orphan.lease.is_over(now) or machine.has_lost(orphan.lease, launched=orphan.process is not None)
+
+
 def recover_session(
-    store: Store, agents: Agents, orphan: Orphan | None, *, by_force: bool = False
+    store: Store, agents: Agents, vault: VaultPolicy, orphan: Orphan | None, *, by_force: bool = False
 ) -> Turn | None:
     """Takes the turn from a session's holder that is provably gone, or whose lease has expired. None: it was not taken.
 
@@ -41,11 +49,16 @@ def recover_session(
     if not is_gone and not orphan.lease.is_over(store.now()):
         return None
     with lines_about(lease_fields(orphan.lease)):
-        return _recover(store, agents, orphan, owner_is_gone=is_gone)
+        return _recover(store, agents, vault, orphan, owner_is_gone=is_gone)
 
 
 def recover_all(
-    store: Store, agents: Agents, besides: Collection[str] = (), *, even_expired: bool = True
+    store: Store,
+    agents: Agents,
+    vault: VaultPolicy,
+    besides: Collection[str] = (),
+    *,
+    even_expired: bool = True,
 ) -> tuple[Turn, ...]:
     """Takes over every turn whose owner is provably gone or, with ``even_expired``, whose lease has expired.
 
@@ -63,7 +76,7 @@ def recover_all(
             continue
         with lines_about(lease_fields(orphan.lease)):
             try:
-                recovered.append(_recover(store, agents, orphan, owner_is_gone=is_gone))
+                recovered.append(_recover(store, agents, vault, orphan, owner_is_gone=is_gone))
             except (NotFound, StoreCorrupt) as exc:
                 log.warning("turn %s of %s stays: %s", orphan.lease.seq, orphan.lease.session_id, exc)
     for held in free_lost_delegations(store):
@@ -83,7 +96,9 @@ class _Left:
     events: Sequence[Event] = ()  #: calls and the answer that only the agent's own session holds
 
 
-def _recover(store: Store, agents: Agents, orphan: Orphan, *, owner_is_gone: bool) -> Turn | None:
+def _recover(
+    store: Store, agents: Agents, vault: VaultPolicy, orphan: Orphan, *, owner_is_gone: bool
+) -> Turn | None:
     process, machine = orphan.process, agents.machine
     # only that machine can end the processes of another machine; its writes are refused by the fence
     is_here = process is not None and machine.location_of(process) is not Location.ELSEWHERE
@@ -97,7 +112,7 @@ def _recover(store: Store, agents: Agents, orphan: Orphan, *, owner_is_gone: boo
     left = None
     if is_here:
         with suppress(NotFound, StoreCorrupt):  # the turn is taken over even if this cannot be read
-            left = _saved(store, agents, orphan.lease)
+            left = _saved(store, agents, vault, orphan.lease)
     if left is None:
         left = _Left(_said(store, orphan.lease))
     try:
@@ -111,12 +126,17 @@ def _recover(store: Store, agents: Agents, orphan: Orphan, *, owner_is_gone: boo
     return turn
 
 
-def _saved(store: Store, agents: Agents, lease: Lease) -> _Left | None:
-    """What the agent's own session holds of an attempt: an agent continues without Holdfast, and saves its answer."""
+def _saved(store: Store, agents: Agents, vault: VaultPolicy, lease: Lease) -> _Left | None:
+    """What the agent's own session holds of an attempt: an agent continues without Holdfast, and saves its answer.
+
+    The session is in the vault then, before a pointer relies on it.
+    """
     found = find_own_turn(store, agents, lease)
     mark = None if found is None else found.agent.archive.mark(found.path, found.native)
     if found is None or mark is None:
         return None
+    if vault.mode != "off":
+        Vault(store, vault).mirror(found.agent, found.path, found.native, found.attempt.work_dir)
     if not found.is_last:
         mark = NOTHING_YET  # the turns after it were not looked at yet
     calls = unrecorded_calls(store, lease, found)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import logging
 import os
-import signal
-import subprocess
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from time import sleep
+from typing import Self
 
+from holdfast.clock import Instant
 from holdfast.domain.conversations import SeenTurns
-from holdfast.domain.decisions import Decision, Fork, Refuse, Resume, Wait, because
+from holdfast.domain.decisions import Decision, Fork, Fresh, Reason, Refuse, Resume, Wait, because
 from holdfast.domain.events import Noted
-from holdfast.domain.ids import SessionId
-from holdfast.domain.pointers import NO_RIGHTS, NOTHING_YET, Pointer
+from holdfast.domain.ids import ProviderSessionId, SessionId
+from holdfast.domain.pointers import NO_RIGHTS, NOTHING_YET, Pointer, Rights
 from holdfast.domain.policy import Policy, ResumePolicy
-from holdfast.domain.records import record
+from holdfast.domain.records import replace
 from holdfast.domain.turns import (
     Claim,
     ClaimRequest,
@@ -30,11 +29,19 @@ from holdfast.domain.turns import (
     TurnStatus,
 )
 from holdfast.domain.usage import NO_CALL_YET, NO_USAGE
-from holdfast.engine.bringing import Brought, bring
+from holdfast.engine.importing import Importer, ImportRequest
 from holdfast.engine.past import newest_turn
+from holdfast.engine.restoring import UNRESTORED, Rescue, Restoration, is_lost, mend, rescue_session, restore
 from holdfast.engine.result import RunResult
 from holdfast.engine.running.agents import Agent, Agents
-from holdfast.engine.running.launching import SESSION_VARIABLE, RunContext
+from holdfast.engine.running.launching import RunContext
+from holdfast.engine.running.programs import (
+    OF_THE_SESSION,
+    Opened,
+    SessionFinder,
+    program_time,
+    run_program,
+)
 from holdfast.engine.running.provider_sessions import (
     PlannedLaunch,
     adopt_locked,
@@ -42,7 +49,7 @@ from holdfast.engine.running.provider_sessions import (
     decide_here,
     last_directory,
 )
-from holdfast.engine.running.recovery import recover_all, recover_session
+from holdfast.engine.running.recovery import has_lost_worker, recover_all, recover_session
 from holdfast.engine.running.tool_gate import opened_gate
 from holdfast.engine.running.turn_path import TurnPath, lock_delays
 from holdfast.engine.turn_requests import (
@@ -54,24 +61,19 @@ from holdfast.engine.turn_requests import (
     read_keywords,
     require_unowned,
 )
-from holdfast.errors import Busy, Conflict, HoldfastError, InvalidInput, MissingBinary, Refused, SessionClosed
+from holdfast.errors import (
+    Busy,
+    Conflict,
+    HoldfastError,
+    InvalidInput,
+    NotFound,
+    Refused,
+    SessionClosed,
+)
 from holdfast.processes.locks import SessionLock
 from holdfast.processes.machine import describe_owner
-from holdfast.processes.owners import process_start
-from holdfast.processes.process import Command, environment
-from holdfast.processes.table import MARKER, QUICKLY, Traces, end_all
 from holdfast.providers.contract import LaunchSpec
 from holdfast.store.contract import Store
-
-log = logging.getLogger("holdfast")
-
-
-@record
-class Opened:
-    """A person has used the agent's own program on a session."""
-
-    exit_code: int  #: of the program
-    adopted: int  #: how many turns the person made there: they are in the history
 
 
 class Runner:
@@ -91,6 +93,31 @@ class Runner:
             require_unowned(self._store, provider, asked.request.provider_session_id, session_id)
         return asked
 
+    def wider_rights(self, provider: str, rights: Rights, session_id: SessionId | None) -> str | None:
+        """See ``Holdfast.wider_rights``. Raises InvalidInput for rights that nobody can accept."""
+        agent = self.agents.get(provider)
+        check_rights(rights, agent.provider, allow_wider=True)
+        pointer = None if session_id is None else self._store.situation(session_id, provider).pointer
+        had = NO_RIGHTS if pointer is None or pointer.rights is None else pointer.rights
+        if pointer is not None and not rights.within(had):
+            return rights.beyond(had)
+        try:
+            check_rights(rights, agent.provider)
+        except InvalidInput:
+            return " ".join(rights.extra_args)
+        return None
+
+    def named_since(self, provider: str, asked: RunRequest) -> Instant | None:
+        """When the provider session that is named began, if it exists and no turn of Holdfast ever ran in it: the
+        session that takes it over is imported. None: there is nothing to take over."""
+        request, agent = asked.request, self.agents.get(provider)
+        found = _unused(self._store, agent, request.provider_session_id, request.work_dir)
+        if found is None:
+            return None
+        first = next(iter(agent.archive.turns(*found)), None)
+        now = self._store.now()
+        return now if first is None or first.began_at is None else min(first.began_at, now)
+
     def run(self, situation: Situation, provider: str, prompt: str, asked: RunRequest) -> RunResult:
         """Runs one turn of a session now, on this machine. ``situation`` is the session's with this provider.
 
@@ -102,14 +129,14 @@ class Runner:
         request = _as_before(store, agent, situation, asked.request)
         _require_waiting(agent, situation, request)
         _require_directory(store, situation, request)
-        taken = recover_session(store, agent.agents, situation.holder)
+        taken = recover_session(store, agent.agents, policy.vault, situation.holder)
         if taken is not None:
             became = "its agent had answered" if taken.status is TurnStatus.DONE else "it is ended"
             asked.observer(Noted(f"turn {taken.seq} was left by a process that is gone: {became}"))
             situation = store.situation(session_id, agent.provider.name)
         if _take_over_named(store, agent, policy.resume, situation, request):
             situation = store.situation(session_id, agent.provider.name)
-        outside = adopt_outside_turns(store, agent, policy.resume, situation)
+        outside = adopt_outside_turns(store, agent, policy.resume, situation, vault=policy.vault)
         new = NewTurn(prompt, agent.provider.name, request, foreground=True)
         claimed = _start(store, agent, policy, session_id, new, asked.observer)
         if isinstance(claimed, Refusal):
@@ -128,9 +155,9 @@ class Runner:
         Raises Busy if the turn cannot run yet, and Refused if a guard has refused it: then the turn has ended.
         """
         store, policy, agent = self._store, self._policy, self.agents.get(provider)
-        recover_session(store, agent.agents, store.holder(session_id))
+        recover_session(store, agent.agents, policy.vault, store.holder(session_id))
         situation = store.situation(session_id, agent.provider.name)
-        outside = adopt_outside_turns(store, agent, policy.resume, situation)
+        outside = adopt_outside_turns(store, agent, policy.resume, situation, vault=policy.vault)
         queued = _queued(store, session_id)
         claimed = store.claim_turn(_claim_request(agent, policy, session_id))
         if claimed is None:
@@ -144,18 +171,21 @@ class Runner:
 
         Raises Refused, with the reason, unless the provider's session can be resumed on this machine.
         """
-        store, policy, agent = self._store, self._policy.resume, self.agents.get(provider)
+        store, agent = self._store, self.agents.get(provider)
+        policy, vault = self._policy.resume, self._policy.vault
         situation = store.situation(session_id, agent.provider.name)
         if situation.session.phase.is_final:
             raise SessionClosed(session_id, situation.session.phase.value)
-        if recover_session(store, agent.agents, situation.holder) is not None:
+        if recover_session(store, agent.agents, vault, situation.holder) is not None:
             situation = store.situation(session_id, agent.provider.name)
-        earlier = adopt_outside_turns(store, agent, policy, situation)
+        earlier = adopt_outside_turns(store, agent, policy, situation, vault=vault)
         for notice in earlier.notices:
             observer(Noted(notice))
         situation = earlier.situation
         pointer = situation.pointer
         decision = _decide(store, agent, policy, situation)
+        if pointer is not None and is_lost(decision):
+            decision = self._rescued(agent, situation, pointer, observer)
         if isinstance(decision, Fork):
             raise Refused(
                 "fork_not_run",
@@ -177,13 +207,61 @@ class Runner:
                 agent.binary, agent.runtime.home, pointer.work_dir, "", decision, None, pointer.model, rights,
                 gate,
             )  # fmt: skip
+            mend(agent, decision.provider_session_id, pointer.work_dir)
             command = agent.provider.interactive(spec)
-            exit_code = _run(agent, session_id, command, spec.work_dir, lock)
+            exit_code = run_program(agent, session_id, command, spec.work_dir, lock)
             situation = store.situation(session_id, agent.provider.name)
-            return Opened(exit_code, adopt_locked(store, agent, policy, situation).adopted)
+            return Opened(exit_code, adopt_locked(store, agent, policy, situation, vault=vault).adopted)
 
-    def bring(self, given: str, new_id: SessionId) -> Brought:
-        return bring(self._store, self.agents, self._policy, given, new_id)
+    def check_start(self, provider: str, arguments: Sequence[str]) -> None:
+        """Raises InvalidInput for an argument that would make the program begin or continue another session than ours."""
+        self.agents.get(provider).provider.arguments.refuse(arguments, OF_THE_SESSION)
+
+    def start(self, session_id: SessionId, provider: str, work_dir: str, arguments: Sequence[str]) -> Opened:
+        """Runs the provider's own program on a new session, for a person, with arguments of the person's own.
+
+        Where the provider lets us choose the id of its session, the session points there before the program starts;
+        otherwise as soon as the program has begun one. Sessions that the person begins or continues with commands of
+        the program, such as ``/clear`` and ``/resume``, are taken over when the program has ended. A session in which
+        nothing was said is removed.
+        """
+        agent = self.agents.get(provider)
+        chooses = agent.runtime.capabilities.chooses_id
+        fresh = Fresh(Reason.NO_POINTER, ())
+        new_id = agent.provider.mint_id(fresh) if chooses else None
+        spec = LaunchSpec(
+            agent.binary, agent.runtime.home, work_dir, "", fresh, new_id, None, NO_RIGHTS
+        )  # fmt: skip
+        command = agent.provider.interactive(spec)
+        command = replace(command, argv=(*command.argv, *arguments))
+        self._store.register_runtime(agent.runtime)
+        since, stopped = program_time(), None
+        place = os.path.realpath(work_dir)  # as the agents write it
+        with _NewSession(self._store, agent, session_id, work_dir) as new:
+            try:
+                if new_id is not None:
+                    new.points_to(new_id)
+                    code = run_program(agent, session_id, command, work_dir, new.lock)
+                else:
+                    with SessionFinder(agent, place, new.points_to):
+                        code = run_program(agent, session_id, command, work_dir, None)
+            except SystemExit as exc:  # the terminal was closed: what was said is in the history all the same
+                code, stopped = 0, exc
+            situation = self._store.situation(session_id, provider)
+            policy = self._policy
+            found = adopt_locked(self._store, agent, policy.resume, situation, vault=policy.vault)
+        is_used = bool(found.adopted) or found.is_unfinished
+        if not is_used:
+            self._store.remove_session(session_id)
+        wanted = ImportRequest((provider,), project=place, since=since)
+        taken = self.importer.run(wanted)
+        if stopped is not None:
+            raise stopped
+        return Opened(code, found.adopted, taken.imported + taken.updated, is_used)
+
+    @property
+    def importer(self) -> Importer:
+        return Importer(self._store, self.agents, self._policy)
 
     def relocate(self, session_id: SessionId, directory: str) -> str:
         work_dir = existing_directory(directory)
@@ -200,20 +278,34 @@ class Runner:
         return work_dir
 
     def recover(self) -> tuple[Turn, ...]:
-        return recover_all(self._store, self.agents)
+        return recover_all(self._store, self.agents, self._policy.vault)
 
     def take_over(self, holder: Orphan, *, by_force: bool = False) -> Turn | None:
         """See ``recover_session``."""
-        return recover_session(self._store, self.agents, holder, by_force=by_force)
+        return recover_session(self._store, self.agents, self._policy.vault, holder, by_force=by_force)
 
-    def adopt(self, session_id: SessionId, provider: str) -> tuple[str, ...]:
-        """Adopts turns made by hand, if the provider is installed here. Returns notices for the person."""
-        try:
-            agent = self.agents.get(provider)
-        except HoldfastError:
+    def adopt(self, pointers: Sequence[Pointer]) -> tuple[str, ...]:
+        """Adopts turns made by hand, if this machine has the provider session. Returns notices for the person.
+
+        ``pointers``: all of one session's, at least one.
+        """
+        # where the pointer names no runtime, the situation does
+        if not any(
+            one.runtime_id is None or self.agents.of_runtime(one.provider, one.runtime_id) for one in pointers
+        ):
             return ()
-        situation = self._store.situation(session_id, provider)
-        return adopt_outside_turns(self._store, agent, self._policy.resume, situation).notices
+        situation = self._store.situation(pointers[0].session_id)
+        pointer = situation.pointer
+        agent = None if pointer is None else self.agents.of_runtime(pointer.provider, pointer.runtime_id)
+        if agent is None or situation.session.finalized_at is not None:
+            return ()
+        policy = self._policy
+        return adopt_outside_turns(self._store, agent, policy.resume, situation, vault=policy.vault).notices
+
+    def is_cut_off(self, session_id: SessionId) -> bool:
+        """See ``Holdfast.is_cut_off``."""
+        holder = self._store.holder(session_id)
+        return holder is not None and has_lost_worker(holder, self.agents.machine, self._store.now())
 
     def judge_here(self, judged: Decision, pointer: Pointer, seq: int) -> Decision:
         """The decision with what this machine can see, if the pointer was recorded on this machine."""
@@ -223,9 +315,79 @@ class Runner:
             return judged  # the provider is not installed here: there is nothing more to see
         if agent.runtime.id != pointer.runtime_id or pointer.work_dir is None:
             return judged
-        is_free = agent.lock(pointer.provider_session_id).is_free()
+        # what a lost worker has left running is ended before the next turn
+        is_free = agent.lock(pointer.provider_session_id).is_free() or self.is_cut_off(pointer.session_id)
         planned = PlannedLaunch(seq, 0, pointer.work_dir, lock_free=is_free)
+        decision = decide_here(self._store, judged, pointer, planned, agent, self._policy.resume)
+        if not is_lost(decision):
+            return decision
+        with suppress(*UNRESTORED):
+            rescue = rescue_session(self._store, self._policy, agent, pointer, dry_run=True)
+            planned = replace(planned, rescue=rescue)
         return decide_here(self._store, judged, pointer, planned, agent, self._policy.resume)
+
+    def restore(self, session_id: SessionId, *, dry_run: bool) -> tuple[Restoration, ...]:
+        """Restores the provider sessions in which the session continues on this machine, each from the vault."""
+        found: list[Restoration] = []
+        elsewhere: list[str] = []
+        for pointer in self._store.pointers(session_id):
+            agent = self.agents.of_runtime(pointer.provider, pointer.runtime_id)
+            if agent is None:
+                elsewhere.append(f"{pointer.provider} session {pointer.provider_session_id}")
+                continue
+            with agent.lock(pointer.provider_session_id) as lock:
+                if not lock.try_acquire():
+                    raise Busy(f"the {pointer.provider} session of {session_id}")
+                restoration = restore(self._store, self._policy.vault, agent, pointer, dry_run=dry_run)
+            if restoration is not None:
+                found.append(restoration)
+        if not found and elsewhere:
+            told = f"{', '.join(elsewhere)} ran on another machine, or in another home of the agent: restore it there"
+            raise Refused("runtime_changed", told)
+        if not found:
+            raise NotFound("agent session in the vault", str(session_id))
+        return tuple(found)
+
+    def _rescued(self, agent: Agent, situation: Situation, pointer: Pointer, observer: Observer) -> Decision:
+        """The decision after the vault has put back what it has of the session."""
+        with agent.lock(pointer.provider_session_id) as lock:
+            if not lock.try_acquire():
+                raise Busy(f"the {agent.provider.name} session of {situation.session.id}")
+            rescue = rescue_session(self._store, self._policy, agent, pointer)
+        if rescue is not None and rescue.restored is not None:
+            observer(Noted(rescue.restored.words))
+        return _decide(self._store, agent, self._policy.resume, situation, rescue)
+
+
+class _NewSession:
+    """A session on its way to the provider session that a program begins, with the lock on that one."""
+
+    def __init__(self, store: Store, agent: Agent, session_id: SessionId, work_dir: str) -> None:
+        self._store = store
+        self._agent = agent
+        self._session_id = session_id
+        self._request = TurnRequest(work_dir)
+        self.lock: SessionLock | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.lock is not None:
+            self.lock.release()
+
+    def points_to(self, native: ProviderSessionId) -> bool:
+        """False if the provider session belongs to another session: another program in this directory has begun it."""
+        situation = self._store.situation(self._session_id, self._agent.provider.name)
+        request = replace(self._request, provider_session_id=native)
+        try:
+            self._store.set_pointer(_pointer_to(self._agent, situation, request), unowned=True)
+        except (Conflict, Refused):
+            return False
+        lock = self._agent.lock(native)
+        if lock.try_acquire():
+            self.lock = lock
+        return True
 
 
 def _as_before(store: Store, agent: Agent, situation: Situation, request: TurnRequest) -> TurnRequest:
@@ -258,9 +420,10 @@ def _take_over_named(
     """
     named, provider, before = request.provider_session_id, agent.provider.name, situation.pointer
     place = request.work_dir or (None if before is None else before.work_dir)
-    path = None if named is None else agent.archive.find(named, place)
-    if named is None or path is None or store.attempts_in(provider, named, 1):
+    found = _unused(store, agent, named, place)
+    if found is None:
         return False
+    path, named = found
     is_own = before is not None and before.provider_session_id == named and before.work_dir is not None
     if is_own or store.head_turn(situation.session.id) is not None:
         return False
@@ -273,6 +436,16 @@ def _take_over_named(
     store.register_runtime(agent.runtime)
     store.set_pointer(pointer, unowned=True)
     return True
+
+
+def _unused(
+    store: Store, agent: Agent, named: ProviderSessionId | None, place: str | None
+) -> tuple[str, ProviderSessionId] | None:
+    """The path and id of a provider session that is named, exists, and in which Holdfast has never run."""
+    path = None if named is None else agent.archive.find(named, place)
+    if named is None or path is None or store.attempts_in(agent.provider.name, named, 1):
+        return None
+    return path, named
 
 
 def _pointer_to(agent: Agent, situation: Situation, request: TurnRequest) -> Pointer:
@@ -347,7 +520,7 @@ def _start(
                 ) from exc
             observer(Noted(f"waiting: {_humanly(exc).message}"))
             sleep(delay)
-            recover_session(store, agent.agents, store.holder(session_id))
+            recover_session(store, agent.agents, policy.vault, store.holder(session_id))
     try:
         return store.start_turn(session_id, new, request)
     except Busy as exc:
@@ -395,41 +568,13 @@ def _instead(decision: Decision, session_id: SessionId) -> str:
             return f"holdfast resume {session_id} PROMPT starts fresh, with the context"
 
 
-def _run(agent: Agent, session_id: SessionId, command: Command, work_dir: str, lock: SessionLock) -> int:
-    """Runs the program, and then ends all processes that it started: they have inherited the lock."""
-    marker = f"open.{os.urandom(16).hex()}"
-    variables = {**environment(command, agent.environ), SESSION_VARIABLE: session_id, MARKER: marker}
-    try:
-        child = subprocess.Popen(command.argv, cwd=work_dir, env=variables, pass_fds=(lock.fileno(),))
-    except FileNotFoundError as exc:
-        raise MissingBinary(agent.provider.name, agent.binary) from exc
-    started_at = process_start(child.pid) or 0  # 0: it has ended already
-    try:
-        return _attend(child)
-    finally:
-        # also if this process is told to terminate: no other process would find them
-        if not end_all(Traces(child.pid, started_at, marker, is_own=True), QUICKLY):
-            log.warning(
-                "a process that %s has left behind cannot be ended, and keeps the session", command.argv[0]
-            )
-        child.poll()
-
-
-def _decide(store: Store, agent: Agent, policy: ResumePolicy, situation: Situation) -> Decision:
+def _decide(
+    store: Store, agent: Agent, policy: ResumePolicy, situation: Situation, rescue: Rescue | None = None
+) -> Decision:
     pointer = situation.pointer
     decision = store.explain(situation.session.id, agent.provider.name, runtime=agent.runtime)
     if pointer is None or pointer.work_dir is None:
         return decision
-    planned = PlannedLaunch(situation.conversation.next_seq, 0, pointer.work_dir)
+    planned = PlannedLaunch(situation.conversation.next_seq, 0, pointer.work_dir, rescue=rescue)
     # whether the lock is free shows when it is taken
     return decide_here(store, decision, pointer, planned, agent, policy)
-
-
-def _attend(child: subprocess.Popen[bytes]) -> int:
-    """Waits for the program; Ctrl-C is for the program, not for Holdfast. Returns its exit code, as a shell would."""
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        code = child.wait()
-        return code if code >= 0 else 128 - code
-    finally:
-        signal.signal(signal.SIGINT, before)

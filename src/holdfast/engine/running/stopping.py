@@ -13,7 +13,9 @@ from contextvars import copy_context
 from types import FrameType, TracebackType
 from typing import Self
 
+from holdfast.clock import after
 from holdfast.domain.policy import QueuePolicy
+from holdfast.domain.records import replace
 from holdfast.domain.turns import Lease
 from holdfast.errors import HoldfastError, LeaseLost
 from holdfast.processes.machine import Machine
@@ -24,6 +26,8 @@ log = logging.getLogger("holdfast")
 
 _TRIES_IN_GRACE = 4
 _ENDING_SECONDS = 1.0
+#: what a store may take to grant a renewal whose holder is killed before it can witness it
+_GRANT_SECONDS = 5.0
 
 
 class KeepAlive:
@@ -150,6 +154,10 @@ class KeepAlive:
             lease = self._lease
         # with the time: two copies of a machine may draw the same random numbers for a moment
         self._renewal = self._renewal or f"{time.time_ns():x}-{os.urandom(8).hex()}"
+        # before the store is asked: if this process is killed as soon as the store has renewed the lease, it still was
+        # the last holder, and nobody has to wait for the lease to expire
+        longest = time.monotonic() - self._renewed + _GRANT_SECONDS
+        self._witness(replace(lease, expires_at=after(lease.expires_at, longest)))
         try:
             renewed = self._store.heartbeat(lease, self._policy.lease_seconds, self._renewal)
             self._renewal = None

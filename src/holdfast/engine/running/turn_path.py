@@ -6,25 +6,28 @@ way, nothing is written any more.
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from holdfast.clock import Instant, after, running_from
+from holdfast.clock import Instant, after, running_from, seconds_between
 from holdfast.domain.decisions import Decision, Fork, Fresh, Reason, Refuse, Resume, Wait, because
+from holdfast.domain.events import Called, DeniedCall, Returned
 from holdfast.domain.failures import Failure, FailureClass, Retry
 from holdfast.domain.guards import only_natively
 from holdfast.domain.notices import Notice, Occasion
 from holdfast.domain.pointers import NO_RIGHTS, Rights
 from holdfast.domain.policy import QueuePolicy
+from holdfast.domain.records import replace
 from holdfast.domain.telling.context import Composed
 from holdfast.domain.telling.transcript import NOTHING_TOLD, ranges
 from holdfast.domain.turns import Claim, Turn, TurnEnd, TurnStatus
 from holdfast.domain.usage import NO_USAGE, ContextState, context_state, estimate_tokens
+from holdfast.engine.restoring import UNRESTORED, Rescue, is_lost, mend, rescue_session
 from holdfast.engine.result import RunInterrupted, RunResult
 from holdfast.engine.running.compose import Composer
 from holdfast.engine.running.launching import AttemptOutcome, Launcher, RunContext, SafeObserver
@@ -48,7 +51,8 @@ from holdfast.engine.running.tool_gate import (
     refuse_beside_others,
     refuse_elsewhere,
 )
-from holdfast.engine.turn_requests import check_rights
+from holdfast.engine.turn_requests import Starting, check_rights
+from holdfast.engine.vault import Vault
 from holdfast.errors import (
     OUTAGES,
     ConfigError,
@@ -56,6 +60,7 @@ from holdfast.errors import (
     InvalidInput,
     LeaseLost,
     NotFound,
+    Refused,
     StoreCorrupt,
 )
 from holdfast.notifying import approval_notice, notify
@@ -63,6 +68,8 @@ from holdfast.processes.locks import SessionLock
 from holdfast.processes.process import MAX_LINE, StopCause
 from holdfast.providers.contract import LaunchSpec, ToolGate
 from holdfast.providers.report import MAX_RESPONSE, Ending
+
+log = logging.getLogger("holdfast")
 
 T = TypeVar("T")
 
@@ -131,6 +138,8 @@ class TurnPath:
                 self._once_reachable(self._write_rest)
                 if outcome.ending.failure is not None:
                     self._once_reachable(self._record_saved_calls)
+                self._find_denied(outcome)
+                self._mirror(outcome)
                 result = self._once_reachable(lambda: self._commit(outcome))
             except LeaseLost:
                 raise
@@ -201,19 +210,9 @@ class TurnPath:
         with ExitStack() as held:
             lock = self._lock(held)
             is_free = lock is None or lock.try_acquire()
-            claimed = self._as_seen() if is_free else self._claim.decision
-            composed = self._compose(claimed, work_dir)
-            turn = self._claim.turn
-            planned = PlannedLaunch(
-                turn.seq, estimate_tokens(composed.text if composed else ""), work_dir,
-                turn.request.provider_session_id, lock_free=is_free,
-            )  # fmt: skip
-            decision = decide_here(
-                self._store, claimed, self._claim.pointer, planned, self._agent, self._policy.resume,
-            )  # fmt: skip
-            if self._claim.approval is not None:
-                named = claimed.provider_session_id if isinstance(claimed, Resume) else None
-                decision = only_natively(decision, named)
+            claimed, composed, decision = self._look(work_dir, is_free=is_free)
+            if is_free and is_lost(decision) and (rescue := self._rescue()) is not None:
+                claimed, composed, decision = self._look(work_dir, is_free=True, rescue=rescue)
             match decision:
                 case Wait() | Refuse():
                     return self._not_launched(decision, work_dir)
@@ -221,14 +220,76 @@ class TurnPath:
                     if type(decision) is not type(claimed):
                         composed = self._compose(decision, work_dir)
                         lock = None
+                    self._mend(decision, work_dir)
                     self._told = composed.past if composed else NOTHING_TOLD
                     gate = held.enter_context(self._gate())
                     outcome = launcher.launch(
-                        self._launch_spec(decision, composed, work_dir, gate), lock, self._told.covers
-                    )
+                        self._launch_spec(decision, composed, work_dir, gate), lock, self._told.covers,
+                        self._starting(work_dir),
+                    )  # fmt: skip
+                    self._mend(
+                        decision, work_dir
+                    )  # what a resume has left may make the agent delete the session
                     if self._is_unfinished and isinstance(decision, Resume):
                         self._adopt_broken_off()
                     return outcome
+
+    def _starting(self, work_dir: str) -> Starting:
+        turn, before = self._claim.turn, self._before
+        idle = None if before is None else seconds_between(before.updated_at, self._claim.situation.now)
+        return Starting(
+            turn.provider, turn.seq, work_dir, len(self._told.turns), len(self._told.cuts.left_out), idle
+        )
+
+    def _look(
+        self, work_dir: str, *, is_free: bool, rescue: Rescue | None = None
+    ) -> tuple[Decision, Composed | None, Decision]:
+        """The claim's decision as it is corrected by what the provider's session holds, the prompt, and the decision here."""
+        claimed = self._as_seen() if is_free else self._claim.decision
+        composed = self._compose(claimed, work_dir)
+        turn = self._claim.turn
+        planned = PlannedLaunch(
+            turn.seq, estimate_tokens(composed.text if composed else ""), work_dir,
+            turn.request.provider_session_id, is_free, rescue,
+        )  # fmt: skip
+        decision = decide_here(
+            self._store, claimed, self._claim.pointer, planned, self._agent, self._policy.resume
+        )
+        if self._claim.approval is not None:
+            named = claimed.provider_session_id if isinstance(claimed, Resume) else None
+            decision = only_natively(decision, named)
+        return claimed, composed, decision
+
+    def _rescue(self) -> Rescue | None:
+        """Restores the provider's session from the vault, as the policy says; None if the vault does not help.
+
+        Where that fails, the person is told, and the turn goes on as it would without the vault.
+        """
+        pointer = self._claim.pointer
+        if pointer is None:
+            return None
+        try:
+            with ExitStack() as held:
+                if pointer.is_fork_source:  # the lock on any other session is held already
+                    lock = held.enter_context(self._agent.lock(pointer.provider_session_id))
+                    if not lock.try_acquire():
+                        return None
+                rescue = rescue_session(self._store, self._policy, self._agent, pointer)
+        except UNRESTORED as exc:
+            self._remark(f"the agent's session files could not be restored from the vault: {exc.message}")
+            return None
+        if rescue is None or rescue.restored is None:
+            return rescue
+        self._remark(rescue.restored.words)
+        return rescue if rescue.restored.helps else None
+
+    def _mend(self, decision: Decision, work_dir: str) -> None:
+        """Mends the session that is resumed, before and after it. Where that fails, the session stays as it is."""
+        if isinstance(decision, Resume):
+            try:
+                mend(self._agent, decision.provider_session_id, work_dir)
+            except Refused as exc:
+                self._remark(exc.message)
 
     def _as_seen(self) -> Decision:
         """The claim's decision, corrected by what the provider's session holds now.
@@ -412,6 +473,37 @@ class TurnPath:
             if late:
                 self._store.record_events(self._claim.lease, late)
 
+    def _find_denied(self, outcome: AttemptOutcome) -> None:
+        """Looks for denied calls in the agent's own session, if the agent does not report them."""
+        provider, rights, native = self._agent.provider, self._rights(), outcome.report.session_id
+        if not provider.denies_silently or outcome.mark is None or native is None:
+            return
+        is_resumed = self._before is not None and isinstance(outcome.decision, Resume)
+        before = self._before.transcript if self._before is not None and is_resumed else None
+        called: dict[str, Called] = {}
+        for read in self._agent.archive.read(outcome.mark.path, native, before).turns:
+            for event in read.events:
+                if isinstance(event, Called):
+                    called[event.call_id] = event
+                elif isinstance(event, Returned) and (why := provider.denial(rights, event)) is not None:
+                    call = called.get(event.call_id) or Called(event.call_id, "", {})
+                    outcome.report.denied.append(DeniedCall(call, why))
+
+    def _mirror(self, outcome: AttemptOutcome) -> None:
+        """Copies the agent's own session into the vault, before a pointer to it is written.
+
+        The turn ends all the same if that fails: the next turn of the session makes up for it.
+        """
+        session_id = outcome.report.session_id
+        if self._policy.vault.mode == "off" or outcome.mark is None or session_id is None:
+            return
+        is_new = not isinstance(outcome.decision, Resume)
+        problem = Vault(self._store, self._policy.vault).mirror(
+            self._agent, outcome.mark.path, session_id, outcome.work_dir, is_new=is_new
+        )
+        if problem is not None:
+            self._remark(f"the vault has no copy of this turn: {problem}")
+
     def _commit(self, outcome: AttemptOutcome) -> RunResult:
         lease, failure, report = self._claim.lease, outcome.ending.failure, outcome.report
         if isinstance(outcome.decision, Wait):
@@ -469,7 +561,7 @@ class TurnPath:
     def _is_tried_again(self, outcome: AttemptOutcome, failure: Failure) -> bool:
         """Whether the turn is tried again later. A turn that a person stopped, or that took too long, is not."""
         if failure.then.retry is Retry.UNLESS_STOPPED:
-            return outcome.interruption is None and time.monotonic() < self._deadline
+            return outcome.interruption is None and outcome.stopped is not StopCause.TIMEOUT
         return failure.then.retry is Retry.LATER
 
     def _same_again(self, failure: Failure) -> bool:
@@ -488,8 +580,15 @@ class TurnPath:
             turn.session_id, turn.seq, turn.status, turn.response, outcome.decision, turn.provider,
             attempts[-1].provider_session_id, outcome.work_dir,
             sum((attempt.usage for attempt in attempts), NO_USAGE), self._failure(outcome, turn), self._claim.situation.session.name, self._notices(outcome),
-            awaited(self._store, turn), self._told,
+            awaited(self._store, turn), self._told, tuple(outcome.report.denied), self._allowing(outcome),
         )  # fmt: skip
+
+    def _allowing(self, outcome: AttemptOutcome) -> Rights | None:
+        """The rights with which the agent may make the calls that it was denied; None if no option gives them."""
+        had = rights = self._rights()
+        for denied in outcome.report.denied:
+            rights = self._agent.provider.allowing(rights, denied.call, outcome.work_dir)
+        return None if rights == had else rights
 
     def _tell(self, result: RunResult) -> None:
         """Sends a notice if the turn needs a person."""
@@ -514,6 +613,11 @@ class TurnPath:
             notices.append(f"the past was too long to be told whole: {self._told.cuts.words}")
         if outcome.ending.is_answered and outcome.mark is None:
             notices.append(_NOT_SAVED[outcome.report.is_empty])
+        failure, login = outcome.ending.failure, self._agent.provider.login
+        if failure is not None and failure.then.needs_login and login:
+            notices.append(
+                f"{self._agent.provider.name} is not logged in, or its account may not do this: {login}"
+            )
         if outcome.report.is_cut:
             notices.append(f"the answer was too long: its first {MAX_RESPONSE:,} characters are kept")
         if outcome.report.skipped_lines:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import cached_property
+from pathlib import Path, PurePosixPath
 from typing import Final
 
 from holdfast.clock import Instant
@@ -16,6 +18,7 @@ from holdfast.domain.events import (
     AgentEvent,
     Called,
     Deferred,
+    Denied,
     Ended,
     Named,
     Noted,
@@ -26,9 +29,10 @@ from holdfast.domain.events import (
 )
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import Rights, TranscriptMark
+from holdfast.domain.records import replace
 from holdfast.domain.redaction import Json
 from holdfast.domain.runtimes import Capabilities
-from holdfast.domain.usage import ContextUse, Usage, UsageReport
+from holdfast.domain.usage import NO_USAGE, ContextUse, Usage, UsageReport
 from holdfast.processes.owners import ON_LINUX, process_start
 from holdfast.processes.process import Command
 from holdfast.providers.arguments import (
@@ -58,11 +62,20 @@ from holdfast.providers.contract import (
     ForeignHook,
     LaunchSpec,
     Probe,
+    ReadTurn,
+    SessionFacts,
+    SessionFile,
+    SessionReading,
+    Source,
     StoredSession,
     Stream,
+    below,
+    files_in,
     home_folder,
+    look_at,
     offers,
     read_version,
+    with_folder_of,
 )
 from holdfast.providers.failure_rules import RULES
 from holdfast.providers.loose_json import (
@@ -75,11 +88,17 @@ from holdfast.providers.loose_json import (
     joined_text,
 )
 from holdfast.providers.session_files import (
+    LONGEST_PROMPT,
     AppendOnlyArchive,
+    JsonLines,
+    OnePassArchive,
     edge_lines,
+    entries,
+    longest_line,
     parse_line,
-    placed_lines,
+    passed_over,
     read_lines,
+    read_object,
 )
 
 _OWNED: Final = {
@@ -190,10 +209,20 @@ _OF_THE_CALLER: Final = (
 )
 
 
+_EDITING: Final = "acceptEdits"
+#: the tools that this mode is about
+_EDITS: Final = frozenset({"Edit", "MultiEdit", "NotebookEdit", "Write"})
+_COMPOUND: Final = re.compile(r"[;&|<>$`(){}\n\"'\\=]")
+
+
 class Claude(BaseProvider):
     name = "claude"
     rules_file = RULES / "claude.toml"
+    tested = "2.1.325"
+    install = "npm install -g @anthropic-ai/claude-code"
+    login = "start claude and type /login, or set ANTHROPIC_API_KEY"
     arguments = _RULES
+    modes = ("acceptEdits", "auto", "bypassPermissions", "dontAsk", "manual", "plan")
 
     def read_probe(self, outputs: tuple[str, ...]) -> Probe:
         version_text, help_text = outputs
@@ -215,9 +244,23 @@ class Claude(BaseProvider):
     def home(self, environ: Mapping[str, str]) -> Path:
         return home_folder(environ, "CLAUDE_CONFIG_DIR", ".claude")
 
+    def home_variables(self, home: Path) -> Mapping[str, str]:
+        return {"CLAUDE_CONFIG_DIR": str(home)}
+
     def check(self, rights: Rights, *, allow_wider: bool = False) -> None:
         rules = _WITH_A_GATE if rights.approve_tools else _RULES
         rules.check(rights.extra_args, allow_wider=allow_wider)
+
+    def allowing(self, rights: Rights, call: Called, work_dir: str) -> Rights:
+        """Of a simple command only its program is allowed, with any arguments."""
+        if call.tool in _EDITS:
+            path = as_text(call.arguments.get("file_path")) or as_text(call.arguments.get("notebook_path"))
+            return with_folder_of(replace(rights, permission_mode=_EDITING), path, work_dir)
+        tool, command = call.tool, as_text(call.arguments.get("command"))
+        if tool == "Bash" and command and not _COMPOUND.search(command):
+            tool = f"Bash({command.split()[0]} *)"
+        mode = _EDITING if rights.permission_mode == "plan" else rights.permission_mode
+        return replace(rights, permission_mode=mode, allowed_tools=rights.allowed_tools | {tool})
 
     def foreign_hooks(self, home: Path, work_dir: Path, rights: Rights) -> tuple[ForeignHook, ...]:
         return find_foreign_hooks(home, work_dir, rights)
@@ -244,11 +287,17 @@ def _session(spec: LaunchSpec) -> tuple[str, ...]:
     new = ("--session-id", spec.new_id) if spec.new_id is not None else ()
     match spec.decision:
         case Resume(provider_session_id):
-            return ("--resume", provider_session_id)
+            return ("--resume", _named(spec, provider_session_id))
         case Fork(provider_session_id):
-            return ("--resume", provider_session_id, "--fork-session", *new)
+            return ("--resume", _named(spec, provider_session_id), "--fork-session", *new)
         case Fresh():
             return new
+
+
+def _named(spec: LaunchSpec, session_id: ProviderSessionId) -> str:
+    """The id, or the path of a file in our own folder, to which Claude adds in place."""
+    aside = Path(spec.home, _ASIDE, f"{session_id}.jsonl")
+    return str(aside) if aside.is_file() else session_id
 
 
 def _options(spec: LaunchSpec) -> tuple[str, ...]:
@@ -400,10 +449,11 @@ class ClaudeStream:
         self._resets_at = as_count(info.get("resetsAt")) if info.get("status") == "rejected" else 0
 
     def _denial(self, denial: Mapping[str, Json], why: str) -> Iterator[AgentEvent]:
-        call_id = as_text(denial.get("tool_use_id"))
+        call_id, tool = as_text(denial.get("tool_use_id")), as_text(denial.get("tool_name"))
         if call_id not in self._denied:
             self._denied.add(call_id)
-            yield Noted(f"{as_text(denial.get('tool_name'))} was not allowed: {why}".removesuffix(": "))
+            # a denial that only the result tells is that of a hook: no right would allow the call
+            yield Denied(call_id, tool, why) if why else Noted(Denied(call_id, tool).words)
 
     def _end(self, line: Mapping[str, Json]) -> Iterator[AgentEvent]:
         for denial in map(as_object, as_list(line.get("permission_denials"))):
@@ -485,11 +535,47 @@ def _ignores_system_prompt(spec: LaunchSpec) -> bool:
 
 # --- the sessions that Claude Code keeps ---
 
+_ASIDE = (
+    "holdfast"  #: a folder in Claude's home, for sessions whose own file has diverged from what was recorded
+)
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9]")
 _LONGEST_NAME = 200  #: of a folder; a longer name is cut and gets a hash
 _SECONDS_TO_BEGIN = 60
+_DAY_SECONDS = 86_400.0
+_KEPT_DAYS = 30  #: unless its settings name another number
 #: lines that hold a title, and where; a person's own first
-_TITLES: Final = (("custom-title", "customTitle"), ("ai-title", "aiTitle"), ("summary", "summary"))
+_TITLES: Final = {"custom-title": "customTitle", "ai-title": "aiTitle", "summary": "summary"}
+#: the largest lines of a session, which say nothing that others do not
+_NOT_READ: Final = (b'{"type":"api-request', b'{"type":"file-history-snapshot"')
+#: types of lines that are known, besides those that are read
+_KNOWN_LINES: Final = frozenset(
+    [
+        "agent-color",
+        "agent-name",
+        "agent-setting",
+        "api-request",
+        "api-request-blob",
+        "api-request-shape",
+        "atis-latch",
+        "attachment",
+        "attribution-snapshot",
+        "bridge-session",
+        "content-replacement",
+        "cost-state",
+        "file-history-snapshot",
+        "last-prompt",
+        "mode",
+        "permission-mode",
+        "pr-link",
+        "progress",
+        "queue-operation",
+        "system",
+        "tag",
+        "tools-used",
+        "worktree-state",
+    ]
+)
+_SUBAGENT: Final = "agent-"  #: the names of their files begin with this
 _UNFINISHED: Final = ("tool_use", "pause_turn", "")
 _COMMAND = re.compile(r"<command-name>(?P<name>[^<]*)</command-name>")
 _COMMAND_ARGUMENTS = re.compile(r"<command-args>(?P<arguments>.*?)</command-args>", re.DOTALL)
@@ -498,16 +584,21 @@ _OF_A_COMMAND: Final = "<local-command-"
 _NOT_A_PROMPT: Final = (_OF_A_COMMAND, "<task-notification>", "[Request interrupted by user")
 
 
-class ClaudeArchive(AppendOnlyArchive):
+class ClaudeArchive(OnePassArchive, AppendOnlyArchive):
     """Each session is one file, in a folder for each work directory."""
 
     def __init__(self, home: Path) -> None:
+        self._settings = home / "settings.json"
+        self._home = home
         self._projects = home / "projects"
         self._processes = home / "sessions"
 
     def find(self, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
         """The same id may exist in the folders of two work directories: then only the given directory counts."""
+        aside = self._home / _ASIDE / f"{session_id}.jsonl"
         try:
+            if aside.is_file():
+                return str(aside)
             found = [file for file in self._projects.glob(f"*/{session_id}.jsonl") if file.is_file()]
         except (OSError, ValueError):
             return None
@@ -522,51 +613,53 @@ class ClaudeArchive(AppendOnlyArchive):
         except OSError:
             return
         for file in files:
-            if not file.name.startswith("agent-"):
+            if not file.name.startswith(_SUBAGENT):
                 yield _stored(file)
 
-    def turns(
+    def sources(self, work_dir: str | None = None) -> Iterator[Source]:
+        found = list(self._looked_at(work_dir))
+        if work_dir is not None:
+            found.sort(key=lambda source: -source.mtime_ns)
+        yield from found
+
+    def _looked_at(self, work_dir: str | None) -> Iterator[Source]:
+        unreadable: list[Source] = []
+        for folder in entries(self._projects, unreadable):
+            if work_dir is not None and not _is_folder_of(Path(folder.name), work_dir):
+                continue
+            for entry in entries(folder.path, unreadable):
+                name, ending = os.path.splitext(entry.name)  # noqa: PTH122 - of thousands of names
+                if ending == ".jsonl":
+                    source = look_at(entry.path, ProviderSessionId(name))
+                    if source is not None:
+                        yield source
+                elif not ending:
+                    yield from _subagents(Path(entry.path) / "subagents", name, unreadable)
+        yield from unreadable
+
+    def reading(
         self,
         path: str,
-        session_id: ProviderSessionId,
+        facts: SessionFacts,
+        *,
         after: TranscriptMark | None = None,
-    ) -> Iterator[ArchivedTurn]:
+        room: int | None = None,
+        with_events: bool = True,
+    ) -> SessionReading:
         """A fork's file begins with a copy of its parent's turns, under the same keys.
 
         The lines are a tree: a program that continues beside another one, or rewinds, begins a branch. A line
         belongs to the turn of its parent, wherever it stands in the file.
         """
-        tree, places = _Tree(), {}
-        for place, turn, line in _lines_of_turns(Path(path), tree):
-            if line is None:
-                places[turn.key] = place
-            else:
-                turn.add(line)
-        live = tree.branch()
-        for key, place in places.items():
-            turn = tree.turns[key]
-            if turn.counts and (after is None or place >= after.size):
-                yield turn.archived(live=key in live)
-
-    def calls(self, path: str, session_id: ProviderSessionId) -> Iterator[tuple[str, Called | Returned]]:
-        for _, turn, line in _lines_of_turns(Path(path), _Tree()):
-            if line is not None and _is_of_the_agent(line):
-                for event in _calls_in(as_object(line.get("message"))):
-                    yield turn.key, event
+        lines = JsonLines(Path(path), 0, longest_line(room), _NOT_READ, marks=with_events)
+        turns = _Reader(facts, lines, after, room, with_events=with_events).turns()
+        return SessionReading(turns, facts)
 
     def is_prompt(self, line: bytes) -> bool:
         """Parses only lines that may be prompts: a quote within a text has a backslash."""
         if b'"user"' not in line or b'"tool_result"' in line:
             return False
         return _begin(parse_line(line) or {}) is not None
-
-    def spent(self, path: str, session_id: ProviderSessionId) -> Usage | None:
-        """The next process continues from the last line of this kind, whichever branch that is on."""
-        counted: Mapping[str, Json] = {}
-        for line in read_lines(Path(path)):
-            if line.get("type") == "cost-state":
-                counted = line
-        return _total_usage(as_object(counted.get("modelUsage")), as_amount(counted.get("totalCostUSD")))
 
     def writer(self, path: str, session_id: ProviderSessionId) -> str | None:
         """Claude keeps a list of its processes, also of headless ones. A process that was killed stays in the list."""
@@ -580,60 +673,217 @@ class ClaudeArchive(AppendOnlyArchive):
                 return f"claude (process {pid})"
         return None
 
+    @cached_property
+    def keeps_seconds(self) -> float:
+        """Claude looks once a day, a few seconds into any run. A project's own settings may say something else."""
+        days = as_count(read_object(self._settings).get("cleanupPeriodDays"))
+        return (days or _KEPT_DAYS) * _DAY_SECONDS
 
-@dataclass(slots=True)
+    def expires_at(self, path: str) -> Instant | None:
+        """Files that lie elsewhere are not deleted."""
+        return super().expires_at(path) if Path(path).is_relative_to(self._projects) else None
+
+    def files(self, path: str, session_id: ProviderSessionId) -> Iterator[SessionFile]:
+        """The folder of the session has the transcripts of its subagents, and tool results that were too long."""
+        main = Path(path)
+        yield below(self._home, main, is_main=True)
+        yield from files_in(self._home, main.with_suffix(""))
+
+    def place(self, name: str, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
+        """In the folder that has the session, else in the folder where the file was: Claude looks in all of them."""
+        folder, inner = _split_name(name)
+        found = self.find(session_id, work_dir)
+        return str(self._home / folder / inner if found is None else Path(found).parent / inner)
+
+    def aside(self, name: str, session_id: ProviderSessionId) -> str | None:
+        """Claude resumes any file that has the id of its session as its name, and deletes old sessions only in its own folder."""
+        return str(self._home / _ASIDE / _split_name(name)[1])
+
+
+def _subagents(folder: Path, parent: str, unreadable: list[Source]) -> Iterator[Source]:
+    """The same id of a subagent may exist below two sessions: its own id has the session's before it."""
+    for entry in entries(folder, unreadable):
+        if entry.name.startswith(_SUBAGENT) and entry.name.endswith(".jsonl"):
+            source = look_at(entry.path, ProviderSessionId(f"{parent}/{entry.name.removesuffix('.jsonl')}"))
+            if source is not None:
+                yield source
+
+
+class _Reader:
+    """One pass over a session: the turns of its tree, and everything else that its lines say."""
+
+    def __init__(
+        self,
+        facts: SessionFacts,
+        lines: JsonLines,
+        after: TranscriptMark | None,
+        room: int | None,
+        *,
+        with_events: bool,
+    ) -> None:
+        self._facts = facts
+        self._lines = lines
+        self._begin_at = 0 if after is None else after.size
+        self._room = room
+        self._with_events = with_events
+        self._tree = _Tree()
+        self._held: dict[
+            str, _Turn
+        ] = {}  #: turns with something that was not given yet, in the order of the file
+        self._prompts = 0
+        self._passed_over = 0
+        self._titles: dict[str, str] = {}
+        self._opened_at: Instant | None = None  #: as the first line says, if it is one of the program's own
+        facts.spent = NO_USAGE
+        parent, _, name = facts.id.rpartition("/")
+        self._is_subagent = name.startswith(_SUBAGENT)  #: then all lines are a side chain, and none is aside
+        if parent:
+            facts.subagent_of = ProviderSessionId(parent)
+
+    def turns(self) -> Iterator[ReadTurn]:
+        characters = 0
+        for place, line in self._lines:
+            characters += self._lines.length
+            self._add(place, line)
+            if self._room is not None and characters > self._room:
+                yield from self._give()
+                characters = 0
+        self._end()
+        yield from self._give(whole=True)
+
+    def _add(self, place: int, line: Mapping[str, Json]) -> None:
+        tree, kind = self._tree, line.get("type")
+        number, before = tree.add(line, self._is_subagent)
+        turn = _begin(line, self._is_subagent) if kind == "user" else None
+        if turn is not None:
+            tree.begin(number, turn)
+            turn.is_wanted = place >= self._begin_at
+            turn.keeps_events = self._with_events and turn.is_wanted
+            self._held[turn.key] = turn
+            if self._with_events:
+                self._facts.before_last = self._lines.mark_before(self._prompts)
+            self._prompts += self._lines.length < LONGEST_PROMPT
+        elif (turn := tree.turn_of(number, before)) is not None:
+            turn.add(line, self._is_subagent)
+            if turn.is_given:
+                self._held.setdefault(turn.key, turn)
+        if kind == "cost-state":
+            self._facts.spent = _spent(line)
+        elif self._with_events:
+            self._note(line, kind, turn)
+
+    def _note(self, line: Mapping[str, Json], kind: Json, turn: _Turn | None) -> None:
+        facts = self._facts
+        match kind:
+            case "user" | "assistant":
+                self._note_message(line)
+            case "system" if line.get("subtype") == "compact_boundary":
+                facts.compactions += 1
+                if turn is not None:
+                    turn.note(Noted("the context was compacted to a summary"))
+            case "queue-operation" if self._opened_at is None and not self._prompts:
+                self._opened_at = as_instant(line.get("timestamp"))
+            case "custom-title" | "ai-title" | "summary":
+                self._titles[kind] = as_text(line.get(_TITLES[kind]))
+            case _ if kind not in _KNOWN_LINES:
+                facts.unknown[as_text(kind)[:80] or "none"] += 1
+        if turn is not None and len(self._lines.too_long) > self._passed_over:
+            for note in passed_over(self._lines.too_long[self._passed_over :]):
+                turn.note(note)
+            self._passed_over = len(self._lines.too_long)
+
+    def _note_message(self, line: Mapping[str, Json]) -> None:
+        facts = self._facts
+        facts.images += _images(as_object(line.get("message")).get("content"))
+        branch = as_text(line.get("gitBranch"))
+        facts.branch = branch if branch not in ("", "HEAD") else facts.branch
+        facts.work_dir = facts.work_dir or as_text(line.get("cwd")) or None
+        if self._is_subagent and not facts.subagent_of:
+            facts.subagent_of = ProviderSessionId(as_text(line.get("sessionId")))
+
+    def _end(self) -> None:
+        facts, lines = self._facts, self._lines
+        facts.damaged, facts.too_long, facts.problem = lines.damaged, len(lines.too_long), lines.problem
+        facts.mark = lines.mark(self._prompts)
+        facts.title = next((self._titles[kind] for kind in _TITLES if self._titles.get(kind)), None)
+        turns = {turn.key: turn for turn in self._tree.turns if turn.counts}
+        live = self._tree.branch()
+        facts.dead = {key for key, turn in turns.items() if not live[turn.number]}
+        first = next(iter(turns.values()), None)
+        if first is not None:
+            facts.first_key = first.key
+            # a fork begins with a line of its own and a copy of its parent's lines, which are older
+            if (first.began_at or 0) < (self._opened_at or 0):
+                facts.forked_at = self._opened_at
+        facts.model = next((turn.model for turn in reversed(turns.values()) if turn.model), None)
+
+    def _give(self, *, whole: bool = False) -> Iterator[ReadTurn]:
+        """What was read so far. The last turn continues most likely: its texts stay here."""
+        held, self._held = self._held, {}
+        newest = next(reversed(held), None)
+        for key, turn in held.items():
+            is_part = not whole and key == newest
+            if turn.is_wanted and turn.counts:
+                yield turn.read(live=key not in self._facts.dead, is_part=is_part)
+            if is_part:
+                self._held[key] = turn
+            elif not whole:
+                turn.forget()
+
+
 class _Tree:
-    """The parent of each line."""
+    """The parent and the turn of each line. Lines are numbered: a session may have a million of them."""
 
-    turns: dict[str, _Turn] = field(default_factory=dict)  #: by each of its lines
-    _parents: dict[str, str] = field(default_factory=dict)
-    _newest: str = ""
-    _left_at: str = ""  #: where a program left the session when it ended properly
+    def __init__(self) -> None:
+        self.turns: list[_Turn] = []
+        self._numbers: dict[str, int] = {}  #: of lines, by their ids
+        self._parents = array("l")  #: by the number of a line; -1: none
+        self._owners = array("l")  #: the place of its turn in ``turns``; -1: none
+        self._newest = -1
+        self._left_at = ""  #: where a program left the session when it ended properly
 
-    def add(self, line: Mapping[str, Json]) -> str:
-        """Returns the parent of the line. Where that is missing, Claude takes the line before it in the file."""
+    def add(self, line: Mapping[str, Json], is_subagent: bool) -> tuple[int, int]:
+        """The numbers of the line and of its parent. Where the parent is missing, Claude takes the line before it in the file."""
         if line.get("type") == "last-prompt":
             self._left_at = as_text(line.get("leafUuid"))
         key = as_text(line.get("uuid"))
-        if not key or line.get("isSidechain") is True:
-            return self._newest
+        if not key or (line.get("isSidechain") is True and not is_subagent):
+            return -1, self._newest
         parent = as_text(line.get("parentUuid")) or as_text(line.get("logicalParentUuid"))
-        before = parent if parent in self._parents else self._newest
-        self._parents.setdefault(key, before)
-        self._newest = key
-        return before
+        before = self._numbers.get(parent, self._newest)
+        number = self._numbers.setdefault(key, len(self._parents))
+        if number == len(self._parents):
+            self._parents.append(before)
+            self._owners.append(-1)
+        self._newest = number
+        return number, before
 
-    def turn_of(self, before: str, line: Mapping[str, Json]) -> _Turn | None:
-        turn = self.turns.get(before)
-        if turn is not None and (key := as_text(line.get("uuid"))):
-            self.turns.setdefault(key, turn)
-        return turn
+    def begin(self, number: int, turn: _Turn) -> None:
+        turn.number = number
+        self._owners[number] = len(self.turns)
+        self.turns.append(turn)
 
-    def branch(self) -> set[str]:
-        """The branch that ``--resume`` continues: that of the newest line if it leads back to where a program left, else that of the latter."""
+    def turn_of(self, number: int, before: int) -> _Turn | None:
+        owner = self._owners[before] if before >= 0 else -1
+        if number >= 0 and self._owners[number] < 0:
+            self._owners[number] = owner
+        return self.turns[owner] if owner >= 0 else None
+
+    def branch(self) -> bytearray:
+        """By the number of a line: is it on the branch that ``--resume`` continues?
+
+        That is the branch of the newest line if it leads back to where a program left, else that of the latter.
+        """
         newest = self._up_from(self._newest)
-        if self._left_at in self._parents and self._left_at not in newest:
-            return self._up_from(self._left_at)
-        return newest
+        left = self._numbers.get(self._left_at, -1)
+        return self._up_from(left) if left >= 0 and not newest[left] else newest
 
-    def _up_from(self, key: str) -> set[str]:
-        found: set[str] = set()
-        while key and key not in found:
-            found.add(key)
-            key = self._parents.get(key, "")
+    def _up_from(self, number: int) -> bytearray:
+        found = bytearray(len(self._parents))
+        while number >= 0 and not found[number]:
+            found[number] = 1
+            number = self._parents[number]
         return found
-
-
-def _lines_of_turns(path: Path, tree: _Tree) -> Iterator[tuple[int, _Turn, Mapping[str, Json] | None]]:
-    """Each line with its offset and its turn; None instead of the line that begins the turn."""
-    for place, line in placed_lines(path):
-        before = tree.add(line)
-        begun = _begin(line)
-        if begun is not None:
-            tree.turns[begun.key] = begun
-            yield place, begun, None
-        elif (turn := tree.turn_of(before, line)) is not None:
-            yield place, turn, line
 
 
 def _stored(file: Path) -> StoredSession:
@@ -643,10 +893,10 @@ def _stored(file: Path) -> StoredSession:
     titles = {
         kind: as_text(line.get(key))
         for line in (*first, *last)
-        for kind, key in _TITLES
+        for kind, key in _TITLES.items()
         if line.get("type") == kind
     }
-    title = next((titles[kind] for kind, _ in _TITLES if titles.get(kind)), None)
+    title = next((titles[kind] for kind in _TITLES if titles.get(kind)), None)
     return StoredSession(ProviderSessionId(file.stem), str(file), work_dir, title)
 
 
@@ -656,16 +906,23 @@ class _Turn:
     prompt: str
     is_command: bool  #: a command of the CLI itself; it counts as a turn only if the agent answers
     began_at: Instant | None = None
+    is_wanted: bool = True  #: it began behind the mark that was asked for
+    keeps_events: bool = False
+    is_given: bool = False  #: a part of it was given already
+    number: int = -1  #: of its first line in the tree
+    model: str | None = None
     _ended_at: Instant | None = None
     _answers: list[str] = field(default_factory=list)  #: those of finished messages
     _said: str = ""  #: of the message that may continue
     _message: str = ""
     _is_finished: bool = False
     _calls: dict[str, bool] = field(default_factory=dict)
+    _events: list[Called | Returned | Noted] = field(default_factory=list)
+    _usage: dict[str, Mapping[str, Json]] = field(default_factory=dict)  #: by message: its last line counts
 
     @property
     def counts(self) -> bool:
-        return not self.is_command or bool(self._answers or self._said)
+        return not self.is_command or bool(self._answers or self._said) or self.is_given
 
     def archived(self, *, live: bool) -> ArchivedTurn:
         text = "\n\n".join(part for part in (*self._answers, self._said) if part)
@@ -674,8 +931,23 @@ class _Turn:
             self._ended_at,
         )  # fmt: skip
 
-    def add(self, line: Mapping[str, Json]) -> None:
-        if not _is_of_the_agent(line):
+    def read(self, *, live: bool, is_part: bool) -> ReadTurn:
+        events, self._events = tuple(self._events), []
+        usage = NO_USAGE if is_part else _usage_of(self._usage.values())
+        self.is_given = True
+        return ReadTurn(self.archived(live=live), events, usage, self.model, is_part)
+
+    def forget(self) -> None:
+        """All of it was given. What comes later is given as another part of it."""
+        self.prompt = ""
+        self._answers, self._said, self._calls, self._usage = [], "", {}, {}
+
+    def note(self, event: Noted) -> None:
+        if self.keeps_events:
+            self._events.append(event)
+
+    def add(self, line: Mapping[str, Json], is_subagent: bool = False) -> None:
+        if not _is_of_the_agent(line, is_subagent):
             return
         message = as_object(line.get("message"))
         match line.get("type"):
@@ -687,15 +959,21 @@ class _Turn:
             case "assistant":
                 self._answer(message)
                 self._ended_at = as_instant(line.get("timestamp"))
+        if self.keeps_events:
+            self._events += _calls_in(message)
 
     def _answer(self, message: Mapping[str, Json]) -> None:
         """A message takes one line for each of its blocks. Text before a tool call is not the answer."""
-        if message.get("id") != self._message:
+        message_id = as_text(message.get("id"))
+        if message_id != self._message:
             self._go_on()
-            self._message, self._said = as_text(message.get("id")), ""
+            self._message, self._said = message_id, ""
         self._calls |= dict.fromkeys(_ids(message, "tool_use", "id"), False)
         self._said += joined_text(message.get("content"))
         self._is_finished = as_text(message.get("stop_reason")) not in _UNFINISHED
+        if self.keeps_events:
+            self.model = as_text(message.get("model")) or self.model
+            self._usage[message_id] = as_object(message.get("usage"))
 
     def _go_on(self) -> None:
         if self._is_finished:
@@ -704,12 +982,14 @@ class _Turn:
         self._is_finished = False
 
 
-def _begin(line: Mapping[str, Json]) -> _Turn | None:
+def _begin(line: Mapping[str, Json], is_subagent: bool = False) -> _Turn | None:
     """A new turn, if the line is a prompt."""
-    content = as_object(line.get("message")).get("content")
-    is_aside = any(line.get(flag) is True for flag in ("isSidechain", "isMeta", "isCompactSummary"))
-    if line.get("type") != "user" or is_aside or line.get("promptSource") == "system":
+    if line.get("type") != "user" or line.get("promptSource") == "system":
         return None
+    asides = ("isMeta", "isCompactSummary") if is_subagent else ("isSidechain", "isMeta", "isCompactSummary")
+    if any(line.get(flag) is True for flag in asides):
+        return None
+    content = as_object(line.get("message")).get("content")
     if any(as_object(block).get("type") == "tool_result" for block in as_list(content)):
         return None
     text, key = joined_text(content), as_text(line.get("uuid"))
@@ -724,15 +1004,43 @@ def _begin(line: Mapping[str, Json]) -> _Turn | None:
     return _Turn(key, typed.strip(), True, began_at)
 
 
+def _spent(line: Mapping[str, Json]) -> Usage:
+    """The next process continues from the last line of this kind, whichever branch that is on."""
+    return _total_usage(as_object(line.get("modelUsage")), as_amount(line.get("totalCostUSD")))
+
+
+def _usage_of(messages: Iterable[Mapping[str, Json]]) -> Usage:
+    total = NO_USAGE
+    for usage in messages:
+        fresh, read, written = (
+            as_count(usage.get(kind))
+            for kind in ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+        )
+        total += Usage(fresh + read + written, read, as_count(usage.get("output_tokens")))
+    return total
+
+
+def _images(content: Json) -> int:
+    """Pictures that people gave, and those in the results of tools."""
+    count = 0
+    for block in map(as_object, as_list(content)):
+        if block.get("type") == "image":
+            count += 1
+        elif block.get("type") == "tool_result":
+            count += _images(block.get("content"))
+    return count
+
+
 def _is_of_command(line: Mapping[str, Json]) -> bool:
     """Text that the CLI adds for a command of its own: the summary of /compact, or what the command printed."""
     text = joined_text(as_object(line.get("message")).get("content"))
     return line.get("isCompactSummary") is True or text.startswith(_OF_A_COMMAND)
 
 
-def _is_of_the_agent(line: Mapping[str, Json]) -> bool:
+def _is_of_the_agent(line: Mapping[str, Json], is_subagent: bool = False) -> bool:
     """Written by the main agent, not by a subagent or the CLI itself."""
-    return line.get("isSidechain") is not True and as_object(line.get("message")).get("model") != SYNTHETIC
+    is_aside = line.get("isSidechain") is True and not is_subagent
+    return not is_aside and as_object(line.get("message")).get("model") != SYNTHETIC
 
 
 def _ids(message: Mapping[str, Json], kind: str, name: str) -> Iterator[str]:
@@ -751,6 +1059,15 @@ def _living(entry: Mapping[str, Json]) -> int | None:
     # elsewhere Claude writes the start time in another form; a process lists itself right after it began
     listed_after = as_count(entry.get("startedAt")) / 1000 - started_at
     return pid if -1 <= listed_after <= _SECONDS_TO_BEGIN else None
+
+
+def _split_name(name: str) -> tuple[str, str]:
+    """The folder of a kept session, and a file of the session within it."""
+    parts = PurePosixPath(name).parts
+    cut = min(
+        1 if name.startswith(f"{_ASIDE}/") else 2, len(parts) - 1
+    )  # projects/<folder>/<id>.jsonl, projects/<folder>/<id>/subagents/…
+    return "/".join(parts[:cut]), "/".join(parts[cut:])
 
 
 def _is_folder_of(folder: Path, work_dir: str) -> bool:

@@ -16,6 +16,7 @@ from typing import NamedTuple, NoReturn
 
 from holdfast.providers.scripted_agent.memory import agent_home
 from holdfast.providers.scripted_agent.turn import (
+    DENIED,
     Pending,
     Profile,
     Step,
@@ -122,13 +123,13 @@ def _output(_: str, turn: Turn) -> None:
 
 def _use(name: str, arguments: Mapping[str, str], profile: Profile) -> tuple[str, bool]:
     if profile.forbids(name):
-        return f"permission denied: {name}", True
+        return f"{DENIED}{name}", True
     if name == "shell":
         return _run(arguments["command"])
     if name == "write":
         path = Path(arguments["path"]).resolve()
         if not profile.may_write(path):
-            return f"permission denied: {path} is outside of the work dir", True
+            return f"{DENIED}{path} is outside of the work dir", True
         path.write_text(arguments["text"], "utf-8")
         return f"wrote {path}", False
     return f"no such tool: {name}", True

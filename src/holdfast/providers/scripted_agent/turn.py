@@ -16,6 +16,8 @@ from holdfast.providers.scripted_agent.memory import Session
 WINDOW = 200_000
 #: ``plan`` lets no tool run
 PERMISSION_MODES = ("default", "plan")
+#: the result of a call that the rights do not allow begins with this
+DENIED = "permission denied: "
 _CHARACTERS_PER_TOKEN = 4
 _COST_PER_TOKEN = 0.000001
 _MARKER = re.compile(r"^\[holdfast\] turn [0-9]+(?:, attempt [0-9a-f]+)?:(.*)\n", re.MULTILINE)

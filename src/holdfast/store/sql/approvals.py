@@ -24,7 +24,7 @@ from holdfast.domain.redaction import encode_redacted, redact_text
 from holdfast.domain.turns import Turn, TurnRequest
 from holdfast.errors import AmbiguousId, Conflict, NotFound, Refused, SessionClosed
 from holdfast.store.driver import Row
-from holdfast.store.sql import codec, sessions
+from holdfast.store.sql import codec, json_text, sessions
 from holdfast.store.sql.rows import Rows, coded, part, readable
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.tables import APPROVALS, MISREAD, SESSIONS, unreadable
@@ -33,7 +33,7 @@ ROWS = Rows(
     APPROVALS,
     Approval,
     "{id}",
-    arguments=part(codec.decode_object, "arguments"),
+    arguments=part(json_text.decode_object, "arguments"),
     answerers=coded(codec.encode_texts, codec.decode_texts),
     status=ApprovalStatus,
 )
@@ -121,7 +121,7 @@ def add(s: Scope, session_id: str, conversation_id: str, seq: int | None, new: N
         used_at=None,
         void_reason=None,
     )
-    shown = clean_text(encode_redacted(dict(new.arguments), codec.dump))
+    shown = clean_text(encode_redacted(dict(new.arguments), json_text.dump))
     written = s.changed(APPROVALS.insert_once, **ROWS.values(asked) | {"arguments": shown})
     known = get(s, new.id)
     same = (known.session_id, known.seq, known.arguments_hash) == (session_id, seq, asked.arguments_hash)
@@ -291,7 +291,7 @@ def keep_tools(s: Scope, session_id: str, before: frozenset[str], request: TurnR
     starts_over = request.allow_wider_rights and request.rights is not None
     patterns = asked if starts_over else before | asked | request.approve_tools
     if patterns != before:
-        s.run(KEEP_TOOLS, id=session_id, patterns=codec.dump(sorted(patterns)) if patterns else None)
+        s.run(KEEP_TOOLS, id=session_id, patterns=json_text.dump(sorted(patterns)) if patterns else None)
     return request if patterns == request.approve_tools else replace(request, approve_tools=patterns)
 
 

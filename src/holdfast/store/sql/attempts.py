@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import field
 
 from holdfast.domain.conversations import Conversation, SeenTurns
 from holdfast.domain.decisions import (
@@ -22,7 +21,7 @@ from holdfast.domain.failures import Failure
 from holdfast.domain.ids import AttemptId, ConversationId, ProviderSessionId, RuntimeId, make_attempt_id
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, TranscriptMark, choose_pointer
-from holdfast.domain.records import record, replace
+from holdfast.domain.records import field, record, replace
 from holdfast.domain.redaction import encode_redacted, redact_text
 from holdfast.domain.turns import (
     Attempt,
@@ -37,7 +36,7 @@ from holdfast.domain.turns import (
 from holdfast.domain.usage import NO_CALL_YET, NO_USAGE, Usage
 from holdfast.errors import Conflict, LeaseLost, NotFound, StoreCorrupt
 from holdfast.store.driver import Row
-from holdfast.store.sql import approvals, codec, leases, provider_sessions
+from holdfast.store.sql import approvals, codec, json_text, leases, provider_sessions
 from holdfast.store.sql.rows import Rows, coded, cut, part
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.tables import ATTEMPTS, EVENTS, MISREAD, read_instant, unreadable
@@ -470,17 +469,20 @@ def write_events(
     s: Scope, conversation_id: ConversationId, seq: int, attempt: int, events: Sequence[Event]
 ) -> None:
     """An event that is on record stays as it is."""
-    s.run_many(
-        EVENTS.insert_once,
-        [
-            {
-                "conversation_id": conversation_id, "seq": seq, "attempt": attempt,
-                "number": event.number, "kind": event.kind.value, "at": event.at,
-                "data": clean_text(encode_redacted(dict(event.data), codec.dump)),
-            }
-            for event in events
-        ],
-    )  # fmt: skip
+    s.run_many(EVENTS.insert_once, event_rows(conversation_id, seq, attempt, events))
+
+
+def event_rows(
+    conversation_id: ConversationId, seq: int, attempt: int, events: Sequence[Event]
+) -> list[dict[str, object]]:
+    return [
+        {
+            "conversation_id": conversation_id, "seq": seq, "attempt": attempt,
+            "number": event.number, "kind": event.kind.value, "at": event.at,
+            "data": clean_text(encode_redacted(dict(event.data), json_text.dump)),
+        }
+        for event in events
+    ]  # fmt: skip
 
 
 def add_events_behind(s: Scope, lease: Lease, events: Sequence[Event]) -> None:
@@ -513,7 +515,7 @@ def read_event(s: Scope, seq: int, row: Row) -> tuple[int, Event]:
     try:
         EVENT.check(row)
         attempt, number, kind, at, data = row
-        return attempt, Event(number, EventKind(kind), codec.decode_object(data), read_instant(at))
+        return attempt, Event(number, EventKind(kind), json_text.decode_object(data), read_instant(at))
     except MISREAD as exc:
         key = f"event {EVENT.column(row, 'number')} of turn {seq}"
         raise unreadable(s.where, EVENTS.name, key, exc) from exc

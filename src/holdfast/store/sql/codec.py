@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import lru_cache
 from typing import Any
 
@@ -24,6 +23,7 @@ from holdfast.domain.records import replace
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.runtimes import Capabilities
 from holdfast.domain.turns import ProcessMark, TurnRequest
+from holdfast.store.sql.json_text import dump, load
 
 _CAPABILITIES = (
     "can_resume",
@@ -34,25 +34,6 @@ _CAPABILITIES = (
     "reports_context",
     "can_defer",
 )
-
-
-# json.dumps and json.loads make a coder for each call
-_encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
-_decode = json.JSONDecoder().decode
-_decode_first = json.JSONDecoder().raw_decode
-
-
-def dump(value: object) -> str:
-    return _encode(value)
-
-
-def load(text: str) -> Any:
-    try:
-        value, end = _decode_first(text)
-    except ValueError:
-        return _decode(text)
-    # ``decode`` looks for spaces before and behind, which takes as long as a short value itself; we write none
-    return value if end == len(text) else _decode(text)
 
 
 def encode_rights(rights: Rights | None) -> str | None:
@@ -228,10 +209,3 @@ def _decode_verdict(row: list[Any]) -> Verdict:
 
 def decode_failure(failure_class: str | None, error: str | None) -> Failure | None:
     return None if failure_class is None else Failure(FailureClass(failure_class), error or "")
-
-
-def decode_object(text: str) -> dict[str, Any]:
-    value = load(text)
-    if not isinstance(value, dict):
-        raise ValueError("it is not a JSON object")
-    return value

@@ -47,6 +47,7 @@ from holdfast.store.sql import (
     codec,
     heads,
     history,
+    json_text,
     leases,
     provider_sessions,
     session_statements,
@@ -552,7 +553,7 @@ def _answered(s: Scope, lease: Lease, response: str | None, transcript: Transcri
 def _keep_late(s: Scope, lease: Lease, verb: str, report: dict[str, Json]) -> None:
     s.run(
         LATE_REPORTS.insert, conversation_id=lease.conversation_id, seq=lease.seq, fence=lease.fence, verb=verb,
-        report=codec.dump(redact_value(report)), at=s.now,
+        report=json_text.dump(redact_value(report)), at=s.now,
     )  # fmt: skip
 
 
@@ -564,6 +565,6 @@ def _read_late(s: Scope, row: Row) -> LateReport:
     try:
         _LATE.check(row)
         seq, fence, verb, report, at, attempt = row
-        return LateReport(seq, fence, verb, codec.decode_object(report), read_instant(at), attempt)
+        return LateReport(seq, fence, verb, json_text.decode_object(report), read_instant(at), attempt)
     except MISREAD as exc:
         raise unreadable(s.where, LATE_REPORTS.name, f"report on turn {row[0]}", exc) from exc

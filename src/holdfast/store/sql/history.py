@@ -6,7 +6,8 @@ remembers its parent's revision, so that it keeps reading the parent as it stood
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 from holdfast.domain.conversations import ChangeKind, Conversation, ForkPoint, HistoryChange, HistoryTurn
 from holdfast.domain.failures import FailureClass
@@ -124,8 +125,15 @@ UPDATE turns SET dropped = :revision,
     failure_class = CASE WHEN status IN ('queued', 'waiting') THEN 'cancelled' ELSE failure_class END,
     error = CASE WHEN status IN ('queued', 'waiting') THEN 'cancelled' ELSE error END,
     status = CASE WHEN status IN ('queued', 'waiting') THEN 'cancelled' ELSE status END,
-    ended_at = COALESCE(ended_at, :now)
+    ended_at = COALESCE(ended_at, :now), search_id = NULL
 WHERE workspace = :ws AND conversation_id = :id AND seq >= :first AND dropped IS NULL"""
+# its words are added to the full-text index again when somebody searches
+NOT_INDEXED = (
+    """UPDATE turns SET search_id = NULL
+    WHERE workspace = :ws AND conversation_id = :id AND seq = :seq AND search_id IS NOT NULL""",
+    """UPDATE conversations SET indexed_next = :seq
+    WHERE workspace = :ws AND id = :id AND indexed_next > :seq""",
+)
 
 FIRST_OPEN = """
 SELECT MIN(seq) FROM turns INDEXED BY open_turns
@@ -165,6 +173,11 @@ def get(s: Scope, conversation_id: str, *, lock: bool = False) -> Conversation:
     if row is None:
         raise NotFound("conversation", conversation_id)
     return read_conversation(s, row)
+
+
+def get_many(s: Scope, conversation_ids: Sequence[str]) -> list[Conversation]:
+    rows = s.all_many(GET, [{"id": conversation_id} for conversation_id in conversation_ids])
+    return [read_conversation(s, row) for (row,) in rows]
 
 
 def read_conversation(s: Scope, row: Row) -> Conversation:
@@ -280,9 +293,21 @@ def windows(chain: Iterable[Segment], first: int, last: int) -> Iterator[tuple[S
         last = min(last, own_first - 1)
 
 
-def _texts(s: Scope, chain: list[Segment], first: int, last: int) -> dict[tuple[int, str], tuple[int, str]]:
+class Text(NamedTuple):
+    """The newest text of one part of a turn."""
+
+    revision: int
+    text: str
+    is_edited: bool  #: there was another one before
+
+
+#: by the number of the turn, and the part
+Texts = dict[tuple[int, str], Text]
+
+
+def _texts(s: Scope, chain: list[Segment], first: int, last: int) -> Texts:
     """The newest text of each part; a fork's own edits lie over what it inherits."""
-    texts: dict[tuple[int, str], tuple[int, str]] = {}
+    texts: Texts = {}
     for segment in reversed(chain):
         top = min(last, segment.last)
         rows = s.all(TEXTS, id=segment.id, first=first, last=top, revision=segment.revision)
@@ -290,36 +315,33 @@ def _texts(s: Scope, chain: list[Segment], first: int, last: int) -> dict[tuple[
     return texts
 
 
-def lay_over(
-    s: Scope, segment: Segment, rows: Iterable[Row], texts: dict[tuple[int, str], tuple[int, str]]
-) -> None:
+def lay_over(s: Scope, segment: Segment, rows: Iterable[Row], texts: Texts) -> None:
     """Put the texts of a conversation, in the order of their revisions, in the place of older ones."""
     for row in rows:
         seq, role, revision, text = TEXT_ROW.checked(s.where, row, "turn", row[0], "of", segment.id)
-        texts[seq, role] = (revision, text)
+        texts[seq, role] = Text(revision, text, (seq, role) in texts)
 
 
-def read_turn(
-    s: Scope, conversation: Conversation, row: Row, texts: Mapping[tuple[int, str], tuple[int, str]]
-) -> HistoryTurn:
+def read_turn(s: Scope, conversation: Conversation, row: Row, texts: Texts) -> HistoryTurn:
     try:
         TURN.check(row)
         seq, agent, session_id, status, at, retry_of, attempts, not_before, failure_class, error = row
-        asked_at, prompt = texts.get((seq, "prompt"), (0, ""))
-        answered_at, response = texts.get((seq, "response"), (0, None))
+        asked, answered = texts.get((seq, "prompt")), texts.get((seq, "response"))
+        given = [text for text in (asked, answered) if text is not None]
         return HistoryTurn(
             seq=seq,
             agent=agent,
             session_id=session_id,
             status=TurnStatus(status),
-            revision=max(asked_at, answered_at),
-            prompt=prompt,
-            response=response,
+            revision=max((text.revision for text in given), default=0),
+            prompt="" if asked is None else asked.text,
+            response=None if answered is None else answered.text,
             at=read_instant(at),
             retry_of=retry_of,
             attempts=attempts,
             not_before=read_optional_instant(not_before),
             failure=codec.decode_failure(failure_class, error),
+            is_edited=any(text.is_edited for text in given),
         )
     except MISREAD as exc:
         raise unreadable(s.where, TURNS.name, f"turn {row[0]} of {conversation.id}", exc) from exc
@@ -394,6 +416,9 @@ def edit(
     changed = _record(s, conversation, ChangeKind.EDIT, seq, seq)
     said = None if response is None else kept_response(response)
     add_text(s, conversation.id, seq, changed.revision, prompt=prompt, response=said)
+    for statement in NOT_INDEXED:
+        s.run(statement, id=conversation.id, seq=seq)
+    s.words.forget(s, conversation.id, seq, seq)
     return visible_turn(s, changed, seq)
 
 
@@ -409,6 +434,7 @@ def truncate(s: Scope, conversation: Conversation, keep: int) -> tuple[Conversat
     waiting = tuple(session for (session,) in s.all(WAITING_SESSIONS_FROM, id=conversation.id, first=first))
     changed = _record(s, conversation, ChangeKind.TRUNCATE, first, conversation.next_seq - 1)
     s.run(DROP_FROM, id=conversation.id, first=first, revision=changed.revision, now=s.now)
+    s.words.forget(s, conversation.id, first, LAST_SEQ)
     return changed, waiting
 
 
@@ -489,7 +515,8 @@ def fork(s: Scope, parent_id: str, child_id: SessionId, at: int | None, name: st
     )  # fmt: skip
     sessions.refuse_taken_name(s, child_id, name)
     metadata = sessions.ROWS.column(row, "metadata")
-    child = sessions.insert(s, new, child_conversation, metadata, Phase.INITIALIZING, parent.id)
+    insertion = sessions.Insertion(new, child_conversation, metadata, Phase.INITIALIZING, parent.id)
+    child = sessions.insert(s, insertion)
     provider_sessions.copy_pointers(s, parent.id, child.id, seq)
     approvals.copy_tools(s, parent.id, child.id)
     return child

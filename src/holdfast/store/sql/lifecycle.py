@@ -11,10 +11,15 @@ from holdfast.domain.records import replace
 from holdfast.domain.redaction import Json, redact_text
 from holdfast.domain.sessions import Session, SessionError, SessionUpdate
 from holdfast.errors import NotFound, PhaseConflict, SessionClosed
-from holdfast.store.sql import approvals, codec, sessions
-from holdfast.store.sql.scope import Scope
+from holdfast.store.sql import sessions
+from holdfast.store.sql.json_text import dump
 from holdfast.store.sql.session_statements import close, record_phase
 from holdfast.store.sql.sessions import ROWS, read_metadata, read_session
+
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from holdfast.store.sql.scope import Scope
 
 LOCK = f"SELECT {ROWS.sql}, head_seq FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"
 UPDATE = """
@@ -35,6 +40,8 @@ def update(s: Scope, session_id: str, change: SessionUpdate) -> Session:
     if change.expected_phase is not None and current.phase is not change.expected_phase:
         raise PhaseConflict(current.id, change.expected_phase, current.phase)
     if current.phase is Phase.APPROVAL and change.phase is not None and _stays_open(change.phase):
+        from holdfast.store.sql import approvals  # built on turns, which most changes do without
+
         approvals.leave_behind(s, current.id)
     encoded, metadata = None, current.metadata
     if change.metadata is not None:
@@ -73,7 +80,7 @@ def _besides_the_phase(change: SessionUpdate, error: SessionError | None) -> str
         more["cleared_errors"] = True
     if change.summary is not None and not (change.phase and change.phase.is_final):
         more["summary"] = True
-    return codec.dump(more) if more else None
+    return dump(more) if more else None
 
 
 def _stays_open(phase: Phase) -> bool:

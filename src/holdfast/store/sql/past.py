@@ -18,7 +18,7 @@ from holdfast.domain.turns import AttemptStatus, AttemptSummary, PastRequest, Re
 from holdfast.errors import Conflict
 from holdfast.store.driver import Row
 from holdfast.store.sql import attempts, codec, history
-from holdfast.store.sql.history import LAST_SEQ, Segment
+from holdfast.store.sql.history import LAST_SEQ, Segment, Texts
 from holdfast.store.sql.rows import Rows, computed, cut, part, readable
 from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.tables import APPROVALS, ATTEMPTS, EVENTS, FLAG
@@ -202,9 +202,9 @@ class _Page:
                 del self.rows[place:]
                 return
 
-    def texts(self, characters: int) -> dict[tuple[int, str], tuple[int, str]]:
+    def texts(self, characters: int) -> Texts:
         """The beginning of the newest text of each part; the edits in a fork take precedence over its source."""
-        texts: dict[tuple[int, str], tuple[int, str]] = {}
+        texts: Texts = {}
         for segment, batch in self._over_all():
             rows = self._s.all(
                 TEXTS, id=segment.id, revision=segment.revision, characters=characters, **batch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.domain.conversations import SeenTurns
@@ -10,7 +11,7 @@ from holdfast.domain.ids import SessionId
 from holdfast.domain.pointers import NOTHING_YET, Pointer, ProviderSession, ProviderSessionTotals
 from holdfast.domain.records import replace
 from holdfast.domain.redaction import redact_text
-from holdfast.domain.turns import LONGEST_LEASE, Attempt, Lease
+from holdfast.domain.turns import LONGEST_LEASE, Attempt, AttemptStatus, Lease
 from holdfast.domain.usage import NO_CALL_YET, NO_USAGE, ContextUse, Usage, check_usage
 from holdfast.errors import Conflict, InvalidInput, Refused
 from holdfast.store.driver import Row
@@ -111,6 +112,10 @@ COUNT_FROM = """
 UPDATE provider_sessions SET reported_input_tokens = :input, reported_cached_input_tokens = :cached,
     reported_output_tokens = :output, reported_cost_usd = :cost
 WHERE workspace = :ws AND provider = :provider AND id = :id"""
+ADD_USAGE = """
+UPDATE provider_sessions SET input_tokens = input_tokens + :input, cached_input_tokens = cached_input_tokens + :cached,
+    output_tokens = output_tokens + :output, cost_usd = cost_usd + :cost
+WHERE workspace = :ws AND provider = :provider AND id = :id"""
 SETTLE = """
 UPDATE provider_sessions SET errors = :errors, failed_resumes = :failed_resumes, last_seen_at = :now,
     input_tokens = input_tokens + :input, cached_input_tokens = cached_input_tokens + :cached,
@@ -129,11 +134,11 @@ FROM pointers a JOIN provider_sessions p
     ON p.workspace = a.workspace AND p.provider = a.provider AND p.id = a.provider_session_id
 WHERE a.workspace = :ws AND a.session_id = :session_id AND a.fork_seq IS NULL
 ORDER BY first_seen_at, id"""
-# of this workspace, only attempts that have saved something; the pointer of a fork names its source's
+# of this workspace, only attempts that have saved something, or may yet; the pointer of a fork names its source's
 OWNERS = """
 SELECT workspace, session_id, started_at AS since FROM attempts INDEXED BY attempts_by_provider_session
 WHERE provider_session_id = :id AND provider = :provider
-    AND (workspace <> :ws OR status IN ('done', 'deferred') OR transcript IS NOT NULL)
+    AND (workspace <> :ws OR status IN ('done', 'deferred', :also) OR transcript IS NOT NULL)
 UNION ALL
 SELECT workspace, session_id, updated_at FROM pointers INDEXED BY pointers_to_provider_sessions
 WHERE provider_session_id = :id AND provider = :provider AND fork_seq IS NULL
@@ -142,6 +147,9 @@ SELECT k.workspace, k.session_id, k.first_seen_at FROM provider_sessions k
 JOIN sessions o ON o.workspace = k.workspace AND o.id = k.session_id AND o.imported_at IS NOT NULL
 WHERE k.workspace = :ws AND k.provider = :provider AND k.id = :id
 ORDER BY since DESC LIMIT 1000"""
+
+
+_SAVED = AttemptStatus.DONE.value
 
 
 class Owner(NamedTuple):
@@ -160,11 +168,21 @@ def state(s: Scope, provider: str, provider_session_id: str, besides: str | None
     return ProviderSession(errors, failed_resumes, retired, None if held_by == besides else held_by)
 
 
+def are_retired(s: Scope, wanted: Sequence[tuple[str, str]]) -> list[bool]:
+    """For each provider and provider session."""
+    asked = [{"provider": provider, "id": id_, "now": s.now} for provider, id_ in wanted]
+    rows = [found[0] if found else None for found in s.all_many(STATE, asked)]
+    return [
+        row is not None and _STATE.checked(s.where, row, *about)[2] is not None
+        for row, about in zip(rows, wanted, strict=True)
+    ]
+
+
 def owner_of(
     s: Scope, provider: str, provider_session_id: str, besides: str | None = None
 ) -> SessionId | None:
     """See ``Store.owner_of``."""
-    rows = s.all(OWNERS, provider=provider, id=provider_session_id)
+    rows = s.all(OWNERS, provider=provider, id=provider_session_id, also=_SAVED)
     owners = [SessionId(str(owner)) for workspace, owner, _ in rows if workspace == s.ws]
     return None if besides in owners else next(iter(owners), None)
 
@@ -177,7 +195,18 @@ def refuse_retired(s: Scope, provider: str, provider_session_id: str) -> None:
 
 def find_owner(s: Scope, provider: str, provider_session_id: str, besides: str) -> Owner | None:
     """The session that has used it last, of whatever workspace, unless ``besides`` has used it, too."""
-    rows = s.all(OWNERS, provider=provider, id=provider_session_id)
+    return _owner(s, s.all(OWNERS, provider=provider, id=provider_session_id, also=_SAVED), besides)
+
+
+def find_owners(s: Scope, wanted: Sequence[tuple[str, str, str]]) -> list[Owner | None]:
+    """``find_owner`` for each provider, provider session and session; also one whose turn runs, and has saved nothing yet."""
+    also = AttemptStatus.OPEN.value
+    asked = [{"provider": provider, "id": id_, "also": also} for provider, id_, _ in wanted]
+    found = zip(s.all_many(OWNERS, asked), wanted, strict=True)
+    return [_owner(s, rows, besides) for rows, (*_, besides) in found]
+
+
+def _owner(s: Scope, rows: Sequence[Row], besides: str) -> Owner | None:
     if (s.ws, besides) in {(workspace, session_id) for workspace, session_id, _ in rows}:
         return None
     found = [Owner(session_id, workspace != s.ws) for workspace, session_id, _ in rows]
@@ -258,6 +287,14 @@ def count_from(s: Scope, provider: str, provider_session_id: str, counted: Usage
     s.run(
         COUNT_FROM, provider=provider, id=provider_session_id, input=counted.input_tokens,
         cached=counted.cached_input_tokens, output=counted.output_tokens, cost=counted.cost_usd,
+    )  # fmt: skip
+
+
+def add_usage(s: Scope, provider: str, provider_session_id: str, used: Usage) -> None:
+    """Add the usage of turns that were made in the provider's own program."""
+    s.run(
+        ADD_USAGE, provider=provider, id=provider_session_id, input=used.input_tokens,
+        cached=used.cached_input_tokens, output=used.output_tokens, cost=used.cost_usd,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import CleanupReport, Old
 from holdfast.domain.statistics import TotalKind
 from holdfast.errors import Busy, Conflict
-from holdfast.store.sql import history, session_statements, totals
+from holdfast.store.sql import history, session_statements, totals, vault
 from holdfast.store.sql.scope import Scope
 
 NOTHING_ASKED = """
@@ -46,6 +46,9 @@ SESSIONS_OF = "SELECT id, agent FROM sessions WHERE workspace = :ws AND conversa
 FORKS_OF = """
 SELECT id FROM sessions WHERE workspace = :ws AND conversation_id IN
     (SELECT id FROM conversations WHERE workspace = :ws AND parent_id = :id)"""
+SUBAGENTS_OF = """
+SELECT conversation_id FROM sessions INDEXED BY sessions_by_parent
+WHERE workspace = :ws AND parent_session_id = :id AND kind = 'subagent'"""
 CHILD_CONVERSATIONS = "SELECT id FROM conversations WHERE workspace = :ws AND parent_id = :id"
 LIVING = f"""
 SELECT 1 FROM sessions
@@ -54,7 +57,15 @@ WHERE workspace = :ws AND conversation_id = :id
         OR imported_at IS NOT NULL)
 LIMIT 1"""
 LOCK_OWNER = "SELECT lease_owner, agent FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"
+_SESSIONS = "SELECT id FROM sessions WHERE workspace = :ws AND conversation_id = :id"
 DELETE_CONVERSATION = (
+    # an import does not bring back what was deleted
+    f"""INSERT INTO tombstones (workspace, provider, provider_session_id, removed_at)
+    SELECT workspace, provider, id, :now FROM provider_sessions INDEXED BY provider_sessions_by_session
+    WHERE workspace = :ws AND session_id IN ({_SESSIONS})
+    ON CONFLICT DO NOTHING""",
+    f"""UPDATE sources INDEXED BY sources_of_sessions SET session_id = NULL, reason = 'removed'
+    WHERE workspace = :ws AND session_id IN ({_SESSIONS})""",
     "DELETE FROM events WHERE workspace = :ws AND conversation_id = :id",
     "DELETE FROM attempts WHERE workspace = :ws AND conversation_id = :id",
     "DELETE FROM late_reports WHERE workspace = :ws AND conversation_id = :id",
@@ -184,8 +195,10 @@ def _delete(s: Scope, conversation_ids: Sequence[str]) -> None:
     """In this order; they stay counted."""
     totals.fold(s, conversation_ids)
     for conversation_id in conversation_ids:
+        kept = vault.kept_by(s, conversation_id)
         for statement in DELETE_CONVERSATION:
-            s.run(statement, id=conversation_id)
+            s.run(statement, id=conversation_id, now=s.now)
+        vault.drop_unowned(s, kept)
 
 
 def remove(s: Scope, session_id: str) -> None:
@@ -201,5 +214,6 @@ def remove(s: Scope, session_id: str) -> None:
     others = [other for other, _ in s.all(SESSIONS_OF, id=conversation_id) if other != session_id]
     if others:
         raise Conflict(f"other agents share its conversation: {', '.join(others)}", sessions=others)
-    _delete(s, [conversation_id])
+    below = [conversation for (conversation,) in s.all(SUBAGENTS_OF, id=session_id)]
+    _delete(s, [*below, conversation_id])
     totals.count(s, TotalKind.CLEANUP, "removed", agent=agent)

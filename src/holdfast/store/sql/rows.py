@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import fields
 from enum import Enum
 from functools import cached_property
-from typing import Any, Generic, NamedTuple, TypeVar
 
+from holdfast.domain.records import fields, record, replace
 from holdfast.errors import StoreCorrupt
-from holdfast.store.driver import Row
 from holdfast.store.sql.tables import MISREAD, Columns, Kind, Table, unreadable
 
-log = logging.getLogger("holdfast")
+TYPE_CHECKING = False
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing import Any, Generic, TypeVar
+
+    from holdfast.store.driver import Row
+
+    T = TypeVar("T")
+
+    class _Of(Generic[T]):
+        """The record that rows become."""
+else:
+    _Of, T = {"T": object}, "T"  # typing takes as long as all the rest that a light command imports
 
 
-class Field(NamedTuple):
+@record
+class Field:
     """How one field of a record is kept, where that is not simply the column of the same name."""
 
     columns: tuple[str, ...]  #: of the table; none: ``sql`` says what is selected
@@ -47,7 +55,7 @@ def computed(sql: str, kind: Kind, decode: Callable[[Any], Any] | None = None) -
     return Field((), decode, None, sql, kind)
 
 
-class Rows(Columns, Generic[T]):
+class Rows(Columns, _Of[T]):
     """A table's rows as records: the columns are selected in the order of the record's fields."""
 
     def __init__(
@@ -59,7 +67,7 @@ class Rows(Columns, Generic[T]):
         prefix = f"{alias}." if alias else ""
         picked: list[tuple[str, str, Kind]] = []
         self._fields: dict[str, tuple[int, Field]] = {}  #: and the place of its first column
-        for name in (field.name for field in fields(record)):  # type: ignore[arg-type] # every record is one
+        for name in fields(record):
             field = _field(name, table, special.pop(name, None))
             self._fields[name] = len(picked), field
             if field.kind is not None:
@@ -139,7 +147,7 @@ def _field(name: str, table: Table, given: Field | type[Enum] | None) -> Field:
         return Field((name,), table.columns[name].decode)
     if isinstance(given, type):
         return Field((name,), {member.value: member for member in given}, "value")
-    return given if given.columns or given.sql else given._replace(columns=(name,))
+    return given if given.columns or given.sql else replace(given, columns=(name,))
 
 
 def cut(row: Row, *selected: Columns) -> Iterator[Row]:
@@ -157,4 +165,6 @@ def readable(read: Callable[[Row], T], rows: Iterable[Row]) -> Iterator[T]:
         try:
             yield read(row)
         except StoreCorrupt as exc:
-            log.warning("skipped: %s", exc)
+            import logging  # a row that cannot be read is rare
+
+            logging.getLogger("holdfast").warning("skipped: %s", exc)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Self
@@ -10,7 +10,7 @@ from typing import Self
 from holdfast.clock import Instant
 from holdfast.domain.ids import Workspace
 from holdfast.domain.policy import Policy
-from holdfast.store.driver import Row, Transaction
+from holdfast.store.driver import Row, Transaction, WordIndex
 
 
 class Scope:
@@ -53,6 +53,9 @@ class Scope:
         params["ws"] = self.ws
         return self._tx.all(sql, params)
 
+    def all_many(self, sql: str, rows: Sequence[Mapping[str, object]], /) -> list[list[Row]]:
+        return self._tx.all_many(sql, [{"ws": self.ws, **row} for row in rows]) if rows else []
+
     def changed(self, sql: str, /, **params: object) -> int:
         params["ws"] = self.ws
         return self._tx.changed(sql, params)
@@ -60,6 +63,10 @@ class Scope:
     def run(self, sql: str, /, **params: object) -> None:
         params["ws"] = self.ws
         self._tx.run(sql, params)
+
+    @property
+    def words(self) -> WordIndex:
+        return self._tx.words
 
     def ring(self) -> None:
         """Notify those who watch the queue of this workspace, once this transaction is committed."""

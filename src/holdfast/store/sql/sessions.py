@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import count
 
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import ConversationId, ProviderSessionId, SessionId, conversation_of
+from holdfast.domain.inputs import MAX_NAME
 from holdfast.domain.metadata import Metadata, encode_metadata, has_metadata
 from holdfast.domain.phases import MayContinue, Phase, is_resumable_phase, may_continue
+from holdfast.domain.records import record
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.sessions import (
     NewSession,
@@ -22,6 +25,7 @@ from holdfast.domain.sessions import (
     SessionPage,
     SessionState,
     SessionStatus,
+    is_title,
 )
 from holdfast.domain.usage import NO_USAGE, Usage
 from holdfast.errors import (
@@ -32,10 +36,8 @@ from holdfast.errors import (
     SessionClosed,
     UnreadableSession,
 )
-from holdfast.store.driver import Row
-from holdfast.store.sql import codec
+from holdfast.store.sql.json_text import decode_object, load
 from holdfast.store.sql.rows import Rows, part, readable
-from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.session_statements import (
     PHASE_CHANGE,
     PHASES,
@@ -45,11 +47,17 @@ from holdfast.store.sql.session_statements import (
 )
 from holdfast.store.sql.tables import MISREAD, PHASE_CHANGES, SESSIONS, problem_of, read_instant, unreadable
 
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from holdfast.store.driver import Row
+    from holdfast.store.sql.scope import Scope
+
 
 def read_metadata(text: str) -> Metadata:
     if text == "{}":
         return {}
-    value = codec.load(text)
+    value = load(text)
     if type(value) is not dict:
         raise ValueError("its metadata is not a JSON object")
     return value
@@ -76,6 +84,8 @@ ROWS = Rows(
 
 GET = f"SELECT {ROWS.sql} FROM sessions WHERE workspace = :ws AND id = :id"
 LOCK = f"{GET} FOR UPDATE"
+#: a row if it was inserted
+INSERT = f"{SESSIONS.insert_once}\nRETURNING id"
 IS_CLOSED = "SELECT finalized_at IS NOT NULL FROM sessions WHERE workspace = :ws AND id = :id"
 LOCK_PHASE = """
 SELECT phase, finalized_at FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"""
@@ -87,6 +97,17 @@ RENAME = "UPDATE sessions SET name = :name, updated_at = :now WHERE workspace = 
 BY_NAME = "SELECT id FROM sessions WHERE workspace = :ws AND name = :name"
 BY_PREFIX = """
 SELECT id FROM sessions WHERE workspace = :ws AND id >= :low AND id < :high ORDER BY id DESC LIMIT 6"""
+# as the indexes have it: the last characters of every id, and the beginning of every purpose
+_END, _TITLE = 4, 40
+BY_END = f"""
+SELECT id FROM sessions INDEXED BY sessions_by_end
+WHERE workspace = :ws AND SUBSTR(id, LENGTH(id) - {_END - 1}) = :last
+    AND SUBSTR(id, LENGTH(id) - LENGTH(CAST(:given AS TEXT)) + 1) = :given
+ORDER BY id DESC LIMIT 6"""
+BY_TITLE = f"""
+SELECT id, purpose FROM sessions INDEXED BY sessions_by_title
+WHERE workspace = :ws AND LOWER(SUBSTR(purpose, 1, {_TITLE})) >= :low AND LOWER(SUBSTR(purpose, 1, {_TITLE})) < :high
+ORDER BY id DESC LIMIT 1000"""
 CHILDREN = f"""
 SELECT {ROWS.sql} FROM sessions INDEXED BY sessions_by_parent
 WHERE workspace = :ws AND parent_session_id = :id ORDER BY created_at, id"""
@@ -138,12 +159,29 @@ COALESCE((SELECT p.provider_session_id FROM pointers p
 (SELECT p.provider_session_id FROM pointers p
     WHERE p.workspace = sessions.workspace AND p.session_id = sessions.id AND p.fork_seq IS NULL
     ORDER BY p.updated_at DESC LIMIT 1))"""
-STATE = f"SELECT {STATUS}, {PROVIDER_SESSION} FROM sessions WHERE workspace = :ws AND id = :id"
+# an agent that has not saved anything yet has no pointer, but an attempt
+DIRECTORY = """
+COALESCE((SELECT p.work_dir FROM pointers p
+    WHERE p.workspace = sessions.workspace AND p.session_id = sessions.id AND p.work_dir IS NOT NULL
+    ORDER BY p.updated_at DESC LIMIT 1),
+(SELECT a.work_dir FROM attempts a WHERE a.workspace = sessions.workspace AND a.session_id = sessions.id
+    ORDER BY a.fence DESC LIMIT 1),
+project)"""
+_STATE = f"{STATUS}, {PROVIDER_SESSION}, {DIRECTORY}"
+_STATE_COLUMNS = 3
+STATE = f"SELECT {_STATE} FROM sessions WHERE workspace = :ws AND id = :id"
+#: few among many, and an index knows them
+_MAY_RUN = """id IN (
+    SELECT r.id FROM sessions r WHERE r.workspace = :ws AND r.lease_expires_at > :now
+    UNION SELECT d.session_id FROM delegations d
+    WHERE d.workspace = :ws AND d.session_id IS NOT NULL AND d.ended_at IS NULL)"""
 
 _OPEN = {phase.value: phase for phase in Phase if not phase.is_final}
 #: as far as the engines can count
 _FAR = 2**63 - 1
 _WHOLE = re.compile(r"-?[0-9]{1,19}\Z")
+_NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
+_PATTERN = re.compile(r"[%_!]")  #: what LIKE gives a meaning
 #: rows that one page reads at once, and looks at, if few of them fit
 _STEP = 200
 _FIRST_STEP = 51
@@ -162,43 +200,59 @@ def create(s: Scope, new: NewSession, *, phase: Phase = Phase.INITIALIZING) -> S
     elif s.one(LOCK_CONVERSATION, id=conversation_id) is None:
         raise NotFound("conversation", conversation_id)
     refuse_taken_name(s, new.id, new.name)
-    return insert(s, new, conversation_id, metadata, phase, parent=None)
+    return insert(s, Insertion(new, conversation_id, metadata, phase, parent=None))
 
 
-def insert(
-    s: Scope,
-    new: NewSession,
-    conversation_id: ConversationId,
-    metadata: str,
-    phase: Phase,
-    parent: SessionId | None,
-) -> Session:
-    session = Session(
+@record
+class Insertion:
+    new: NewSession
+    conversation_id: ConversationId
+    metadata: str
+    phase: Phase
+    parent: SessionId | None
+
+
+def insert(s: Scope, one: Insertion) -> Session:
+    (session,) = insert_many(s, [one])
+    return session
+
+
+def insert_many(s: Scope, wanted: Sequence[Insertion]) -> list[Session]:
+    made = [_made(s, one) for one in wanted]
+    # the metadata is encoded already: redacting it once is enough
+    rows = [
+        ROWS.values(session) | {"metadata": one.metadata} for one, session in zip(wanted, made, strict=True)
+    ]
+    inserted = s.all_many(INSERT, rows)
+    return [
+        session if is_new else _already_there(s, one.new, one.conversation_id)
+        for one, session, is_new in zip(wanted, made, inserted, strict=True)
+    ]
+
+
+def _made(s: Scope, one: Insertion) -> Session:
+    new = one.new
+    return Session(
         id=new.id,
-        conversation_id=conversation_id,
+        conversation_id=one.conversation_id,
         agent=new.agent,
         kind=new.kind,
         purpose=redact_text(new.purpose),
         name=new.name,
         provider=new.provider,
-        phase=phase,
-        resume_ready=is_ready(s, phase, new.kind),
-        metadata=read_metadata(metadata),
+        phase=one.phase,
+        resume_ready=is_ready(s, one.phase, new.kind),
+        metadata=read_metadata(one.metadata),
         error_count=0,
         last_error=None,
         created_at=new.began_at or s.now,
         updated_at=new.began_at or s.now,
         finalized_at=None,
         summary=None,
-        parent_session_id=parent,
+        parent_session_id=one.parent,
         project=new.project,
         imported_at=None if new.began_at is None else s.now,
     )
-    # the metadata is encoded already: redacting it once is enough
-    row = ROWS.values(session) | {"metadata": metadata}
-    if not s.changed(SESSIONS.insert_once, **row):
-        return _already_there(s, new, conversation_id)
-    return session
 
 
 def _already_there(s: Scope, new: NewSession, conversation_id: ConversationId) -> Session:
@@ -296,7 +350,7 @@ def trail(s: Scope, session_id: str, after: int, limit: int) -> tuple[SessionCha
 def _read_change(row: Row) -> SessionChange:
     _CHANGE.check(row)
     number, at, by, from_phase, to_phase, change = row
-    more = {} if change is None else codec.decode_object(change)
+    more = {} if change is None else decode_object(change)
     return SessionChange(
         number, read_instant(at), by, from_phase, to_phase, tuple(more.get("metadata", ())),
         more.get("error"), bool(more.get("cleared_errors")), bool(more.get("summary")),
@@ -315,22 +369,48 @@ def refuse_taken_name(s: Scope, session_id: str, name: str | None) -> None:
         return
     (holder,) = s.one(BY_NAME, name=name) or (session_id,)
     if holder != session_id:
-        raise Conflict(f"the name {name!r} is taken by {holder}", session_id=holder)
+        free = _free_name(s, name)
+        raise Conflict(
+            f"the name {name!r} is taken by {holder}; {free!r} is free", session_id=holder, free=free
+        )
+
+
+def _free_name(s: Scope, name: str) -> str:
+    """The name with the next number at its end."""
+    words, _, number = name.rpartition("-")
+    base, first = (words, int(number) + 1) if words and number.isdecimal() else (name[: MAX_NAME - 8], 2)
+    return next(free for n in count(first) if s.one(BY_NAME, name=(free := f"{base}-{n}")) is None)
 
 
 def resolve(s: Scope, given: str) -> SessionId:
-    """An id, a name, or the unique beginning of an id, in that order."""
+    """An id, a name, the beginning of an id, its end, or a title, in that order."""
     if s.one(GET, id=given) is not None:
         return SessionId(given)
     (named,) = s.one(BY_NAME, name=given) or (None,)
     if named is not None:
         return SessionId(named)
     fits = [SessionId(found) for (found,) in s.all(BY_PREFIX, low=given, high=given + AFTER_ALL)]
+    fits = fits or _by_end(s, given) or _by_title(s, given)
     if len(fits) > 1:
         raise AmbiguousId(given, tuple(fits[:5]))
     if not fits:
         raise NotFound("session", given)
     return fits[0]
+
+
+def _by_end(s: Scope, given: str) -> list[SessionId]:
+    if len(given) < _END:
+        return []
+    return [SessionId(found) for (found,) in s.all(BY_END, last=given[-_END:], given=given)]
+
+
+def _by_title(s: Scope, given: str) -> list[SessionId]:
+    # the engines fold only the letters of ASCII
+    low = "".join(c.lower() if c.isascii() else c for c in given.strip()[:_TITLE]).removesuffix("…")
+    if not low:
+        return []
+    rows = s.all(BY_TITLE, low=low, high=low + AFTER_ALL)
+    return [SessionId(found) for found, purpose in rows if is_title(given, purpose)]
 
 
 def children(s: Scope, session_id: str) -> tuple[Session, ...]:
@@ -344,12 +424,14 @@ def state(s: Scope, session_id: str) -> SessionState:
     return _read_state(*row)
 
 
-def _read_state(status: str, provider_session_id: ProviderSessionId | None) -> SessionState:
-    return SessionState(SessionStatus(status), provider_session_id)
+def _read_state(
+    status: str, provider_session_id: ProviderSessionId | None, directory: str | None
+) -> SessionState:
+    return SessionState(SessionStatus(status), provider_session_id, directory)
 
 
 def list_page(s: Scope, wanted: SessionFilter, limit: int, cursor: str | None) -> SessionPage:
-    """Newest first; the cursor is the place of the last row that was looked at."""
+    """The cursor is the place of the last row that was looked at."""
     found: list[Session] = []
     states: dict[str, SessionState] = {}
     unreadable: dict[str, str] = {}
@@ -358,13 +440,13 @@ def list_page(s: Scope, wanted: SessionFilter, limit: int, cursor: str | None) -
         is_full = len(found) + len(unreadable) == limit or size > PAGE_CHARACTERS
         if is_full or looked_at == _MOST_LOOKED_AT:
             return SessionPage(tuple(found), states, unreadable, place)
-        place = _cursor_at(row)
+        place = _cursor_at(row, wanted)
         try:
-            session = read_session(row[:-2], s.where)
+            session = read_session(row[:-_STATE_COLUMNS], s.where)
             if _fits(s, session, wanted):
                 found.append(session)
                 size += len(ROWS.column(row, "metadata")) + len(session.purpose) + len(session.summary or "")
-                states[session.id] = _read_state(*row[-2:])
+                states[session.id] = _read_state(*row[-_STATE_COLUMNS:])
         except UnreadableSession as exc:
             unreadable[str(ROWS.column(row, "id"))] = exc.problem
     return SessionPage(tuple(found), states, unreadable, None)
@@ -373,27 +455,28 @@ def list_page(s: Scope, wanted: SessionFilter, limit: int, cursor: str | None) -
 def _rows(s: Scope, wanted: SessionFilter, limit: int, cursor: str | None) -> Iterator[Row]:
     """All that SQL can tell to fit, read as far as they are looked at; at first one more than a small page holds."""
     step = min(limit + 1, _FIRST_STEP)
+    order = _order(wanted)
     while True:
         conditions, params = _conditions(wanted)
         if cursor is not None:
             params["at"], params["after"] = _parse_cursor(cursor)
-            conditions.append("(created_at < :at OR (created_at = :at AND id < :after))")
-            conditions.append("created_at <= :at")
+            conditions.append(f"({order} < :at OR ({order} = :at AND id < :after))")
+            conditions.append(f"{order} <= :at")
         sql = (
-            f"SELECT {ROWS.sql}, {STATUS}, {PROVIDER_SESSION} FROM sessions WHERE {' AND '.join(conditions)} "
-            "ORDER BY created_at DESC, id DESC LIMIT :limit"
+            f"SELECT {ROWS.sql}, {_STATE} FROM sessions WHERE {' AND '.join(conditions)} "
+            f"ORDER BY {order} DESC, id DESC LIMIT :limit"
         )
         rows = s.all(sql, limit=step, now=s.now, **params)
         yield from rows
         if len(rows) < step:
             return
-        cursor = _cursor_at(rows[-1])
+        cursor = _cursor_at(rows[-1], wanted)
         step = _STEP
 
 
 def _fits(s: Scope, session: Session, wanted: SessionFilter) -> bool:
     """What SQL does not ask for."""
-    if not has_metadata(session.metadata, wanted.metadata):
+    if not has_metadata(session.metadata, wanted.metadata) or not _has_text(session, wanted.grep):
         return False
     if not wanted.resumable:
         return True
@@ -401,33 +484,56 @@ def _fits(s: Scope, session: Session, wanted: SessionFilter) -> bool:
     return may_continue(session, s.policy.continue_, s.now, window) is MayContinue.YES
 
 
+def _has_text(session: Session, wanted: str | None) -> bool:
+    if not wanted:
+        return True
+    texts = (session.id, session.name, session.purpose, session.agent, session.summary)
+    return any(wanted.lower() in text.lower() for text in texts if text)
+
+
+def _order(wanted: SessionFilter) -> str:
+    return "updated_at" if wanted.by_activity else "created_at"
+
+
+#: by the field of the filter: what SQL asks for if the field is set
+_CONDITIONS = {
+    "active_only": "finalized_at IS NULL",
+    "agent": "agent = :agent",
+    "status": f"{STATUS} = :status",
+    "resumable": "resume_ready = TRUE AND finalized_at IS NULL",
+    "metadata": "metadata <> '{}'",
+    "since": "created_at >= :since",
+    "until": "created_at < :until",
+    "provider": "provider = :provider",
+    "project": f"SUBSTR({DIRECTORY} || '/', 1, LENGTH(CAST(:project AS TEXT))) = :project",
+    "grep": "LOWER(id || ' ' || COALESCE(name, '') || ' ' || purpose || ' ' || agent || ' ' || COALESCE(summary, ''))"
+    " LIKE :grep ESCAPE '!'",
+}
+
+
 def _conditions(wanted: SessionFilter) -> tuple[list[str], dict[str, object]]:
-    conditions = ["workspace = :ws"]
-    params: dict[str, object] = {}
-    if wanted.active_only:
-        conditions.append("finalized_at IS NULL")
-    if wanted.agent is not None:
-        conditions.append("agent = :agent")
-        params["agent"] = wanted.agent
+    given = {name: getattr(wanted, name) for name in _CONDITIONS}
+    # zero is an instant, and an empty text a wish that nothing meets
+    values = {name: value for name, value in given.items() if value not in (None, {}) and value is not False}
+    conditions = ["workspace = :ws", *(_CONDITIONS[name] for name in values)]
+    if not wanted.subagents:
+        conditions.append("(kind <> 'subagent' OR parent_session_id IS NULL)")
     if wanted.status is not None:
-        conditions.append(f"{STATUS} = :status")
-        params["status"] = wanted.status.value
-    if wanted.resumable:
-        conditions.append("resume_ready = TRUE AND finalized_at IS NULL")
-    if wanted.metadata:
-        conditions.append("metadata <> '{}'")
-    if wanted.since is not None:
-        conditions.append("created_at >= :since")
-        params["since"] = wanted.since
-    if wanted.until is not None:
-        conditions.append("created_at < :until")
-        params["until"] = wanted.until
-    return conditions, params
+        values["status"] = wanted.status.value
+    if wanted.status is SessionStatus.RUNNING:
+        conditions.append(_MAY_RUN)
+    if wanted.project:
+        values["project"] = wanted.project.rstrip("/") + "/"
+    if wanted.grep:
+        # the engines fold only the letters of ASCII: the longest run of these leaves few rows to look at
+        longest = max(_NOT_ASCII.split(wanted.grep.lower()), key=len)
+        values["grep"] = "%" + _PATTERN.sub(r"!\g<0>", longest) + "%"
+    return conditions, {name: value for name, value in values.items() if f":{name}" in _CONDITIONS[name]}
 
 
-def _cursor_at(row: Row) -> str:
+def _cursor_at(row: Row, wanted: SessionFilter) -> str:
     """Where the list continues, also after a row whose instant is damaged: a value that is no number sorts first."""
-    at = ROWS.column(row, "created_at")
+    at = ROWS.column(row, _order(wanted))
     place = math.floor(max(-_FAR, min(at, _FAR))) if isinstance(at, int | float) else _FAR
     return f"{place}~{ROWS.column(row, 'id')}"
 

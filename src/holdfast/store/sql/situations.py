@@ -8,9 +8,8 @@ from operator import itemgetter
 
 from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import DecisionKind
-from holdfast.domain.pointers import Pointer
 from holdfast.domain.records import replace
-from holdfast.domain.sessions import NewSession, Session
+from holdfast.domain.sessions import Session
 from holdfast.domain.turns import (
     MOST_TRIES,
     Adoption,
@@ -134,15 +133,6 @@ def adopt(s: Scope, adoption: Adoption, lease: Lease | None) -> Situation | None
     known = replace(after, tried=(), untold=(), withheld=frozenset(), holder=None)
     has_asked_before = has_asked(s, before.session_id)
     return complete(s, known, seq=lease.seq, fence=lease.fence, has_asked=has_asked_before)
-
-
-def adopt_session(s: Scope, new: NewSession, pointer: Pointer) -> Session:
-    session = sessions.create(s, new)
-    begun = history.get(s, session.conversation_id)
-    provider_sessions.set_pointer(
-        s, replace(pointer, epoch=begun.revision, generation=begun.generation), unowned=True
-    )
-    return session
 
 
 def _pointed_at(s: Scope, session_id: str) -> str | None:

@@ -81,6 +81,7 @@ WHOLE = Kind((int,))
 REAL = Kind((int, float))
 INSTANT = Kind((int,), read_instant)
 FLAG = Kind((int, bool), read_flag)
+BYTES = Kind((bytes,))
 
 _SHOWN = {NoneType: "missing", str: "text", int: "a number", bytes: "bytes"}
 
@@ -199,6 +200,7 @@ CONVERSATIONS = Table(
     generation=WHOLE,
     next_seq=WHOLE,
     created_at=INSTANT,
+    indexed_next=WHOLE.later,
 )
 MESSAGES = Table(
     "messages",
@@ -302,6 +304,7 @@ TURNS = Table(
     enqueue_key=TEXT.or_null,
     created_at=INSTANT,
     ended_at=INSTANT.or_null,
+    search_id=WHOLE.or_null.later,
 )
 ATTEMPTS = Table(
     "attempts",
@@ -463,6 +466,26 @@ OBSERVED_SESSIONS = Table(
     transcript_offset=WHOLE.later,
     last_message=TEXT.or_null.later,
 )
+SOURCES = Table(
+    "sources",
+    machine=TEXT,
+    provider=TEXT,
+    place=TEXT,
+    home=TEXT,
+    size=WHOLE,
+    mtime_ns=WHOLE,
+    provider_session_id=TEXT.or_null,
+    session_id=TEXT.or_null,
+    work_dir=TEXT.or_null,
+    first_key=TEXT.or_null,
+    reason=TEXT.or_null,
+)
+TOMBSTONES = Table(
+    "tombstones",
+    provider=TEXT,
+    provider_session_id=TEXT,
+    removed_at=INSTANT,
+)
 TOKENS = Table(
     "tokens",
     id=TEXT,
@@ -500,4 +523,45 @@ DAILY_TOTALS = Table(
     detail=TEXT,
     number=WHOLE,
     amount=REAL,
+)
+VAULT_CHUNKS = Table(
+    "vault_chunks",
+    digest=TEXT,
+    size=WHOLE,
+    codec=TEXT,
+    stored=WHOLE,
+    touched_at=INSTANT,
+    data=BYTES,
+)
+VAULT_BUNDLES = Table(
+    "vault_bundles",
+    provider=TEXT,
+    provider_session_id=TEXT,
+    branch=TEXT,
+    home=TEXT,
+    runtime_id=TEXT.or_null,
+    work_dir=TEXT.or_null,
+    kept_at=INSTANT,
+    revision=WHOLE,
+    stored_bytes=WHOLE,
+)
+VAULT_FILES = Table(
+    "vault_files",
+    provider=TEXT,
+    provider_session_id=TEXT,
+    branch=TEXT,
+    number=WHOLE,
+    name=TEXT,
+    size=WHOLE,
+)
+VAULT_PARTS = Table(
+    "vault_parts",
+    provider=TEXT,
+    provider_session_id=TEXT,
+    branch=TEXT,
+    file=WHOLE,
+    number=WHOLE,
+    digest=TEXT,
+    size=WHOLE,
+    stored=WHOLE,
 )

@@ -93,7 +93,8 @@ GROUP BY 1, 2, 3, 5"""
 
 
 def _of_sessions(kind: TotalKind, at: str, detail: str, which: str = "TRUE", **more: str) -> _Measure:
-    return _Measure(kind, "sessions s", at, detail, which, **more)
+    """Sessions that were imported say nothing about how well Holdfast works."""
+    return _Measure(kind, "sessions s", at, detail, f"{which} AND s.imported_at IS NULL", **more)
 
 
 def _of_attempts(kind: TotalKind, at: str, detail: str, which: str, **more: str) -> _Measure:
@@ -140,7 +141,8 @@ _MEASURES = (
     _of_attempts(TotalKind.LOCK_WAIT, "a.started_at", "'launch'", "a.failure_class = 'locked'"),
     _Measure(
         TotalKind.TURN, "turns t JOIN sessions s ON s.workspace = t.workspace AND s.id = t.session_id",
-        "t.ended_at", "t.status || ' ' || COALESCE(t.failure_class, '')", "t.ended_at IS NOT NULL",
+        "t.ended_at", "t.status || ' ' || COALESCE(t.failure_class, '')",
+        "t.ended_at IS NOT NULL AND (s.imported_at IS NULL OR t.attempts > 0)",
         provider="t.provider", conversation="t.conversation_id",
     ),
     _Measure(

@@ -31,7 +31,7 @@ from holdfast.store.sql.scope import Scope
 from holdfast.store.sql.tables import TEXT, TURNS, is_instant
 
 
-def _newest_text(role: str) -> str:
+def newest_text(role: str) -> str:
     """Of ``turns t``: one SELECT gives a turn and its texts."""
     return f"""
     (SELECT m.text FROM messages m
@@ -53,8 +53,8 @@ ROWS = Rows(
     "turn {seq} of {session_id}",
     alias="t",
     status=TurnStatus,
-    prompt=computed(_newest_text("prompt"), TEXT.or_null, _or_empty),
-    response=computed(_newest_text("response"), TEXT.or_null),
+    prompt=computed(newest_text("prompt"), TEXT.or_null, _or_empty),
+    response=computed(newest_text("response"), TEXT.or_null),
     request=coded(codec.encode_request, codec.decode_request),
     failure=part(codec.decode_failure, "failure_class", "error"),
     cancel_requested=part(_is_set, "cancel_requested_at"),

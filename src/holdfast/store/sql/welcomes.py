@@ -10,9 +10,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from holdfast.store.sql.scope import Scope
 
-#: live exactly while the holder's lease carries its fence, as in ``provider_sessions.STATE``
+#: live exactly while the holder's lease carries its fence, as in ``provider_sessions.STATE``; a session that was
+#: imported, and in which no turn of ours ever ran, is its program's own as before
 BELONGS = """
-SELECT p.session_id, h.id FROM provider_sessions p LEFT JOIN sessions h ON h.workspace = p.workspace
+SELECT CASE WHEN o.imported_at IS NOT NULL AND p.holder_session_id IS NULL THEN NULL ELSE p.session_id END, h.id
+FROM provider_sessions p LEFT JOIN sessions o ON o.workspace = p.workspace AND o.id = p.session_id
+LEFT JOIN sessions h ON h.workspace = p.workspace
     AND h.id = p.holder_session_id AND h.fence = p.holder_fence AND h.lease_expires_at > :now
 WHERE p.workspace = :ws AND p.provider = :provider AND p.id = :id"""
 # a conversation has no project, but a directory that it works in

@@ -100,9 +100,10 @@ class Hang:
     def parts(self) -> list[Part]:
         return [Text(self._silent())]
 
-    def await_reached(self, seconds: float = 30.0) -> None:
+    def await_reached(self) -> None:
         """Return when the client has been sent the text and waits for more."""
-        assert self.reached.wait(seconds), f"no client came to wait for this reply in {seconds:.0f} s"
+        came = self.reached.wait(LIMIT_SECONDS)
+        assert came, f"no client came to wait for this reply in {LIMIT_SECONDS:.0f} s"
 
     def release(self) -> None:
         self.released.set()

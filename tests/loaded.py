@@ -5,6 +5,7 @@ from nothing can show (which modules a command imports, what Python reads from i
 that start the installed command: every example of the help, every page, and whatever runs in the background.
 """
 
+import atexit
 import gc
 import importlib
 import json
@@ -20,11 +21,16 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
-#: variables that Python reads when it starts: where they differ, the installed command is started instead
+#: variables that Python reads when it starts: a process serves the runs that have the same
 AT_START = ("LANG", "LC_", "PYTHON", "TZ")
+#: a run that takes longer hangs
+LIMIT_SECONDS = 60.0
+#: for the process to see that nobody can ask any more
+END_SECONDS = 10.0
 #: slow to load, and not needed by a command that ends by itself
 LEFT_OUT = ("holdfast.web", "holdfast.testing", "holdfast.providers.scripted_agent")
 PROGRAM = str(Path(sys.executable).with_name("holdfast"))
@@ -46,15 +52,25 @@ class Loaded:
 
     def end(self) -> None:
         self._control.close()
-        self._process.communicate()
-
-    def fits(self, environ: Mapping[str, str]) -> bool:
-        return at_start(environ) == self._at_start
+        for stream in (self._process.stdin, self._process.stdout, self._process.stderr):
+            assert stream is not None
+            stream.close()  # not read to their end: whoever waits for a run that does not end holds them too
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:  # a fork of the test holds the other end of the control socket
+            self._process.kill()
+            self._process.wait()
 
     def run(
-        self, arguments: Sequence[str], stdin: bytes, environ: Mapping[str, str], cwd: Path | None
+        self,
+        arguments: Sequence[str],
+        stdin: bytes,
+        environ: Mapping[str, str],
+        cwd: Path | None,
+        seconds: float = LIMIT_SECONDS,
     ) -> subprocess.CompletedProcess[bytes]:
-        """To its end. Raises ``TimeoutExpired`` after a minute; the run is killed then."""
+        """To its end. Raises ``TimeoutExpired`` after so many seconds; the run is killed then."""
+        assert at_start(environ) == self._at_start
         request = {"arguments": arguments, "environ": dict(environ), "cwd": str(cwd or Path.cwd())}
         with ExitStack() as opened:
             asked = opened.enter_context(tempfile.TemporaryFile())
@@ -75,10 +91,22 @@ class Loaded:
             ]
             for thread in threads:
                 thread.start()
-            code = _await_end(our_end, arguments)
+            code = _await_end(our_end, arguments, seconds)
             for thread in threads:
                 thread.join()
         return subprocess.CompletedProcess([PROGRAM, *arguments], code, said["out"], said["err"])
+
+
+def loaded(environ: Mapping[str, str]) -> Loaded:
+    """The process for all runs with the same variables at the start; made for the first one."""
+    return _loaded(frozenset(at_start(environ).items()))
+
+
+@cache
+def _loaded(at_start: frozenset[tuple[str, str]]) -> Loaded:
+    made = Loaded({"PATH": os.environ["PATH"], **dict(at_start)})
+    atexit.register(made.end)
+    return made
 
 
 def at_start(environ: Mapping[str, str]) -> dict[str, str]:
@@ -105,13 +133,13 @@ def _read(file: IO[bytes], said: dict[str, bytes], name: str) -> None:
     said[name] = file.read()
 
 
-def _await_end(file: IO[bytes], arguments: Sequence[str]) -> int:
+def _await_end(file: IO[bytes], arguments: Sequence[str], seconds: float) -> int:
     """Its exit code; negative if a signal ended it."""
-    lines, deadline = b"", time.monotonic() + 60
+    lines, deadline = b"", time.monotonic() + seconds
     while lines.count(b"\n") < 2:
         if not select.select([file], [], [], max(0.0, deadline - time.monotonic()))[0]:
             os.kill(int(lines), signal.SIGKILL)
-            raise subprocess.TimeoutExpired([PROGRAM, *arguments], 60)
+            raise subprocess.TimeoutExpired([PROGRAM, *arguments], seconds)
         part = file.read(100)
         assert part, "the process that has loaded the command is gone"
         lines += part

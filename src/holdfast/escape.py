@@ -1,9 +1,10 @@
-"""Owns escaping text for a terminal: no text from a store moves the cursor, changes colours or breaks a line."""
+"""Owns escaping text for people: no text from a store moves the cursor, changes colours, breaks a line or reorders it."""
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 
 # Control characters begin escape sequences; the others here reorder or hide the text beside them.
 _UNSAFE = re.compile(
@@ -24,6 +25,11 @@ def one_line(text: object, limit: int | None = None) -> str:
 def visible(line: str) -> str:
     """Writes out the unsafe characters of a line; tabs stay."""
     return "\t".join(_UNSAFE.sub(_escaped, part) for part in line.split("\t"))
+
+
+def lines(text: str) -> Iterator[str]:
+    """The lines of a text, each with its unsafe characters written out."""
+    return map(visible, text.replace("\r\n", "\n").split("\n"))
 
 
 def escape_json(text: str) -> str:
