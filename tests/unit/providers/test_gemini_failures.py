@@ -57,7 +57,10 @@ def test_an_interrupted_run_says_how_it_ended_and_not_what_the_cli_always_says()
 @pytest.mark.parametrize("session_id", [None, OLD])
 def test_what_it_says_as_it_starts_does_not_tell_why_it_stopped(session_id: ProviderSessionId | None) -> None:
     """Its first process ends with 1 when the one that does its work is killed, also before that names its session."""
-    starting = "Warning: True color (24-bit) support not detected.\nRipgrep is not available.\n"
+    starting = (
+        "Warning: True color (24-bit) support not detected.\nRipgrep is not available.\n"
+        "[STARTUP] Phase 'cleanup_ops' was started but never ended. Skipping metrics.\n"
+    )
     verdicts = []
     for said in ("", "out of cheese\n"):
         ended = Exit(1, None, None, starting + said, left_behind=False, is_missing_binary=False)
