@@ -92,7 +92,9 @@ def test_what_is_handed_back_goes_on_elsewhere_and_costs_no_try(crew: Crew, insi
     for number in (signal.SIGTERM, signal.SIGINT)[: 2 if insists else 1]:
         worker.send_signal(number)
 
-    assert ended(worker)[0] == 0
+    code, _, told = ended(worker)
+    assert code == 0
+    assert "put back: the worker was stopped" in told
     assert not crew.shop.left_running()
     handed_back = crew.look(turn)
     assert (handed_back.status, handed_back.tries) == (TurnStatus.QUEUED, 0)

@@ -215,7 +215,7 @@ class Worker:
         if result.failure is None:
             log.info("%s: %s", running.name, result.status)
             return
-        became = "put back" if result.status is TurnStatus.QUEUED else result.status
+        became = "put back" if result.turn_status is TurnStatus.QUEUED else result.status
         log.warning("%s: %s: %s", running.name, became, result.failure.message)
         if result.failure.then.is_put_back:
             # a worker that cannot run an agent would otherwise claim its turns again at once
