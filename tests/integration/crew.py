@@ -41,7 +41,8 @@ class Crew:
                 worker.send_signal(signal.SIGTERM)
                 worker.send_signal(signal.SIGINT)
         for worker in self.workers:
-            worker.communicate(timeout=PATIENCE)
+            # pytest shows what the workers said if the test has failed
+            print(*worker.communicate(timeout=PATIENCE), sep="\n")
 
     def session(self) -> str:
         return self.hf.begin("work", agent="worker", provider="scripted").id
