@@ -196,20 +196,51 @@ def test_the_grace_counts_from_the_last_renewal_whatever_was_answered_since() ->
     assert ended - store.renewed_at < policy.lease_seconds, "another one may hold the turn by now"
 
 
+class Granting(Fading):
+    """A store that grants every renewal, and remembers them."""
+
+    def __init__(self) -> None:
+        super().__init__(looks=10_000)
+        self.renewals = 0
+
+    def heartbeat(self, lease: Lease, *_: object) -> Heartbeat:
+        self.renewals += 1
+        return Heartbeat(lease, cancel_requested=False)
+
+    def wait_for_renewals(self, number: int) -> None:
+        until = time.monotonic() + 30
+        while self.renewals < number and time.monotonic() < until:
+            time.sleep(0.01)
+        assert self.renewals >= number
+
+
+def test_no_renewal_runs_beside_the_write_that_ends_the_lease_or_after_it() -> None:
+    policy = QueuePolicy(heartbeat_seconds=0.01, lease_seconds=30, grace_seconds=30, poll_seconds=0.01)
+    store = Granting()
+    with KeepAlive(cast("Store", store), LEASE, policy) as alive:
+        store.wait_for_renewals(3)
+        with alive.ending():
+            before = store.renewals
+            time.sleep(0.2)  # many heartbeats
+
+    assert store.renewals == before
+
+
+def test_a_write_that_could_not_end_the_lease_leaves_it_renewed() -> None:
+    policy = QueuePolicy(heartbeat_seconds=0.01, lease_seconds=30, grace_seconds=30, poll_seconds=0.01)
+    store = Granting()
+    with KeepAlive(cast("Store", store), LEASE, policy) as alive:
+        with pytest.raises(StoreUnavailable), alive.ending():
+            raise StoreUnavailable("there", "away")
+        store.wait_for_renewals(store.renewals + 3)
+
+
 @pytest.mark.parametrize("grace", [0.0, 0.01])
 def test_a_grace_that_is_shorter_than_a_heartbeat_does_not_end_a_turn_that_is_renewed(grace: float) -> None:
     policy = QueuePolicy(heartbeat_seconds=0.2, lease_seconds=1, grace_seconds=grace, poll_seconds=0.05)
-    renewals = list[float]()
-
-    class Granting(Fading):
-        def heartbeat(self, lease: Lease, *_: object) -> Heartbeat:
-            renewals.append(time.monotonic())
-            return Heartbeat(lease, cancel_requested=False)
-
-    alive = KeepAlive(cast("Store", Granting(looks=10_000)), LEASE, policy)
+    store = Granting()
+    alive = KeepAlive(cast("Store", store), LEASE, policy)
     with alive:
-        until = time.monotonic() + 30
-        while len(renewals) < 6 and time.monotonic() < until:
-            time.sleep(0.02)
+        store.wait_for_renewals(6)
 
-    assert (len(renewals) >= 6, alive.cause) == (True, None)
+    assert alive.cause is None

@@ -28,6 +28,8 @@ _TRIES_IN_GRACE = 4
 _ENDING_SECONDS = 1.0
 #: what a store may take to grant a renewal whose holder is killed before it can witness it
 _GRANT_SECONDS = 5.0
+#: how long the end of a turn waits for a renewal that the store has not answered yet
+_LAST_RENEWAL_SECONDS = 2.0
 
 
 class KeepAlive:
@@ -52,6 +54,7 @@ class KeepAlive:
         self._stop: Callable[[StopCause], None] | None = None
         self._cause: StopCause | None = None
         self._lock = threading.Lock()
+        self._renewing = threading.Lock()  #: held during a renewal, and during the write that ends the lease
         self._done = threading.Event()
         # the grace period lasts at least one heartbeat, and several renewals are tried within it
         self._grace = max(policy.grace_seconds, min(2 * policy.heartbeat_seconds, policy.lease_seconds))
@@ -92,6 +95,21 @@ class KeepAlive:
         if self._machine is not None:
             self._machine.forget(former)
 
+    @contextmanager
+    def ending(self) -> Iterator[None]:
+        """For the write that ends the lease: no renewal runs beside this write, and none after it.
+
+        A renewal would wait for the write, lock the session once more, and find the lease gone. A worker that looks for
+        its next turn in that moment passes over a session that is locked, and does not look again before it polls.
+        """
+        is_alone = self._renewing.acquire(timeout=_LAST_RENEWAL_SECONDS)
+        try:
+            yield
+            self._done.set()
+        finally:
+            if is_alone:
+                self._renewing.release()
+
     def _witness(self, lease: Lease) -> None:
         if self._machine is not None:
             self._machine.witness(lease)
@@ -110,7 +128,10 @@ class KeepAlive:
             try:
                 asked = time.monotonic()
                 if is_cut_off or asked - self._renewed >= self._heartbeat_seconds:
-                    cancelled, self._renewed = self._renew(), asked
+                    with self._renewing:
+                        if self._done.is_set():
+                            return
+                        cancelled, self._renewed = self._renew(), asked
                 else:
                     cancelled = self._is_cancelled()
             except LeaseLost:

@@ -505,16 +505,21 @@ class TurnPath:
             self._remark(f"the vault has no copy of this turn: {problem}")
 
     def _commit(self, outcome: AttemptOutcome) -> RunResult:
+        with self._alive.ending():
+            turn = self._end(outcome)
+        return self._result(outcome, turn)
+
+    def _end(self, outcome: AttemptOutcome) -> Turn:
         lease, failure, report = self._claim.lease, outcome.ending.failure, outcome.report
         if isinstance(outcome.decision, Wait):
             later = self._later(self._policy.queue.lock_delay_seconds)
-            return self._result(outcome, self._store.put_back(lease, later, _why_not(outcome.decision)))
+            return self._store.put_back(lease, later, _why_not(outcome.decision))
         if failure is not None and self._alive.cause is StopCause.HANDED_BACK:
-            return self._result(outcome, self._store.put_back(lease))
+            return self._store.put_back(lease)
         # the agent is not installed here (any more), so nothing was done: another machine may have it
         if failure is not None and failure.then.is_put_back and not self._claim.turn.foreground:
             later = self._later(self._policy.queue.retry_delay_seconds)
-            return self._result(outcome, self._store.put_back(lease, later, failure))
+            return self._store.put_back(lease, later, failure)
         if outcome.ending.deferred is not None and outcome.mark is None:
             failure = Failure(FailureClass.UNKNOWN, "the agent did not save the call that was to wait")
         approval, deferred = None, outcome.ending.deferred
@@ -535,7 +540,7 @@ class TurnPath:
             approval=approval,
             refused_by=outcome.decision.reason if isinstance(outcome.decision, Refuse) else None,
         )
-        return self._result(outcome, self._store.finish_turn(lease, end))
+        return self._store.finish_turn(lease, end)
 
     def _once_reachable(self, verb: Callable[[], T]) -> T:
         """Repeats ``verb`` while the store cannot be reached, at most for the grace period of the lease."""
