@@ -1,5 +1,6 @@
 """Hooks of a store that is elsewhere: nothing is lost, nothing is told twice, and no driver is needed to say it."""
 
+import fcntl
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -95,11 +96,13 @@ def test_an_old_copy_is_not_trusted(home: Path, library: holdfast.Holdfast) -> N
     library.update(session, phase="planning")
     delegate("before")
     carry(home)
-    copy = spool_of(home) / "sessions.json"
-    told = json.loads(copy.read_text())
-    assert [free["session"]["id"] for free in told["sessions"]] == [session]
-    copy.write_text(json.dumps({**told, "at": told["at"] - 301_000_000}))
-    assert delegate("after") != session
+    with (spool_of(home) / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # a process that a hook has sent would renew the copy
+        copy = spool_of(home) / "sessions.json"
+        told = json.loads(copy.read_text())
+        assert [free["session"]["id"] for free in told["sessions"]] == [session]
+        copy.write_text(json.dumps({**told, "at": told["at"] - 301_000_000}))
+        assert delegate("after") != session
 
 
 def test_what_others_have_taken_meanwhile_is_recorded_as_lost(home: Path, library: holdfast.Holdfast) -> None:
