@@ -13,9 +13,10 @@ from uuid import uuid4
 
 import pytest
 
+from holdfast.domain.failures import StopCause
 from holdfast.errors import ConfigError, MissingBinary
 from holdfast.processes.owners import ON_LINUX, process_start
-from holdfast.processes.process import MAX_LINE, MAX_STDERR, AgentProcess, Command, StopCause
+from holdfast.processes.process import MAX_LINE, MAX_STDERR, AgentProcess, Command
 from tests.integration.agents import (
     ESCAPES,
     MACHINE,
@@ -363,7 +364,7 @@ def test_an_interrupt_while_reading_leaves_the_agent_stoppable() -> None:
         timer.join()
         agent.stop(StopCause.EXIT)
         ended = agent.wait()
-    assert (ended.signal, ended.stopped) == (signal.SIGTERM, StopCause.EXIT)
+    assert (ended.signal, ended.stopped) == (signal.SIGINT, StopCause.EXIT)
 
 
 def test_an_exception_in_the_block_ends_the_agent() -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.domain.failures import StopCause
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.errors import ConfigError
 from holdfast.processes.locks import SessionLock
-from holdfast.processes.process import StopCause
 from tests.integration.agents import SLEEPS, an_agent, first_line, python, until
 
 

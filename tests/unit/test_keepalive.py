@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.cli.fleet import JsonLines
 from holdfast.clock import Instant
+from holdfast.domain.failures import StopCause
 from holdfast.domain.ids import ConversationId, SessionId
 from holdfast.domain.policy import QueuePolicy
 from holdfast.domain.turns import Heartbeat, Lease
@@ -27,7 +28,6 @@ from holdfast.errors import (
     TooMany,
     Unauthenticated,
 )
-from holdfast.processes.process import StopCause
 from holdfast.store.contract import Store
 
 LEASE = Lease(SessionId("agent-1"), ConversationId("conv-1"), 1, 1, 1, "worker", Instant(0))

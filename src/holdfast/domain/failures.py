@@ -1,7 +1,7 @@
-"""Owns the classes of failure, and in one table everything that follows from each.
+"""Owns the classes of failure and the reasons to stop an agent, each with one table of everything that follows.
 
 A new class is a member, a row of the table, and rules in ``holdfast/providers/rules`` that recognise it. Code that
-decides what happens next asks ``failure.then``, never for the class.
+decides what happens next asks ``failure.then`` or ``cause.then``, never for the class or the cause.
 """
 
 from __future__ import annotations
@@ -187,3 +187,53 @@ class Failure:
 
 #: of a cancelled turn, whichever way it was cancelled
 WAS_CANCELLED: Final = Failure(FailureClass.CANCELLED, "cancelled")
+
+
+class StopCause(StrEnum):
+    """Why Holdfast ends a running agent."""
+
+    CANCELLED = "cancelled"
+    TIMEOUT = "timeout"  #: of the whole turn
+    LEASE_LOST = "lease_lost"
+    EXIT = "exit"  #: Holdfast itself is ending
+    UNGATED = "ungated"  #: it would call tools without asking
+    HANDED_BACK = "handed_back"  #: the worker is ending, and another one is to continue
+
+    @property
+    def then(self) -> Stop:
+        return STOPS[self]
+
+
+@record
+class Stop:
+    """One row of the table."""
+
+    failure: Failure  #: of the turn, unless the agent's answer counts
+    is_gentle: bool = False  #: the agent gets time to save what it has said so far
+    is_too_late: bool = False  #: an agent that had already answered when it was stopped has answered
+    is_tried_again: bool = True  #: the queue may run the turn again, if the failure allows that
+    is_put_back: bool = False  #: another worker continues the turn, and this does not count as a try
+
+
+STOPS: Final[Mapping[StopCause, Stop]] = MappingProxyType(
+    {
+        StopCause.CANCELLED: Stop(WAS_CANCELLED, is_gentle=True),
+        StopCause.TIMEOUT: Stop(
+            Failure(FailureClass.INTERRUPTED, "the time limit of the turn was reached"),
+            is_gentle=True,
+            is_too_late=True,
+            is_tried_again=False,
+        ),
+        StopCause.LEASE_LOST: Stop(Failure(FailureClass.INTERRUPTED, "the lease on the turn was lost")),
+        StopCause.EXIT: Stop(
+            Failure(FailureClass.INTERRUPTED, "it was stopped by Ctrl-C or a signal"),
+            is_gentle=True,
+            is_too_late=True,
+            is_tried_again=False,
+        ),
+        StopCause.UNGATED: Stop(Failure(FailureClass.CONFIG, "the gate before its tool calls does not hold")),
+        StopCause.HANDED_BACK: Stop(
+            Failure(FailureClass.INTERRUPTED, "the worker was stopped"), is_too_late=True, is_put_back=True
+        ),
+    }
+)

@@ -24,10 +24,10 @@ import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from enum import StrEnum
 from pathlib import Path
 from typing import IO, Final, Self
 
+from holdfast.domain.failures import StopCause
 from holdfast.domain.records import record
 from holdfast.domain.turns import ProcessMark
 from holdfast.errors import ConfigError, MissingBinary
@@ -67,15 +67,6 @@ _QUIET_SECONDS = 2.0
 _AFTERMATH_SECONDS = 10.0
 #: exit codes by which a shell, or ``env`` in a script's first line, says that the program is missing
 _NOT_RUN = (126, 127)
-
-
-class StopCause(StrEnum):
-    CANCELLED = "cancelled"
-    TIMEOUT = "timeout"  #: of the whole turn
-    LEASE_LOST = "lease_lost"
-    EXIT = "exit"  #: Holdfast itself is ending
-    UNGATED = "ungated"  #: it would call tools without asking
-    HANDED_BACK = "handed_back"  #: the worker is ending, and another one is to continue
 
 
 @record
@@ -192,16 +183,17 @@ class AgentProcess:
         """Whether ``lines`` yields its next line without waiting."""
         return self._output.has_line
 
-    def stop(self, cause: StopCause, *, gently: bool = False) -> None:
+    def stop(self, cause: StopCause, *, gently: bool | None = None) -> None:
         """Ends the agent and everything that it has started. Bounded in time; may be called again and from any thread.
 
-        ``gently`` gives the agent time to save what it has said so far.
+        ``gently`` gives the agent time to save what it has said so far; None: if the cause allows it.
         """
         if self._lives():
             self._stopped = self._stopped or cause
         with self._ending:
             if not self._is_over:
-                self._left_behind = not end_all(self._traces, GENTLY if gently else QUICKLY)
+                is_gentle = cause.then.is_gentle if gently is None else gently
+                self._left_behind = not end_all(self._traces, GENTLY if is_gentle else QUICKLY)
 
     def wait(self) -> Exit:
         """Waits for the agent's end, skips what it still prints, and ends the processes that it has left behind."""
@@ -221,7 +213,7 @@ class AgentProcess:
         """Waits until no process of the agent runs, also when this wait is interrupted too."""
         while not self._is_over:
             with suppress(KeyboardInterrupt, SystemExit):
-                self.stop(StopCause.EXIT)
+                self.stop(StopCause.EXIT, gently=False)
                 self.wait()
 
     def _lives(self) -> bool:

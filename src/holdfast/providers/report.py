@@ -26,7 +26,7 @@ from holdfast.domain.failures import Failure, FailureClass, Fallback
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.records import record
 from holdfast.domain.usage import UsageReport
-from holdfast.processes.process import Exit, StopCause
+from holdfast.processes.process import Exit
 from holdfast.providers.contract import LaunchSpec, Provider
 from holdfast.providers.failure_rules import Evidence, FailureRules
 
@@ -35,16 +35,6 @@ MAX_RESPONSE = 1024 * 1024
 _CUT = "\n[cut: the answer was longer]"
 MAX_MESSAGE = 4000
 _ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
-_STOPPED = {
-    StopCause.CANCELLED: (FailureClass.CANCELLED, "cancelled"),
-    StopCause.TIMEOUT: (FailureClass.INTERRUPTED, "the time limit of the turn was reached"),
-    StopCause.LEASE_LOST: (FailureClass.INTERRUPTED, "the lease on the turn was lost"),
-    StopCause.EXIT: (FailureClass.INTERRUPTED, "it was stopped by Ctrl-C or a signal"),
-    StopCause.UNGATED: (FailureClass.CONFIG, "the gate before its tool calls does not hold"),
-    StopCause.HANDED_BACK: (FailureClass.INTERRUPTED, "the worker was stopped"),
-}
-#: an agent that had already answered when it was stopped for one of these has answered
-_TOO_LATE = (StopCause.TIMEOUT, StopCause.EXIT, StopCause.HANDED_BACK)
 
 
 @dataclass(slots=True)
@@ -188,8 +178,8 @@ def judge(spec: LaunchSpec, report: Report, exit_: Exit, provider: Provider) -> 
     if report.ungated is not None:
         return Ending(Failure(FailureClass.CONFIG, report.ungated))
     ended_well = report.ended is not None and report.ended.ok
-    if exit_.stopped is not None and not (report.is_answered and exit_.stopped in _TOO_LATE):
-        return Ending(Failure(*_STOPPED[exit_.stopped]))
+    if exit_.stopped is not None and not (report.is_answered and exit_.stopped.then.is_too_late):
+        return Ending(exit_.stopped.then.failure)
     other = _other_session(spec, report)
     if other is not None:
         return Ending(Failure(FailureClass.GONE, other), refused=not report.tools)

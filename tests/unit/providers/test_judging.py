@@ -4,10 +4,10 @@ import pytest
 
 from holdfast.domain.decisions import Fork, Fresh, Reason, Resume
 from holdfast.domain.events import AgentEvent, Called, Deferred, Ended, Named, Returned, Said, Ungated
-from holdfast.domain.failures import FailureClass
+from holdfast.domain.failures import FailureClass, StopCause
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.redaction import Json
-from holdfast.processes.process import Exit, StopCause
+from holdfast.processes.process import Exit
 from holdfast.providers.codex import Codex
 from holdfast.providers.report import MAX_RESPONSE, Ending, Report, judge
 from holdfast.providers.scripted import Scripted

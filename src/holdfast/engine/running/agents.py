@@ -13,6 +13,7 @@ from functools import cached_property
 from pathlib import Path
 
 from holdfast.config import TOKEN_VARIABLE, cache_dir, data_dir
+from holdfast.domain.failures import StopCause
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import TranscriptMark
 from holdfast.domain.records import record, replace
@@ -21,7 +22,7 @@ from holdfast.domain.tokens import split_token
 from holdfast.errors import ConfigError, HoldfastError, MissingBinary
 from holdfast.processes.locks import SessionLock
 from holdfast.processes.machine import Machine, this_machine
-from holdfast.processes.process import AgentProcess, Command, StopCause, find_program
+from holdfast.processes.process import AgentProcess, Command, find_program
 from holdfast.providers.contract import Archive, Provider
 from holdfast.providers.registry import get_provider, provider_names
 
@@ -221,7 +222,7 @@ def printed_by(
             if isinstance(line, bytes) and len(printed) < _MAX_OUTPUT:
                 printed += line + b"\n"
             if time.monotonic() > deadline:
-                agent.stop(StopCause.TIMEOUT)
+                agent.stop(StopCause.TIMEOUT, gently=False)
                 break
         ended = agent.wait()
     if ended.stopped:

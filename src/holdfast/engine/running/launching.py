@@ -25,7 +25,7 @@ from holdfast.domain.events import (
     Returned,
     Said,
 )
-from holdfast.domain.failures import Failure, FailureClass
+from holdfast.domain.failures import Failure, FailureClass, StopCause
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.pointers import NOTHING_YET, TranscriptMark
@@ -38,7 +38,7 @@ from holdfast.engine.running.stopping import HeldSignals, KeepAlive
 from holdfast.engine.turn_requests import Observer, Starting, ignore
 from holdfast.errors import OUTAGES, ConfigError, Conflict, InvalidInput, LeaseLost, MissingBinary
 from holdfast.processes.locks import SessionLock
-from holdfast.processes.process import AgentProcess, Exit, Overlong, StopCause
+from holdfast.processes.process import AgentProcess, Exit, Overlong
 from holdfast.processes.table import marker_of
 from holdfast.providers.contract import LaunchSpec, Stream
 from holdfast.providers.report import Ending, Report, judge
@@ -227,7 +227,7 @@ class Launcher:
                     told,
                 ),
             )
-            self._alive.watch(lambda cause: process.stop(cause, gently=cause is StopCause.CANCELLED))
+            self._alive.watch(process.stop)
             try:
                 process.go()
                 run = _Run(process, agent.provider.stream(spec), outcome.report, None if lock else held)
@@ -251,7 +251,7 @@ class Launcher:
                 self._follow(run)
         except (KeyboardInterrupt, SystemExit) as exc:
             outcome.interruption = exc
-            run.process.stop(StopCause.EXIT, gently=True)
+            run.process.stop(StopCause.EXIT)
             self._follow(run)
 
     def _follow(self, run: _Run) -> None:
@@ -275,7 +275,7 @@ class Launcher:
             if self._recorder.is_fenced:
                 process.stop(StopCause.LEASE_LOST)
             elif time.monotonic() > self._deadline:
-                process.stop(StopCause.TIMEOUT, gently=True)
+                process.stop(StopCause.TIMEOUT)
 
     def _lock(self, session_id: ProviderSessionId, held: ExitStack) -> SessionLock | None:
         lock = held.enter_context(self._agent.lock(session_id))

@@ -14,12 +14,12 @@ from types import FrameType, TracebackType
 from typing import Self
 
 from holdfast.clock import after
+from holdfast.domain.failures import StopCause
 from holdfast.domain.policy import QueuePolicy
 from holdfast.domain.records import replace
 from holdfast.domain.turns import Lease
 from holdfast.errors import HoldfastError, LeaseLost
 from holdfast.processes.machine import Machine
-from holdfast.processes.process import StopCause
 from holdfast.store.contract import Store
 
 log = logging.getLogger("holdfast")

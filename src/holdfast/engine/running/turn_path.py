@@ -17,7 +17,7 @@ from typing import TypeVar
 from holdfast.clock import Instant, after, running_from, seconds_between
 from holdfast.domain.decisions import Decision, Fork, Fresh, Reason, Refuse, Resume, Wait, because
 from holdfast.domain.events import Called, DeniedCall, Returned
-from holdfast.domain.failures import Failure, FailureClass, Retry
+from holdfast.domain.failures import Failure, FailureClass, Retry, StopCause
 from holdfast.domain.guards import only_natively
 from holdfast.domain.notices import Notice, Occasion
 from holdfast.domain.pointers import NO_RIGHTS, Rights
@@ -65,7 +65,7 @@ from holdfast.errors import (
 )
 from holdfast.notifying import approval_notice, notify
 from holdfast.processes.locks import SessionLock
-from holdfast.processes.process import MAX_LINE, StopCause
+from holdfast.processes.process import MAX_LINE
 from holdfast.providers.contract import LaunchSpec, ToolGate
 from holdfast.providers.report import MAX_RESPONSE, Ending
 
@@ -514,7 +514,7 @@ class TurnPath:
         if isinstance(outcome.decision, Wait):
             later = self._later(self._policy.queue.lock_delay_seconds)
             return self._store.put_back(lease, later, _why_not(outcome.decision))
-        if failure is not None and self._alive.cause is StopCause.HANDED_BACK:
+        if failure is not None and self._alive.cause is not None and self._alive.cause.then.is_put_back:
             return self._store.put_back(lease)
         # the agent is not installed here (any more), so nothing was done: another machine may have it
         if failure is not None and failure.then.is_put_back and not self._claim.turn.foreground:
@@ -566,7 +566,8 @@ class TurnPath:
     def _is_tried_again(self, outcome: AttemptOutcome, failure: Failure) -> bool:
         """Whether the turn is tried again later. A turn that a person stopped, or that took too long, is not."""
         if failure.then.retry is Retry.UNLESS_STOPPED:
-            return outcome.interruption is None and outcome.stopped is not StopCause.TIMEOUT
+            may_run_again = outcome.stopped is None or outcome.stopped.then.is_tried_again
+            return outcome.interruption is None and may_run_again
         return failure.then.retry is Retry.LATER
 
     def _same_again(self, failure: Failure) -> bool:
