@@ -58,8 +58,8 @@ class _Timed(AbstractContextManager[Any]):
 class _TimedDriver(SqliteDriver):
     held = _Held()
 
-    def write(self) -> Any:
-        return _Timed(super().write(), self.held)
+    def write(self, *, synced: bool = True) -> Any:
+        return _Timed(super().write(synced=synced), self.held)
 
 
 def measure(place: Place, found: Findings) -> None:

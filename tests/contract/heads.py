@@ -53,8 +53,8 @@ class WatchedDriver:
         return getattr(self._driver, name)
 
     @contextmanager
-    def write(self) -> Iterator[Transaction]:
-        with self._driver.write() as tx:
+    def write(self, *, synced: bool = True) -> Iterator[Transaction]:
+        with self._driver.write(synced=synced) as tx:
             yield tx
         check_heads(self._driver)
 

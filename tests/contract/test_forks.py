@@ -378,8 +378,8 @@ class Counting:
         return getattr(self._driver, name)
 
     @contextmanager
-    def write(self) -> Iterator[Any]:
-        with self._driver.write() as tx:
+    def write(self, *, synced: bool = True) -> Iterator[Any]:
+        with self._driver.write(synced=synced) as tx:
             yield CountingTransaction(tx, self)
 
 

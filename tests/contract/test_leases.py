@@ -10,6 +10,7 @@ import pytest
 
 from holdfast.clock import after
 from holdfast.domain.decisions import Fresh, Reason
+from holdfast.domain.events import Writing
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.pointers import NO_RIGHTS, Rights
 from holdfast.domain.turns import AttemptStatus, Launch, Lease, Orphan, TurnRequest, TurnStatus
@@ -47,6 +48,7 @@ WRITES: dict[str, Callable[[Store, Lease], object]] = {
     "heartbeat": lambda store, lease: store.heartbeat(lease, 60),
     "launch": lambda store, lease: store.launch(lease, Launch(FRESH, a_process())),
     "record_events": lambda store, lease: store.record_events(lease, [an_event(99)]),
+    "put_partial_text": lambda store, lease: store.put_partial_text(lease, 1, Writing("half of ")),
     "pin": pin_again,
     "fall_back": lambda store, lease: store.fall_back(lease, GONE, "fallback"),
     "put_back": lambda store, lease: store.put_back(lease),

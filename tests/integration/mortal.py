@@ -43,8 +43,8 @@ class MortalDriver:
         self.points += 1
 
     @contextmanager
-    def write(self) -> Iterator[Transaction]:
-        with self._driver.write() as tx:
+    def write(self, *, synced: bool = True) -> Iterator[Transaction]:
+        with self._driver.write(synced=synced) as tx:
             self._point()
             yield tx
             self._point()

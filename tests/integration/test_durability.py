@@ -40,6 +40,15 @@ def test_only_who_asks_for_it_gets_less(url: str) -> None:
         assert on_every_connection(store, "synchronous") == [FULL] * 6
 
 
+def test_a_write_that_may_be_lost_is_not_synced_and_the_next_one_is(store: Store) -> None:
+    driver = driver_of(store)
+    with driver.write(synced=False) as tx:
+        assert tx.one("PRAGMA synchronous", {}) == (NORMAL,)
+    with pytest.raises(ZeroDivisionError), driver.write(synced=False):
+        raise ZeroDivisionError
+    assert on_every_connection(store, "synchronous") == [FULL] * 6
+
+
 @pytest.mark.parametrize("pragma", ["journal_mode", "foreign_keys", "fullfsync", "busy_timeout"])
 def test_every_connection_is_prepared_alike(store: Store, pragma: str) -> None:
     expected = {"journal_mode": "wal", "foreign_keys": 1, "fullfsync": 1, "busy_timeout": 30_000}[pragma]

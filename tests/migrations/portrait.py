@@ -64,6 +64,7 @@ def _session(store: Store, session: Session) -> Document:
         "children": [child.id for child in store.children(session.id)],
         "usage": _usage(session.usage),
         "phases": [[change.from_phase, change.to_phase] for change in store.phase_history(session.id)],
+        "partial_text": _partial_text(store, session.id),
         "conversation": _conversation(store, session.conversation_id),
         "turns": {str(turn.seq): _turn(store, turn) for turn in store.turns(session.id)},
         "approvals": {
@@ -80,6 +81,11 @@ def _session(store: Store, session: Session) -> Document:
             for used in store.provider_sessions(session.id)
         },
     }
+
+
+def _partial_text(store: Store, session_id: str) -> list[object] | None:
+    found = store.partial_text(session_id)
+    return None if found is None else [found.turn, found.attempt, found.number, found.text, found.skipped]
 
 
 def _approval(approval: Approval) -> Document:

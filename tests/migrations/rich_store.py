@@ -3,7 +3,7 @@
 from holdfast.clock import Instant, after
 from holdfast.domain.approvals import Answer, NewApproval
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, NewDelegation
-from holdfast.domain.events import Event, EventKind
+from holdfast.domain.events import Event, EventKind, Writing
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ApprovalId, ConversationId, ProviderSessionId, SessionId
 from holdfast.domain.imports import KnownSource, SessionImport
@@ -209,6 +209,7 @@ def _queue(store: Store, clock: ManualClock) -> None:
     """One turn runs, others wait, one of them for a time; one was cancelled."""
     running = _claim(store, LEAD, "running")
     store.launch(running.lease, Launch(running.decision))
+    store.put_partial_text(running.lease, 1, Writing("It is half "))
     store.enqueue_turn(LEAD, NewTurn("Then this.", "claude", priority=5, max_attempts=1))
     store.enqueue_turn(HELPER, NewTurn("Tomorrow.", "codex", not_before=after(clock.now, 86_400)))
     store.enqueue_turn(CHILD, NewTurn("Not any more.", "claude"))

@@ -5,13 +5,13 @@ from collections.abc import Iterator, Sequence
 import pytest
 
 from holdfast.domain.events import (
-    AgentEvent,
     Called,
     Ended,
     Event,
     EventKind,
     Named,
     Noted,
+    Recorded,
     Returned,
     Said,
     Spent,
@@ -66,7 +66,7 @@ class Desk:
         self._write(lease, events)
         self.written.append(sum(len(str(event.data)) for event in events))
 
-    def add(self, *events: AgentEvent) -> None:
+    def add(self, *events: Named | Recorded) -> None:
         for event in events:
             self.recorder.add(event)
 

@@ -28,6 +28,8 @@ from holdfast.domain.events import (
     Said,
     Spent,
     Ungated,
+    Writing,
+    call_words,
 )
 from holdfast.domain.usage import UsageReport
 from holdfast.engine.documents import result_document
@@ -142,7 +144,9 @@ class _People:
         self._began = time.monotonic()
         self._in_chat = in_chat
         self._live: StatusLine | None = None
-        self._pending = ""
+        self._pending = ""  #: the beginning of a line that is not whole yet
+        self._written = ""  #: what was printed of the text that the agent is writing
+        self._running: dict[str, str] = {}  #: calls that have not returned, in words
         self._beginning = _Beginning()
         self._streams = output.is_terminal()
         if self._streams:
@@ -155,24 +159,24 @@ class _People:
             case Resume() | Fork() | Fresh() | Wait() | Refuse() | Starting():
                 sentence = self._beginning.sentence(seen)
                 self._note(sentence or "", quiet=sentence is None)
-            case Said(text) if self._streams:
-                self._say(text)
-            case Called(_, tool, arguments):
+            case Said() | Writing():
+                self._take_text(seen)
+            case Called(call_id, tool, arguments):
+                self._run(call_id, call_words(tool, arguments))
                 shown_arguments = one_line(json.dumps(dict(arguments), ensure_ascii=False))[
                     :_LONGEST_ARGUMENTS
                 ]
                 self._note(f"{tool} {shown_arguments}", quiet=not self._streams)
-            case Returned(_, _, True):
-                self._note("the tool failed", quiet=not self._streams)
+            case Returned(call_id, _, is_error):
+                self._run(call_id, None)
+                self._note("the tool failed", quiet=not (is_error and self._streams))
             case Noted(text):
                 self._note(text)
             case Spent(report) if self._live is not None and not self._counts_others(report):
                 self._live.tokens(report.usage.input_tokens, report.usage.output_tokens)
             case Denied():
                 self._note(seen.words)
-            case Said() | Returned() | Spent():
-                pass
-            case Named() | Ended() | Deferred() | Ungated():
+            case Named() | Spent() | Ended() | Deferred() | Ungated():
                 pass  # ``end`` shows what became of the turn
             case _:
                 assert_never(seen)
@@ -205,14 +209,45 @@ class _People:
         """Of a session that is continued, cumulative figures count its earlier turns, too."""
         return report.cumulative and not isinstance(self._beginning.decision, Fresh)
 
+    def _run(self, call_id: str, words: str | None) -> None:
+        """A call has begun, or returned: the live line shows the one that began last."""
+        self._running.pop(call_id, None)
+        if words is not None:
+            self._running[call_id] = one_line(words)
+        if self._live is not None:
+            self._live.running(next(reversed(self._running.values()), ""))
+
+    def _take_text(self, seen: Said | Writing) -> None:
+        if self._streams:
+            if isinstance(seen, Said):
+                self._say_rest(seen.text)
+            elif seen.skipped <= len(self._written):  # else the gap is printed when the text is whole
+                self._write(seen)
+
+    def _write(self, writing: Writing) -> None:
+        """Prints what is new since the last time."""
+        known = self._written[writing.skipped :]
+        if writing.text.startswith(known):
+            self._say(writing.text[len(known) :])
+            self._written += writing.text[len(known) :]
+        elif not writing.skipped:
+            self._say_rest("")  # the agent began again
+            self._say(writing.text)
+            self._written = writing.text
+
+    def _say_rest(self, text: str) -> None:
+        """Prints a text that is whole now, without what was printed while it was written."""
+        written, self._written = self._written, ""
+        if text.startswith(written):
+            self._say(text.removeprefix(written))
+        else:
+            self._say(f"\n{text}" if self._pending else text)
+
     def _say(self, text: str) -> None:
         """Prints whole lines and keeps the rest, because a note may follow."""
         *lines, self._pending = (self._pending + text).split("\n")
         assert self._live is not None
-        self._live.unfinished("")
-        for line in lines:
-            self._live.print(visible(line))
-        self._live.unfinished(visible(self._pending))
+        self._live.say([visible(line) for line in lines], visible(self._pending))
 
     def _note(self, text: str, *, quiet: bool = False) -> None:
         if quiet:
@@ -249,6 +284,8 @@ def _event_document(seen: Decision | AgentEvent) -> dict[str, object]:
             return {"type": "provider_session", "provider_session_id": session_id}
         case Said(text):
             return {"type": "text", "text": text}
+        case Writing(text, skipped):
+            return {"type": "partial_text", "text": text, "skipped": skipped}
         case Called() | Returned() | Denied() | Deferred():
             return _call_document(seen)
         case Spent(report):

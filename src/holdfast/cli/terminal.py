@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from typing import Final
 
 from rich.cells import cell_len
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.padding import Padding
 from rich.table import Table as Grid
@@ -162,29 +162,42 @@ def _text(cell: Cell) -> Text:
 
 
 class StatusLine:
-    """The line below the output of a running turn: elapsed time and tokens; removed by ``close``."""
+    """The lines below the output of a running turn; removed by ``close``. They are the beginning of a line whose end has
+    not arrived yet, and the elapsed time, the tokens and the running tool.
+    """
 
     def __init__(self) -> None:
         self._began = time.monotonic()
         self._tokens = ""
+        self._tool = ""
         self._unfinished = ""
         self._console = Console(markup=False, emoji=False, highlight=False)
         self._live = Live(self, console=self._console, transient=True, refresh_per_second=4)
         self._live.start()
 
-    def __rich__(self) -> Text:
-        status = Text(f"{time.monotonic() - self._began:.0f} s{self._tokens}", style="dim")
-        return Text(f"{self._unfinished}\n").append_text(status) if self._unfinished else status
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        if self._unfinished:
+            room = max(1, options.size.height - 2)
+            end = Text(self._unfinished[-room * options.max_width :])
+            yield from end.wrap(console, options.max_width)[-room:]
+        tool = f", {self._tool}" if self._tool else ""
+        status = f"{time.monotonic() - self._began:.0f} s{self._tokens}{tool}"
+        yield Text(status, style="dim", no_wrap=True, overflow="ellipsis")
 
-    def unfinished(self, line: str) -> None:
-        """Shows the beginning of a line whose end has not arrived yet."""
-        self._unfinished = line
+    def say(self, lines: Sequence[str], unfinished: str) -> None:
+        """Prints lines, and below them the beginning of the next one, in one step: nothing disappears in between."""
+        self._unfinished = unfinished
+        if lines:
+            self._console.print(*map(Text, lines), sep="\n")
+        else:
+            self._live.refresh()
 
     def tokens(self, taken: int, given: int) -> None:
         self._tokens = f", {taken} tokens in, {given} out"
 
-    def print(self, line: str) -> None:
-        self._console.print(Text(line))
+    def running(self, tool: str) -> None:
+        """Names the tool that runs; an empty name: none."""
+        self._tool = tool
 
     def note(self, line: str) -> None:
         self._console.print(Text(line, style="dim"))

@@ -24,6 +24,8 @@ _TELLING = (
     "description",
 )  # fmt: skip
 _LONGEST_WORDS = 300
+#: characters that are kept of a text that is being written
+MAX_WRITING = 16 * 1024
 
 
 def call_words(tool: str, arguments: object) -> str:
@@ -80,6 +82,27 @@ class Said:
     @property
     def data(self) -> dict[str, Json]:
         return {"text": self.text}
+
+
+@record
+class Writing:
+    """The text that the agent is writing, as far as it has got. Not recorded as an event: the newest one replaces the one
+    before, and what the agent ``Said`` replaces all of them.
+    """
+
+    text: str  #: its end, if it is long
+    skipped: int = 0  #: characters of it that come before
+
+
+@record
+class PartialText:
+    """What a running attempt is writing, as the store has it."""
+
+    turn: int
+    attempt: int
+    number: int  #: that the event will have in which the text is recorded
+    text: str  #: without secrets, and without the word that is not finished
+    skipped: int  #: characters that come before
 
 
 @record
@@ -223,6 +246,6 @@ class Ungated:
 
 
 #: everything that a stream can say
-AgentEvent = Named | Said | Called | Returned | Spent | Noted | Denied | Ended | Deferred | Ungated
+AgentEvent = Named | Said | Writing | Called | Returned | Spent | Noted | Denied | Ended | Deferred | Ungated
 #: those that are recorded as they come
 Recorded = Said | Called | Returned | Spent | Noted | Denied | Ended | Deferred | Ungated

@@ -13,7 +13,7 @@ from holdfast.domain.records import record
 
 @record
 class Capabilities:
-    """What the installed program can do, as far as it matters for resuming."""
+    """What the installed program can do, as far as it matters here."""
 
     can_resume: bool = True
     can_fork: bool = False
@@ -22,6 +22,7 @@ class Capabilities:
     append_only_transcript: bool = False  #: so that an altered prefix proves an edit
     reports_context: bool = False  #: says how full the context window is
     can_defer: bool = False  #: ends with a tool call pending, which a later run carries out
+    partial_text: bool = False  #: shows its text while it writes it, if it is asked to
 
 
 @record

@@ -71,6 +71,7 @@ class LaunchSpec:
     model: str | None
     rights: Rights
     gate: ToolGate | None = None  #: where calls wait for a person
+    partial_text: bool = False  #: the agent is asked for its text while it writes it
 
     @property
     def expected_id(self) -> ProviderSessionId | None:

@@ -9,6 +9,7 @@ from typing import assert_never
 from holdfast.clock import Instant
 from holdfast.domain.decisions import Fork, Fresh
 from holdfast.domain.events import (
+    MAX_WRITING,
     AgentEvent,
     Called,
     Deferred,
@@ -21,6 +22,7 @@ from holdfast.domain.events import (
     Said,
     Spent,
     Ungated,
+    Writing,
 )
 from holdfast.domain.failures import Failure, FailureClass, Fallback
 from holdfast.domain.ids import ProviderSessionId
@@ -74,7 +76,7 @@ class Report:
                 self.deferred = event
             case Ungated(why):
                 self.ungated = self.ungated or why
-            case Noted():
+            case Noted() | Writing():
                 pass
             case _:
                 assert_never(event)
@@ -137,6 +139,23 @@ class Report:
         self._size += len(kept)
         if kept:
             parts.append(kept)
+
+
+@dataclass(slots=True)
+class Draft:
+    """A text that an agent writes piece by piece, while it is not whole."""
+
+    _end: str = ""
+    _skipped: int = 0
+
+    def begin(self, text: str = "") -> None:
+        self._end, self._skipped = text, 0
+
+    def add(self, piece: str) -> Writing:
+        text = self._end + piece
+        self._end = text[-MAX_WRITING:]
+        self._skipped += len(text) - len(self._end)
+        return Writing(self._end, self._skipped)
 
 
 @dataclass(slots=True)

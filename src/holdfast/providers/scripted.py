@@ -32,6 +32,7 @@ from holdfast.providers.contract import (
 )
 from holdfast.providers.failure_rules import RULES
 from holdfast.providers.loose_json import as_amount, as_count, as_object, as_text
+from holdfast.providers.report import Draft
 from holdfast.providers.scripted_agent.memory import agent_home, session_path
 from holdfast.providers.scripted_agent.turn import DENIED, PERMISSION_MODES
 from holdfast.providers.session_files import (
@@ -158,6 +159,8 @@ class ScriptedStream:
                 yield Named(ProviderSessionId(session_id))
             case {"type": "text", "text": str(text)}:
                 yield Said(text)
+            case {"type": "writing", "text": str(text)}:
+                yield Draft().add(text)
             case {"type": "tool_call", "id": str(call_id), "name": str(tool), "input": dict(arguments)}:
                 self._tools[call_id] = tool
                 yield Called(call_id, tool, arguments)

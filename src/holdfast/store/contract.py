@@ -32,7 +32,7 @@ from holdfast.domain.delegations import (
     NewDelegation,
     Question,
 )
-from holdfast.domain.events import Event
+from holdfast.domain.events import Event, PartialText, Writing
 from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId, Workspace
 from holdfast.domain.imports import Imported, KnownSource, SessionImport
@@ -529,6 +529,26 @@ class Store(Protocol):
     @verb(Role.WORKER)
     def record_events(self, lease: Lease, events: Sequence[Event]) -> None:
         """Atomic. Idempotent by ``event.number``. Raises LeaseLost; nothing is written then."""
+        ...
+
+    @verb(Role.WORKER)
+    def put_partial_text(self, lease: Lease, number: int, writing: Writing) -> None:
+        """Show the text that the agent is writing now, in the place of the one before. ``number`` is that of the event
+        in which the whole text will be recorded.
+
+        Of a long text the end is kept, at most 16,384 characters. Secrets are redacted; a word that is not finished is
+        left out, because half a secret has no shape. The text is gone when the attempt ends, whoever ends it.
+
+        Not durable: a crash of the machine may lose the text, and nothing else. Raises LeaseLost; nothing is
+        written then.
+        """
+        ...
+
+    @verb(Role.READER, Role.AGENT)
+    def partial_text(self, session_id: str) -> PartialText | None:
+        """Returns the text that the session's running attempt is writing. None if there is none, or if it is recorded
+        as an event by now.
+        """
         ...
 
     @verb(Role.WORKER)

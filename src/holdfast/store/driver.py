@@ -116,8 +116,12 @@ class Driver(Protocol):
         """The store's own time, outside any transaction."""
         ...
 
-    def write(self) -> AbstractContextManager[Transaction]:
-        """Commits on a normal exit, durably; rolls back on any exception. Undone if only the moment was wrong."""
+    def write(self, *, synced: bool = True) -> AbstractContextManager[Transaction]:
+        """Commits on a normal exit, durably; rolls back on any exception. Undone if only the moment was wrong.
+
+        What is committed and not ``synced`` can be lost in a crash of the machine, never in part. What was
+        committed before is safe, and the next commit that is synced makes this one safe, too.
+        """
         ...
 
     def read(self) -> AbstractContextManager[Transaction]:

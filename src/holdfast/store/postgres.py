@@ -46,6 +46,7 @@ _OPTIONS = (
 )
 
 _BEGIN_WRITE = "BEGIN ISOLATION LEVEL READ COMMITTED"
+_UNSYNCED = "SET LOCAL synchronous_commit TO OFF"
 _BEGIN_READ = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY"
 _NOW = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint"
 
@@ -209,8 +210,8 @@ class PostgresDriver:
         with self.read() as tx:
             return tx.now
 
-    def write(self) -> PostgresTransaction:
-        return PostgresTransaction(self, writes=True)
+    def write(self, *, synced: bool = True) -> PostgresTransaction:
+        return PostgresTransaction(self, writes=True, synced=synced)
 
     def read(self) -> PostgresTransaction:
         return PostgresTransaction(self, writes=False)
@@ -276,11 +277,12 @@ class PostgresTransaction:
     closed, not given back: an interrupt may have come between any two steps.
     """
 
-    __slots__ = ("_connection", "_driver", "_now", "_pipeline", "_rung", "_writes")
+    __slots__ = ("_connection", "_driver", "_now", "_pipeline", "_rung", "_synced", "_writes")
 
-    def __init__(self, driver: PostgresDriver, *, writes: bool) -> None:
+    def __init__(self, driver: PostgresDriver, *, writes: bool, synced: bool = True) -> None:
         self._driver = driver
         self._writes = writes
+        self._synced = synced
         self._now: Instant | None = None
         self._rung: set[str] | None = None  #: topics that somebody has to hear of
 
@@ -345,6 +347,8 @@ class PostgresTransaction:
         self._pipeline = self._connection.pipeline
         try:
             self._pipeline.say(_BEGIN_WRITE if self._writes else _BEGIN_READ, {})
+            if not self._synced:
+                self._pipeline.say(_UNSYNCED, {})
             if driver.clock is None:
                 self._pipeline.say(_NOW, {})
             else:

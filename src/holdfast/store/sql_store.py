@@ -12,7 +12,7 @@ from holdfast.domain.approvals import Answer, Approval, NewApproval
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.decisions import Decision
 from holdfast.domain.delegations import Delegation, DelegationCounts, FreeSession
-from holdfast.domain.events import Event
+from holdfast.domain.events import Event, PartialText, Writing
 from holdfast.domain.failures import Failure
 from holdfast.domain.ids import ApprovalId, ProviderSessionId, RuntimeId, SessionId, Workspace
 from holdfast.domain.imports import Imported, KnownSource, SessionImport
@@ -149,8 +149,8 @@ class SqlStore(HookVerbs):
     def _read(self) -> Scope:
         return Scope(self._driver.read(), self.workspace, self._policy, self.where, self._by)
 
-    def _writing(self) -> Scope:
-        return Scope(self._driver.write(), self.workspace, self._policy, self.where, self._by)
+    def _writing(self, *, synced: bool = True) -> Scope:
+        return Scope(self._driver.write(synced=synced), self.workspace, self._policy, self.where, self._by)
 
     def _write(self, work: Callable[Concatenate[Scope, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
         """A whole transaction; what the engine undoes, to end a deadlock, is done again from the beginning."""
@@ -375,6 +375,15 @@ class SqlStore(HookVerbs):
 
     def record_events(self, lease: Lease, events: Sequence[Event]) -> None:
         self._write(attempts.add_events, lease, events)
+
+    def put_partial_text(self, lease: Lease, number: int, writing: Writing) -> None:
+        _check_numbers(number=number, skipped=writing.skipped)
+        with self._writing(synced=False) as s:
+            attempts.put_partial_text(s, lease, number, writing)
+
+    def partial_text(self, session_id: str) -> PartialText | None:
+        with self._read() as s:
+            return attempts.partial_text(s, session_id)
 
     def pin(
         self, lease: Lease, provider_session_id: ProviderSessionId, transcript: TranscriptMark | None = None

@@ -315,14 +315,14 @@ class SqliteDriver:
     def __init__(self, path: Path | None, clock: Clock, *, durability: str = "full") -> None:
         self.path = path
         self.now = clock
+        self.synchronous = "NORMAL" if durability == "normal" else "FULL"
         self._connector: FileConnector | MemoryConnector
         if path is None:
             self._connector = MemoryConnector()
             self._pool = Pool(self._connector, keep=1, limit=1, patience=BUSY_SECONDS)
         else:
             prepare_files(path)
-            synchronous = "NORMAL" if durability == "normal" else "FULL"
-            self._connector = FileConnector(path, synchronous, BUSY_SECONDS)
+            self._connector = FileConnector(path, self.synchronous, BUSY_SECONDS)
             self._pool = Pool(self._connector, keep=_IDLE_CONNECTIONS)
         self.check_file = self._connector.check_file
 
@@ -330,8 +330,8 @@ class SqliteDriver:
     def where(self) -> str:
         return self._connector.where
 
-    def write(self) -> SqliteTransaction:
-        return SqliteTransaction(self, writes=True)
+    def write(self, *, synced: bool = True) -> SqliteTransaction:
+        return SqliteTransaction(self, writes=True, synced=synced)
 
     def read(self) -> SqliteTransaction:
         return SqliteTransaction(self, writes=False)
@@ -464,11 +464,12 @@ class SqliteTransaction:
     have come between any two steps.
     """
 
-    __slots__ = ("_connection", "_driver", "_sql", "_writes", "now")
+    __slots__ = ("_connection", "_driver", "_sql", "_synced", "_writes", "now")
 
-    def __init__(self, driver: SqliteDriver, *, writes: bool) -> None:
+    def __init__(self, driver: SqliteDriver, *, writes: bool, synced: bool = True) -> None:
         self._driver = driver
         self._writes = writes
+        self._synced = synced
 
     def one(self, sql: str, params: Params) -> Row | None:
         text, in_order = _NUMBERED[sql]
@@ -523,6 +524,9 @@ class SqliteTransaction:
         self._sql = connection.sql
         try:
             self._driver.check_file()
+            if not self._synced:
+                # with a write-ahead log: only a checkpoint syncs, and it syncs the log before the database
+                self._sql.execute("PRAGMA synchronous = NORMAL")
             if self._writes:
                 _begin_write(connection)
             else:
@@ -545,12 +549,7 @@ class SqliteTransaction:
             return
         done = False
         try:
-            if self._writes and error is None:
-                self._sql.execute("COMMIT")
-            elif self._sql.in_transaction:  # on a full disk SQLite may have rolled back by itself
-                self._sql.execute("ROLLBACK")
-            if self._writes and connection.write_lock is not None:
-                connection.write_lock.release()
+            self._end(commit=self._writes and error is None)
             done = error is None or isinstance(error, Exception)
         except _ENGINE_ERRORS as exc:
             raise translate_error(self._driver.where, exc) from exc
@@ -563,6 +562,16 @@ class SqliteTransaction:
             raise translate_error(self._driver.where, error) from error
         if isinstance(error, (UnicodeEncodeError, OverflowError)):
             raise InvalidInput("value", f"cannot be stored: {error}") from error
+
+    def _end(self, *, commit: bool) -> None:
+        if commit:
+            self._sql.execute("COMMIT")
+        elif self._sql.in_transaction:  # on a full disk SQLite may have rolled back by itself
+            self._sql.execute("ROLLBACK")
+        if self._writes and self._connection.write_lock is not None:
+            self._connection.write_lock.release()
+        if not self._synced:
+            self._sql.execute(f"PRAGMA synchronous = {self._driver.synchronous}")
 
 
 def _begin_write(connection: Connection) -> None:

@@ -24,13 +24,14 @@ from holdfast.domain.events import (
     Recorded,
     Returned,
     Said,
+    Writing,
 )
 from holdfast.domain.failures import Failure, FailureClass, StopCause
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.pointers import NOTHING_YET, TranscriptMark
 from holdfast.domain.policy import Policy
-from holdfast.domain.records import record
+from holdfast.domain.records import record, replace
 from holdfast.domain.redaction import Json
 from holdfast.domain.turns import Launch, Lease
 from holdfast.engine.running.agents import Agent
@@ -125,6 +126,7 @@ class Launcher:
         self._before: TranscriptMark | None = None  #: of the resumed provider session, at the launch
         self._work_dir: str | None = None
         self._recorder = Recorder(context.store, lease, clock, self._to_pin)
+        self._live = LiveText(context.store, lease, self._recorder, context.observer)
 
     def launch(
         self, spec: LaunchSpec, lock: SessionLock | None, told: SeenTurns, starting: Starting
@@ -260,22 +262,31 @@ class Launcher:
         for line in process.lines(_TICK):
             run.report.skipped_lines += isinstance(line, Overlong)
             for event in _events_in(run.stream, line):
-                if isinstance(event, Named):
-                    # providers repeat the id in every line
-                    if event.session_id == run.report.session_id:
-                        continue
-                    if run.late_locks is not None:
-                        self._lock(event.session_id, run.late_locks)
-                run.report.add(event)
-                self._recorder.add(event)
-                self._observe(event)
+                if isinstance(event, Writing):
+                    self._live.add(event)
+                else:
+                    self._take(event, run)
             if run.report.ungated is not None:
                 process.stop(StopCause.UNGATED)
             self._recorder.tick(more_to_come=process.has_line)
+            self._live.tick()
             if self._recorder.is_fenced:
                 process.stop(StopCause.LEASE_LOST)
             elif time.monotonic() > self._deadline:
                 process.stop(StopCause.TIMEOUT)
+
+    def _take(self, event: Named | Recorded, run: _Run) -> None:
+        if isinstance(event, Said):
+            self._live.drop()
+        if isinstance(event, Named):
+            # providers repeat the id in every line
+            if event.session_id == run.report.session_id:
+                return
+            if run.late_locks is not None:
+                self._lock(event.session_id, run.late_locks)
+        run.report.add(event)
+        self._recorder.add(event)
+        self._observe(event)
 
     def _lock(self, session_id: ProviderSessionId, held: ExitStack) -> SessionLock | None:
         lock = held.enter_context(self._agent.lock(session_id))
@@ -338,7 +349,7 @@ class Recorder:
             set()
         )  #: calls that have begun and not returned, since the last write
         self._since = 0.0  #: when the oldest event of the batch was added; 0: the batch is empty
-        self._is_unreachable = False
+        self.is_unreachable = False  #: the store, when it was last written to
         self._dropped = 0  #: how many of the oldest waiting events were dropped
         self._said: list[str] = []  #: pieces of text for the next event
         self._said_size = 0
@@ -347,7 +358,7 @@ class Recorder:
         self._look_after = _FIRST_LOOK_SECONDS
         self.is_fenced = False  #: the lease is lost: nothing can be recorded any more
 
-    def add(self, event: AgentEvent) -> None:
+    def add(self, event: Named | Recorded) -> None:
         """Adds an event to the batch. Pieces of text that follow each other become one event."""
         if isinstance(event, Said):
             self._said.append(event.text)
@@ -366,7 +377,7 @@ class Recorder:
             elif isinstance(event, Returned):
                 self._unwritten_calls.discard(event.call_id)
         is_large = len(self._batch) >= _BATCH_EVENTS or self._size >= _BATCH_CHARACTERS
-        if is_large and not self._is_unreachable:
+        if is_large and not self.is_unreachable:
             self._flush()
 
     def tick(self, *, more_to_come: bool = False) -> None:
@@ -376,7 +387,7 @@ class Recorder:
         killed while the call runs, there may be no other record of it.
         """
         is_old = self._since > 0 and time.monotonic() - self._since >= _BATCH_SECONDS
-        has_begun = bool(self._unwritten_calls) and not more_to_come and not self._is_unreachable
+        has_begun = bool(self._unwritten_calls) and not more_to_come and not self.is_unreachable
         if is_old or has_begun:
             self._flush()
         is_due = self._looked_at is None or time.monotonic() - self._looked_at >= self._look_after
@@ -391,6 +402,11 @@ class Recorder:
             time.sleep(_BATCH_SECONDS)
             self._flush()
         self._pin()
+
+    def begin_text(self) -> int:
+        """The number of the event that the next text will be recorded in. Text that waits becomes an event before it."""
+        self._put_text()
+        return self._number + 1
 
     def write_rest(self) -> None:
         """Writes what ``close`` could not write. Raises while the store cannot be reached, and keeps the events."""
@@ -408,11 +424,11 @@ class Recorder:
         except LeaseLost:
             self.is_fenced, self._batch, self._size = True, [], 0
         except OUTAGES as exc:
-            if not self._is_unreachable:
+            if not self.is_unreachable:
                 log.warning("events wait to be recorded: %s", exc)
-            self._since, self._is_unreachable = time.monotonic(), True
+            self._since, self.is_unreachable = time.monotonic(), True
             return
-        self._since, self._is_unreachable = 0.0, False
+        self._since, self.is_unreachable = 0.0, False
         self._unwritten_calls.clear()
 
     def _write(self, events: list[Event]) -> None:
@@ -459,11 +475,62 @@ class Recorder:
         self._since = self._since or time.monotonic()
         self._size += data_size(data)
         self._batch.append(Event(self._number, kind, data, self._clock()))
-        while self._is_unreachable and (
+        while self.is_unreachable and (
             len(self._batch) > _MOST_EVENTS_WAITING or self._size > _MOST_CHARACTERS_WAITING
         ):
             self._size -= data_size(self._batch.pop(0).data)
             self._dropped += 1
+
+
+# --- the text that the agent is writing ---
+
+#: between two looks at a text that is being written
+_LIVE_SECONDS = 0.25
+#: a slow store is asked for the writes of partial text at most this part of the time: the agent must not wait for them
+_LIVE_SHARE = 0.2
+
+
+class LiveText:
+    """Tells the observer and the store what the agent is writing: the newest text only, at most four times a second.
+
+    A text that is whole within a quarter of a second is told by its event alone.
+    """
+
+    def __init__(self, store: Store, lease: Lease, recorder: Recorder, observe: Observer) -> None:
+        self._store = store
+        self._lease = lease
+        self._recorder = recorder
+        self._observe = observe
+        self._newest: Writing | None = None  #: what was not told yet
+        self._due = 0.0
+
+    def add(self, event: Writing) -> None:
+        if self._newest is None:
+            self._due = max(self._due, time.monotonic() + _LIVE_SECONDS)
+        self._newest = event
+
+    def drop(self) -> None:
+        """The text is whole."""
+        self._newest = None
+
+    def tick(self) -> None:
+        """Call this between lines."""
+        if self._newest is None or time.monotonic() < self._due:
+            return
+        writing, self._newest = self._newest, None
+        self._observe(writing)
+        if self._recorder.is_fenced or self._recorder.is_unreachable:
+            return
+        began = time.monotonic()
+        try:
+            text = replace(writing, text=clean_text(writing.text))
+            self._store.put_partial_text(self._lease, self._recorder.begin_text(), text)
+        except LeaseLost:
+            self._recorder.is_fenced = True
+        except OUTAGES as exc:
+            log.debug("partial text was not written: %s", exc)
+        now = time.monotonic()
+        self._due = now + (now - began) * (1 / _LIVE_SHARE - 1)
 
 
 def late_events(found: Sequence[Said | Called | Returned], after: int, at: Instant) -> list[Event]:

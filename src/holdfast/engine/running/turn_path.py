@@ -402,7 +402,7 @@ class TurnPath:
         return LaunchSpec(
             self._agent.binary, self._agent.runtime.home, work_dir, composed.text if composed else None,
             decision, new_id, model,
-            self._rights(), gate,
+            self._rights(), gate, self._agent.runtime.capabilities.partial_text,
         )  # fmt: skip
 
     def _rights(self) -> Rights:

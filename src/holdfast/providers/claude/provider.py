@@ -87,6 +87,7 @@ from holdfast.providers.loose_json import (
     as_text,
     joined_text,
 )
+from holdfast.providers.report import Draft
 from holdfast.providers.session_files import (
     LONGEST_PROMPT,
     AppendOnlyArchive,
@@ -101,6 +102,7 @@ from holdfast.providers.session_files import (
     read_object,
 )
 
+_PARTIAL: Final = "--include-partial-messages"
 _OWNED: Final = {
     "--resume": Instead.RESUME,
     "-r": Instead.RESUME,
@@ -118,7 +120,7 @@ _OWNED: Final = {
     "--input-format": Instead.OUTPUT,
     "--replay-user-messages": Instead.OUTPUT,
     "--include-hook-events": Instead.OUTPUT,
-    "--include-partial-messages": Instead.OUTPUT,
+    _PARTIAL: Instead.OUTPUT,
     "--forward-subagent-text": Instead.OUTPUT,
     "--prompt-suggestions": Instead.OUTPUT,
     "--verbose": Instead.OUTPUT,
@@ -238,6 +240,7 @@ class Claude(BaseProvider):
                 append_only_transcript=True,
                 reports_context=True,
                 can_defer=knows_defer(distribution, version),
+                partial_text=offers(help_text, _PARTIAL),
             ),
         )
 
@@ -270,7 +273,8 @@ class Claude(BaseProvider):
 
     def command(self, spec: LaunchSpec) -> Command:
         headless = ("-p", "--output-format", "stream-json", "--verbose")
-        argv = (spec.binary, *headless, *_session(spec), *_options(spec))
+        partial = (_PARTIAL,) if spec.partial_text else ()
+        argv = (spec.binary, *headless, *partial, *_session(spec), *_options(spec))
         return Command(argv, stdin=spec.prompt, without=_without(spec))
 
     def interactive(self, spec: LaunchSpec) -> Command:
@@ -339,7 +343,9 @@ class ClaudeStream:
         self._session_id: str | None = None
         self._model: str | None = None  #: of the main agent's last call
         self._prompt_tokens = 0  #: of the same call
-        self._message: str | None = None  #: id of the message that is being written
+        self._message: str | None = None  #: id of the message that was last said
+        self._begun = ""  #: id of the message that is being written
+        self._draft = Draft()
         self._refusal: str | None = None  #: the CLI's name for the error it wrote last
         self._resets_at = 0
         self._denied: set[str] = set()
@@ -355,13 +361,12 @@ class ClaudeStream:
                 yield from self._gated()
             case "system":
                 yield from self._system(line)
+            case "stream_event" if line.get("parent_tool_use_id") is None:
+                yield from self._writing(as_object(line.get("event")))
             case "assistant":
                 yield from self._assistant(line)
             case "user":
-                for result in _calls_in(as_object(line.get("message"))):
-                    if isinstance(result, Returned):
-                        yield result
-                        yield from self._compared(result)
+                yield from self._results(as_object(line.get("message")))
             case "rate_limit_event":
                 self._limit(as_object(line.get("rate_limit_info")))
             case "result":
@@ -396,6 +401,12 @@ class ClaudeStream:
                 metadata = as_object(line.get("compact_metadata"))
                 before, after = as_count(metadata.get("pre_tokens")), as_count(metadata.get("post_tokens"))
                 yield Noted(f"Claude compacted its context from {before} to {after} tokens")
+
+    def _results(self, message: Mapping[str, Json]) -> Iterator[AgentEvent]:
+        for result in _calls_in(message):
+            if isinstance(result, Returned):
+                yield result
+                yield from self._compared(result)
 
     def _gated(self) -> Iterator[AgentEvent]:
         if not self._is_gated:
@@ -435,9 +446,25 @@ class ClaudeStream:
                     yield _called(block)
 
     def _say(self, message_id: str, text: str) -> Said:
-        is_next = self._message not in (None, message_id)
+        before = self._before(message_id)
         self._message = message_id
-        return Said(f"\n\n{text}" if is_next else text)
+        return Said(before + text)
+
+    def _before(self, message_id: str) -> str:
+        """What separates a message from the one before it."""
+        return "" if self._message in (None, message_id) else "\n\n"
+
+    def _writing(self, event: Mapping[str, Json]) -> Iterator[AgentEvent]:
+        """A message as it is written; the whole of each of its blocks follows as a line of its own."""
+        match event.get("type"):
+            case "message_start":
+                self._begun = as_text(as_object(event.get("message")).get("id"))
+            case "content_block_start":
+                self._draft.begin(self._before(self._begun))
+            case "content_block_delta":
+                delta = as_object(event.get("delta"))
+                if delta.get("type") == "text_delta":
+                    yield self._draft.add(as_text(delta.get("text")))
 
     def _count(self, message: Mapping[str, Json]) -> None:
         usage = as_object(message.get("usage"))

@@ -30,6 +30,7 @@ from holdfast.providers.scripted_agent.turn import (
 
 CHILD_SECONDS = 300
 _BLOCK = 64 * 1024
+_LOOK_SECONDS = 0.05
 
 
 class Directive(NamedTuple):
@@ -74,6 +75,10 @@ def explain_directives() -> str:
 
 def _say(text: str, turn: Turn) -> None:
     turn.say(text)
+
+
+def _write(text: str, turn: Turn) -> None:
+    turn.write(text.replace("\\n", "\n"))
 
 
 def _repeat(rest: str, turn: Turn) -> None:
@@ -148,6 +153,11 @@ def _run(command: str) -> tuple[str, bool]:
 
 def _sleep(seconds: str, _: Turn) -> None:
     time.sleep(float(seconds))
+
+
+def _await(path: str, _: Turn) -> None:
+    while not Path(path).exists():
+        time.sleep(_LOOK_SECONDS)
 
 
 def _hang(_rest: str, _turn: Turn) -> NoReturn:
@@ -234,6 +244,9 @@ DIRECTIVES = {
     directive.usage.partition(" ")[0]: directive
     for directive in (
         Directive("SAY text", "answers this", _say),
+        Directive(
+            "WRITE text", "shows this while it is written, \\n as a new line; SAY adds the end", _write
+        ),
         Directive("SAY_NOTHING", "answers with an empty text", _say),
         Directive("REPEAT n text", "answers this n times, numbered, each an event of its own", _repeat),
         Directive("HISTORY", "answers with the earlier requests of the session, numbered", _history),
@@ -244,6 +257,7 @@ DIRECTIVES = {
         Directive("LATE_CALLS", "saves each tool call, and reports it when it has ended", _from_the_start),
         Directive("OUTPUT", "answers with what the last tool gave out", _output),
         Directive("SLEEP seconds", "waits", _sleep),
+        Directive("AWAIT path", "waits until there is such a file", _await),
         Directive("HANG", "waits for ever", _hang),
         Directive("CRASH", "kills itself with SIGKILL", _crash),
         Directive("EXIT n message", "ends with this exit code, the message on standard error", _exit),

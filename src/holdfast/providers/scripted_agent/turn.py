@@ -84,6 +84,7 @@ class Turn:
         self._remembered = session.size
         self._earlier: list[str] = []  #: said before the turn was deferred
         self._said: list[str] = []
+        self._draft = ""
 
     def run(self, steps: Sequence[Step]) -> None:
         names = {step.name for step in steps}
@@ -139,9 +140,22 @@ class Turn:
 
     def say(self, text: str) -> None:
         """Each text is a line of its own; together they are the answer."""
-        piece = f"\n{text}" if self._said else text
+        piece = self._next(text)
         self._said.append(piece)
+        self._draft = ""
         self.emit({"type": "text", "text": piece})
+
+    def write(self, text: str) -> None:
+        """Shows the beginning of the next text while it is written."""
+        self._draft = self._draft_with(text)
+        self.emit({"type": "writing", "text": self._next("")})
+
+    def _next(self, text: str) -> str:
+        return ("\n" if self._said else "") + self._draft_with(text)
+
+    def _draft_with(self, text: str) -> str:
+        separator = " " if self._draft and text and not self._draft.endswith("\n") else ""
+        return f"{self._draft}{separator}{text}"
 
     def _name(self, session_id: str) -> None:
         profile = {
@@ -161,6 +175,8 @@ class Turn:
                 raise
             except (ValueError, LookupError) as problem:
                 raise failure(f"cannot do {step.line[:200]!r}: {problem}", "bad_directive") from None
+        if self._draft:
+            self.say("")
         if not self._said:
             last = next((line for line in reversed(self.request.splitlines()) if line.strip()), "")
             self.say(f"turn {self.number} of this session: I was told: {last}")

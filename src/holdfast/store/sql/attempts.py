@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
 
 from holdfast.domain.conversations import Conversation, SeenTurns
@@ -16,7 +17,7 @@ from holdfast.domain.decisions import (
     Resume,
     decision_kind,
 )
-from holdfast.domain.events import Event, EventKind
+from holdfast.domain.events import MAX_WRITING, Event, EventKind, PartialText, Writing
 from holdfast.domain.failures import Failure
 from holdfast.domain.ids import AttemptId, ConversationId, ProviderSessionId, RuntimeId, make_attempt_id
 from holdfast.domain.inputs import clean_text
@@ -39,7 +40,7 @@ from holdfast.store.driver import Row
 from holdfast.store.sql import approvals, codec, json_text, leases, provider_sessions
 from holdfast.store.sql.rows import Rows, coded, cut, part
 from holdfast.store.sql.scope import Scope
-from holdfast.store.sql.tables import ATTEMPTS, EVENTS, MISREAD, read_instant, unreadable
+from holdfast.store.sql.tables import ATTEMPTS, EVENTS, MISREAD, SESSIONS, read_instant, unreadable
 
 ROWS = Rows(
     ATTEMPTS,
@@ -122,6 +123,13 @@ BEFORE_NEWEST_EVENTS = """
 SELECT attempt, number FROM events
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq
 ORDER BY attempt DESC, number DESC LIMIT 1 OFFSET :newest"""
+PUT_PARTIAL_TEXT = f"""
+UPDATE sessions SET partial_text = :partial_text
+WHERE {leases.OF_LEASE} AND fence = :fence AND lease_expires_at IS NOT NULL"""
+PARTIAL_TEXT = "SELECT conversation_id, fence, partial_text FROM sessions WHERE workspace = :ws AND id = :id"
+HAS_EVENT = """
+SELECT 1 FROM events
+WHERE workspace = :ws AND conversation_id = :id AND seq = :seq AND attempt = :attempt AND number >= :number LIMIT 1"""
 LAST_EVENT = """
 SELECT COALESCE(MAX(number), 0) FROM events
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq AND attempt = :attempt"""
@@ -519,3 +527,43 @@ def read_event(s: Scope, seq: int, row: Row) -> tuple[int, Event]:
     except MISREAD as exc:
         key = f"event {EVENT.column(row, 'number')} of turn {seq}"
         raise unreadable(s.where, EVENTS.name, key, exc) from exc
+
+
+#: the beginning of a word, at the end of a text: half a secret has no shape that redaction could know
+_UNFINISHED_WORD = re.compile(r"[!-~]+\Z")
+#: the end of a word, at the beginning of a text whose beginning is not there
+_CUT_WORD = re.compile(r"\A[!-~]+")
+
+
+def put_partial_text(s: Scope, lease: Lease, number: int, writing: Writing) -> None:
+    text, skipped = clean_text(writing.text), writing.skipped
+    if skipped or len(text) > MAX_WRITING:
+        whole, text = text, _CUT_WORD.sub("", text[-MAX_WRITING:])
+        skipped += len(whole) - len(text)
+    text = redact_text(_UNFINISHED_WORD.sub("", text))
+    changed = s.changed(
+        PUT_PARTIAL_TEXT, session_id=lease.session_id, conversation_id=lease.conversation_id, seq=lease.seq,
+        attempt=lease.attempt, fence=lease.fence,
+        partial_text=codec.encode_partial_text(
+            lease.fence, PartialText(lease.seq, lease.attempt, number, text, skipped)
+        ),
+    )  # fmt: skip
+    if not changed:
+        raise LeaseLost(lease.session_id, lease.seq, lease.fence)
+
+
+def partial_text(s: Scope, session_id: str) -> PartialText | None:
+    row = s.one(PARTIAL_TEXT, id=session_id)
+    if row is None:
+        raise NotFound("session", session_id)
+    conversation_id, fence, stored = row
+    if stored is None:
+        return None
+    try:
+        its_fence, found = codec.decode_partial_text(stored)
+    except MISREAD as exc:
+        raise unreadable(s.where, SESSIONS.name, f"partial text of {session_id}", exc) from exc
+    is_recorded = s.one(
+        HAS_EVENT, id=conversation_id, seq=found.turn, attempt=found.attempt, number=found.number
+    )
+    return found if its_fence == fence and found.text and is_recorded is None else None

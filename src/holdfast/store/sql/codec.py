@@ -16,6 +16,7 @@ from holdfast.domain.decisions import (
     Verdict,
     evidence_row,
 )
+from holdfast.domain.events import PartialText
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.pointers import NO_RIGHTS, Rights, TranscriptMark
@@ -172,6 +173,18 @@ def decode_process(text: str | None) -> ProcessMark | None:
         return None
     machine, boot_id, pgid, started_at = load(text)
     return ProcessMark(as_text(machine), as_text(boot_id), as_whole(pgid), as_whole(started_at))
+
+
+def encode_partial_text(fence: int, partial: PartialText) -> str:
+    return dump([fence, partial.turn, partial.attempt, partial.number, partial.text, partial.skipped])
+
+
+def decode_partial_text(text: str) -> tuple[int, PartialText]:
+    fence, turn, attempt, number, written, skipped = load(text)
+    found = PartialText(
+        as_whole(turn), as_whole(attempt), as_whole(number), as_text(written), as_whole(skipped)
+    )
+    return as_whole(fence), found
 
 
 def encode_capabilities(capabilities: Capabilities) -> str:

@@ -72,7 +72,7 @@ SELECT {SESSION.sql}, fence, lease_expires_at FROM sessions WHERE workspace = :w
 SETTLE_SESSION = f"""
 UPDATE sessions SET {heads.HEAD_COLUMNS}, error_count = :error_count, last_error = :last_error, last_error_at = :last_error_at,
     phase = :phase, resume_ready = :resume_ready, updated_at = :now,
-    lease_owner = NULL, lease_expires_at = NULL,
+    lease_owner = NULL, lease_expires_at = NULL, partial_text = NULL,
     input_tokens = input_tokens + :input, cached_input_tokens = cached_input_tokens + :cached,
     output_tokens = output_tokens + :output, cost_usd = cost_usd + :cost
 WHERE workspace = :ws AND id = :id"""
@@ -81,7 +81,7 @@ NUMBER_ATTEMPT = """
 UPDATE turns SET status = 'claimed', attempts = :number
 WHERE workspace = :ws AND conversation_id = :id AND seq = :seq"""
 TAKE_FENCE = """
-UPDATE sessions SET fence = :fence,
+UPDATE sessions SET fence = :fence, partial_text = NULL,
     input_tokens = input_tokens + :input, cached_input_tokens = cached_input_tokens + :cached,
     output_tokens = output_tokens + :output, cost_usd = cost_usd + :cost
 WHERE workspace = :ws AND id = :id"""

@@ -21,11 +21,11 @@ from holdfast.store.sql.tables import (
 )
 
 # the fence is the session's: what else a lease names must be the attempt that has it
-LOCK = """
-SELECT fence, lease_expires_at FROM sessions
-WHERE workspace = :ws AND id = :session_id AND EXISTS (
+OF_LEASE = """
+workspace = :ws AND id = :session_id AND EXISTS (
     SELECT 1 FROM attempts a WHERE a.workspace = :ws AND a.conversation_id = :conversation_id
-        AND a.seq = :seq AND a.number = :attempt AND a.session_id = :session_id AND a.fence = :fence) FOR UPDATE"""
+        AND a.seq = :seq AND a.number = :attempt AND a.session_id = :session_id AND a.fence = :fence)"""
+LOCK = f"SELECT fence, lease_expires_at FROM sessions WHERE {OF_LEASE} FOR UPDATE"
 LOCK_IF_FREE = f"{LOCK} SKIP LOCKED"
 EXPIRES_AT = "SELECT lease_expires_at FROM sessions WHERE workspace = :ws AND id = :session_id"
 RENEW = """
@@ -38,7 +38,7 @@ SELECT a.provider, a.provider_session_id, t.cancel_requested_at, a.renewal FROM 
 JOIN turns t ON t.workspace = a.workspace AND t.conversation_id = a.conversation_id AND t.seq = a.seq
 WHERE a.workspace = :ws AND a.session_id = :session_id AND a.fence = :fence"""
 RELEASE = """
-UPDATE sessions SET lease_owner = NULL, lease_expires_at = NULL, updated_at = :now
+UPDATE sessions SET lease_owner = NULL, lease_expires_at = NULL, partial_text = NULL, updated_at = :now
 WHERE workspace = :ws AND id = :session_id"""
 _LEASE = (
     SESSIONS.pick("id").of("s")

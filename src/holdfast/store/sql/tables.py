@@ -256,6 +256,7 @@ SESSIONS = Table(
     head_kept=FLAG.or_null.later,
     approve_tools=TEXT.or_null.later,
     imported_at=INSTANT.or_null,
+    partial_text=TEXT.or_null.later,
 )
 PHASE_CHANGES = Table(
     "phase_changes",
