@@ -1,11 +1,13 @@
 """When a stream of events ends, and when it does not."""
 
 import asyncio
+import json
 from collections.abc import Iterator
 from contextlib import closing
 
 import pytest
 
+from holdfast.domain.events import Writing
 from holdfast.domain.tokens import ENTROPY, Role, make_token
 from holdfast.engine.session_log import BEGINNING
 from holdfast.errors import StoreUnavailable, TooMany
@@ -21,6 +23,7 @@ from tests.steps import begin, claim, enqueue
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "LOOK_SECONDS", 0.01)
+    monkeypatch.setattr(events, "WRITING_LOOK_SECONDS", 0.01)
     monkeypatch.setattr(events, "SIGN_SECONDS", 0.5)  # time to read the first event on a busy machine
 
 
@@ -103,3 +106,57 @@ def test_places_are_given_back() -> None:
             streams.open(caller)
     streams.close("a")
     streams.open("c")
+
+
+def test_text_that_is_being_written_is_told_without_an_id_and_taken_back_when_it_is_whole(
+    store: SqlStore,
+) -> None:
+    session = begin(store)
+    enqueue(store, session, "go")
+    lease = claim(store, session).lease
+    store.put_partial_text(lease, 1, Writing("half of "))
+    following = Follower(store, session.id, Callers(store), [], Streams())
+
+    async def follow() -> list[str]:
+        found: list[str] = []
+        async with asyncio.timeout(30):
+            async for message in following.messages(BEGINNING):
+                if message.startswith(":"):
+                    continue
+                found.append(message)
+                match len(found):
+                    case 1:
+                        store.put_partial_text(lease, 1, Writing("half of the answer "))
+                    case 2:
+                        store.record_events(lease, [an_event(1)])
+                    case 4:
+                        return found
+        return found
+
+    first, second, event, gone = asyncio.run(follow())
+    data = {"turn": 1, "attempt": 1, "number": 1, "text": "half of ", "skipped": 0}
+    assert first == f"event: partial_text\ndata: {json.dumps(data)}\n\n"
+    assert json.loads(second.partition("data: ")[2])["text"] == "half of the answer "
+    assert event.startswith("id: 1-1-1\n")
+    assert gone == f"event: partial_text\ndata: {json.dumps(data | {'text': ''})}\n\n"
+
+
+def test_text_whose_attempt_ended_without_it_is_taken_back(store: SqlStore) -> None:
+    session = begin(store)
+    enqueue(store, session, "go")
+    lease = claim(store, session).lease
+    store.put_partial_text(lease, 1, Writing("half of "))
+    following = Follower(store, session.id, Callers(store), [], Streams())
+
+    async def follow() -> list[str]:
+        found: list[str] = []
+        async with asyncio.timeout(30):
+            async for message in following.messages(BEGINNING):
+                if message.startswith("event: partial_text"):
+                    found.append(json.loads(message.partition("data: ")[2])["text"])
+                    if len(found) == 2:
+                        break
+                    store.put_back(lease)
+        return found
+
+    assert asyncio.run(follow()) == ["half of ", ""]

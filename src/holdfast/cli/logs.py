@@ -12,7 +12,7 @@ import click
 from holdfast.cli import output
 from holdfast.cli.arguments import TURN, session_argument
 from holdfast.cli.command import Invocation, command, pass_invocation
-from holdfast.cli.conversation import PlainSheet, Sheet, conversation, opening
+from holdfast.cli.conversation import INDENT, PlainSheet, Sheet, conversation, opening
 from holdfast.cli.pager import page
 from holdfast.clock import to_iso
 from holdfast.domain.events import Event, EventKind
@@ -26,9 +26,11 @@ from holdfast.engine.session_log import (
     events_after,
     is_over,
 )
+from holdfast.escape import lines
 from holdfast.store.contract import Store
 
 _LOOK_EVERY = 0.5
+_LOOK_EVERY_WRITING = 0.25
 _LONGEST = 500
 
 
@@ -98,12 +100,30 @@ def log(  # noqa: PLR0913 - one for each option
 
 
 def _follow(reader: Reader, first: int, last: int | None) -> None:
-    for text in _written(reader, reader.follow(first, last)):
-        if text:
-            output.write(text)
-        else:
-            output.flush()
-            time.sleep(_LOOK_EVERY)
+    """On a terminal, the text that the agent is writing is shown below the rest until it is whole."""
+    if not output.is_terminal():
+        for text in _written(reader, reader.follow(first, last)):
+            _write_or_wait(text, _LOOK_EVERY)
+        return
+    from holdfast.cli.terminal import Below  # rich is for terminals only
+
+    below = Below(INDENT)
+    try:
+        for text in _written(reader, reader.follow(first, last)):
+            partial = None if text else reader.store.partial_text(reader.session.id)
+            is_shown = partial is not None and last in (None, partial.turn)
+            below.show("\n".join(lines(partial.text)) if partial is not None and is_shown else "")
+            _write_or_wait(text, _LOOK_EVERY_WRITING if is_shown else _LOOK_EVERY)
+    finally:
+        below.close()
+
+
+def _write_or_wait(text: str, seconds: float) -> None:
+    if text:
+        output.write(text)
+    else:
+        output.flush()
+        time.sleep(seconds)
 
 
 def _written(reader: Reader, pieces: Iterator[Piece] | Iterator[Piece | None]) -> Iterator[str]:

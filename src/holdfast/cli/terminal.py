@@ -161,6 +161,41 @@ def _text(cell: Cell) -> Text:
     return Text(cell.text, style=STYLES[cell.tone])
 
 
+def _end_of(text: str, console: Console, options: ConsoleOptions, indent: int = 0) -> RenderResult:
+    """As many of the last lines as the screen has room for."""
+    room, width = max(1, options.size.height - 2), max(1, options.max_width - indent)
+    for line in Text(text[-room * width :]).wrap(console, width)[-room:]:
+        yield Text(" " * indent).append_text(line)
+
+
+class Below:
+    """A text below the output, in the same place again and again; removed before the next output."""
+
+    def __init__(self, indent: int) -> None:
+        self._indent = indent
+        self._text = ""
+        self._live: Live | None = None
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        return _end_of(self._text, console, options, self._indent)
+
+    def show(self, text: str) -> None:
+        """An empty text removes the one before."""
+        self._text = text
+        if not text:
+            self.close()
+        elif self._live is None:
+            self._live = Live(self, console=make_console(), transient=True, auto_refresh=False)
+            self._live.start(refresh=True)
+        else:
+            self._live.refresh()
+
+    def close(self) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
 class StatusLine:
     """The lines below the output of a running turn; removed by ``close``. They are the beginning of a line whose end has
     not arrived yet, and the elapsed time, the tokens and the running tool.
@@ -177,9 +212,7 @@ class StatusLine:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         if self._unfinished:
-            room = max(1, options.size.height - 2)
-            end = Text(self._unfinished[-room * options.max_width :])
-            yield from end.wrap(console, options.max_width)[-room:]
+            yield from _end_of(self._unfinished, console, options)
         tool = f", {self._tool}" if self._tool else ""
         status = f"{time.monotonic() - self._began:.0f} s{self._tokens}{tool}"
         yield Text(status, style="dim", no_wrap=True, overflow="ellipsis")

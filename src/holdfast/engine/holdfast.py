@@ -107,6 +107,7 @@ from holdfast.store.contract import Store
 
 if TYPE_CHECKING:
     from holdfast.config import Settings
+    from holdfast.domain.events import PartialText
     from holdfast.domain.pointers import Rights
     from holdfast.domain.telling.packet import Packet
     from holdfast.engine.doctor.findings import Finding
@@ -665,6 +666,10 @@ class Holdfast:
         return self.store.get_turn(
             self.session(session_id).conversation_id, check_whole("turn", seq, lowest=1)
         )
+
+    def partial_text(self, session_id: str) -> PartialText | None:
+        """The text that the session's agent is writing now, whoever runs it; None: it is writing none."""
+        return self.store.partial_text(check_id("session", session_id))
 
     # --- turns ---
 

@@ -18,8 +18,8 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from holdfast.clock import to_iso
-from holdfast.domain.events import Event
-from holdfast.domain.records import record
+from holdfast.domain.events import Event, PartialText
+from holdfast.domain.records import record, replace
 from holdfast.engine.session_log import BEGINNING, EventPosition, events_after, is_over
 from holdfast.errors import HoldfastError, InvalidInput, StoreUnavailable, TooMany
 from holdfast.store.contract import Store
@@ -32,6 +32,8 @@ router = APIRouter(tags=["events"], route_class=Guarded)
 
 MEDIA_TYPE: Final = "text/event-stream"
 LOOK_SECONDS: Final = 1.0
+#: between two looks while the agent is writing
+WRITING_LOOK_SECONDS: Final = 0.25
 #: between two signs of life; at each, the caller's token is checked again
 SIGN_SECONDS: Final = 15.0
 #: then the stream ends, and the caller asks again with the last id
@@ -71,29 +73,39 @@ class Follower:
     async def messages(self, place: EventPosition) -> AsyncIterator[str]:
         until = time.monotonic() + _LONGEST_SECONDS
         sign_at = time.monotonic() + SIGN_SECONDS
+        told: PartialText | None = None
         while not self.streams.closing and time.monotonic() < until:
             try:
-                found, over = await run_in_threadpool(self._look, place)
+                partial, found, over = await run_in_threadpool(self._look, place)
                 if time.monotonic() >= sign_at:
                     await run_in_threadpool(self.callers.identify, self.authorization)
                     sign_at = time.monotonic() + SIGN_SECONDS
                     yield ": still here\n\n"
             except StoreUnavailable:
-                found, over = [], False  # the store may come back
+                partial, found, over = told, [], False  # the store may come back
             except HoldfastError:
                 return
             for place, event in found:
                 yield _message(place, event)
-            if over and not found:
+            if found:
+                continue
+            if partial is None and told is not None:
+                yield _partial_message(replace(told, text="", skipped=0))
+            elif partial is not None and partial != told:
+                yield _partial_message(partial)
+            told = partial
+            if over:
                 yield "event: end\ndata: {}\n\n"
                 return
-            if not found:
-                await asyncio.sleep(LOOK_SECONDS)
+            await asyncio.sleep(LOOK_SECONDS if partial is None else WRITING_LOOK_SECONDS)
 
-    def _look(self, place: EventPosition) -> tuple[list[tuple[EventPosition, Event]], bool]:
-        # before the events are read: those that come in between are still found
+    def _look(
+        self, place: EventPosition
+    ) -> tuple[PartialText | None, list[tuple[EventPosition, Event]], bool]:
+        # before the events are read: those that come in between are still found, and told before the text after them
         over = is_over(self.store, self.session_id)
-        return list(islice(events_after(self.store, self.session_id, place), _PAGE)), over
+        partial = self.store.partial_text(self.session_id)
+        return partial, list(islice(events_after(self.store, self.session_id, place), _PAGE)), over
 
 
 class _Stream(StreamingResponse):
@@ -127,6 +139,8 @@ async def events(
     last_event_id: Annotated[str | None, Header(max_length=60)] = None,
 ) -> _Stream:
     """One message for each event, with the id turn-attempt-number; ``Last-Event-ID`` continues after that event.
+
+    While the agent writes, messages ``partial_text``, without an id, have the text so far: each replaces the one before.
 
     The stream ends with a message ``end`` when the session is closed. If it breaks off, ask for it again.
     """
@@ -163,3 +177,15 @@ def _message(place: EventPosition, event: Event) -> str:
     }
     # on one line: JSON has no bare newlines
     return f"id: {'-'.join(map(str, place))}\nevent: {event.kind.value}\ndata: {json.dumps(data)}\n\n"
+
+
+def _partial_message(partial: PartialText) -> str:
+    """Without an id: a caller that asks again continues after the last event."""
+    data = {
+        "turn": partial.turn,
+        "attempt": partial.attempt,
+        "number": partial.number,
+        "text": partial.text,
+        "skipped": partial.skipped,
+    }
+    return f"event: partial_text\ndata: {json.dumps(data)}\n\n"

@@ -236,3 +236,13 @@ def test_arguments_that_may_widen_the_rights_must_be_accepted(arguments: tuple[s
 def test_no_spelling_gets_past_the_decision(arguments: tuple[str, ...]) -> None:
     with pytest.raises(InvalidInput):
         CLAUDE.check(Rights(extra_args=arguments), allow_wider=True)
+
+
+def test_partial_messages_are_asked_for_where_the_program_has_them() -> None:
+    spec = a_launch_spec(partial_text=True)
+    option = "--include-partial-messages"
+    assert option in CLAUDE.command(spec).argv
+    assert option not in CLAUDE.interactive(spec).argv
+    assert option not in CLAUDE.command(a_launch_spec()).argv
+    for help_text, can in ((HELP, False), (f"{HELP}  {option}  Include partial\n", True)):
+        assert CLAUDE.read_probe(("2.1.325 (Claude Code)\n", help_text)).capabilities.partial_text is can

@@ -4,6 +4,7 @@ from typing import Any
 import pytest
 
 from holdfast.domain.events import (
+    MAX_WRITING,
     AgentEvent,
     Called,
     Deferred,
@@ -15,6 +16,7 @@ from holdfast.domain.events import (
     Said,
     Spent,
     Ungated,
+    Writing,
 )
 from holdfast.domain.pointers import Rights
 from holdfast.domain.usage import ContextUse, Usage
@@ -322,3 +324,67 @@ def test_an_approved_call_must_have_been_compared(tmp_path: Path) -> None:
 
 def test_an_agent_that_removes_its_gates_folder_is_ungated(tmp_path: Path) -> None:
     assert len(ungated(a_gate(tmp_path / "removed"), END)) == 1
+
+
+def partial(event: dict[str, Any], **fields: Any) -> dict[str, Any]:
+    return {"type": "stream_event", "event": event, "parent_tool_use_id": None} | fields
+
+
+def begun(message_id: str, block: str = "text") -> tuple[dict[str, Any], dict[str, Any]]:
+    return (
+        partial({"type": "message_start", "message": {"id": message_id}}),
+        partial({"type": "content_block_start", "index": 0, "content_block": {"type": block}}),
+    )
+
+
+def piece(written: str) -> dict[str, Any]:
+    return partial({"type": "content_block_delta", "delta": {"type": "text_delta", "text": written}})
+
+
+def test_partial_messages_show_the_text_as_far_as_it_is_written() -> None:
+    events = events_of("partial_messages")
+    assert [event for event in events if isinstance(event, Said | Writing)] == [
+        Writing("vio"),
+        Writing("violet"),
+        Said("violet"),
+    ]
+    assert report_of(events).response == "violet"
+
+
+def test_the_text_of_a_later_message_begins_as_it_will_be_said() -> None:
+    found = read_lines(
+        *begun("msg_1"),
+        piece("I look"),
+        assistant(text("I look")),
+        *begun("msg_2"),
+        piece("found"),
+        assistant(text("found"), message={"id": "msg_2", "model": "opus", "content": [text("found")]}),
+    )
+    assert found == [Writing("I look"), Said("I look"), Writing("\n\nfound"), Said("\n\nfound")]
+
+
+def test_a_message_that_is_written_anew_begins_at_its_beginning() -> None:
+    assert read_lines(*begun("msg_1"), piece("It was"), *begun("msg_2"), piece("It is")) == [
+        Writing("It was"),
+        Writing("It is"),
+    ]
+
+
+def test_of_a_long_text_the_end_is_shown_and_how_much_came_before() -> None:
+    *_, last = read_lines(*begun("msg_1"), piece("x" * MAX_WRITING), piece("end"))
+    assert last == Writing("x" * (MAX_WRITING - 3) + "end", skipped=3)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        piece("of a subagent") | {"parent_tool_use_id": "toolu_1"},
+        partial({"type": "content_block_delta", "delta": {"type": "input_json_delta", "partial_json": "{"}}),
+        partial({"type": "content_block_delta", "delta": {"type": "thinking_delta", "thinking": "hm"}}),
+        partial({"type": "content_block_delta", "delta": None}),
+        partial({}),
+        {"type": "stream_event", "event": 7},
+    ],
+)
+def test_what_is_no_text_of_the_agent_shows_nothing(line: dict[str, Any]) -> None:
+    assert read_lines(*begun("msg_1"), line) == []
