@@ -18,6 +18,8 @@ ORDER BY workspace, conversation_id, seq"""
 ATTEMPTS = """
 SELECT workspace, conversation_id, seq, number, status, fence, session_id, ended_at FROM attempts
 ORDER BY workspace, conversation_id, seq, number"""
+#: text that is being written, of an attempt that has ended
+LEFT_TEXTS = "SELECT id FROM sessions WHERE partial_text IS NOT NULL AND lease_expires_at IS NULL"
 CONVERSATIONS = "SELECT workspace, id, fork_seq, next_seq, parent_id FROM conversations"
 RETIRED_POINTERS = """
 SELECT p.session_id, p.provider_session_id FROM pointers p JOIN provider_sessions r
@@ -39,6 +41,7 @@ def assert_consistent(store: Store) -> None:
     with driver_of(store).read() as tx:
         sessions, turns, attempts = tx.all(SESSIONS, {}), tx.all(TURNS, {}), tx.all(ATTEMPTS, {})
         conversations, retired = tx.all(CONVERSATIONS, {}), tx.all(RETIRED_POINTERS, {})
+        assert tx.all(LEFT_TEXTS, {}) == []
         if isinstance(driver_of(store), SqliteDriver):
             assert tx.all("PRAGMA integrity_check", {}) == [("ok",)]
             assert tx.all("PRAGMA foreign_key_check", {}) == []

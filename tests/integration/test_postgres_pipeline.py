@@ -226,3 +226,11 @@ def test_a_connection_whose_statements_were_thrown_away_is_replaced(driver: Any)
         tx.run("DEALLOCATE ALL", {})
 
     assert marks(driver) == 0
+
+
+def test_only_a_write_that_may_be_lost_does_not_wait_for_the_disk(store: SqlStore) -> None:
+    asked = "SELECT current_setting('synchronous_commit')"
+    with store._driver.write(synced=False) as tx:
+        assert tx.one(asked, {}) == ("off",)
+    with store._driver.write() as tx:
+        assert tx.one(asked, {}) == ("on",)

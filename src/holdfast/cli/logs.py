@@ -76,6 +76,8 @@ def log(  # noqa: PLR0913 - one for each option
     On a terminal Markdown is laid out, and what is longer than the screen is shown in a pager ($PAGER, else
     less). In a pipe the text is plain.
 
+    With --follow on a terminal, the text that the agent is writing is shown below the rest until it is whole.
+
     With --raw, prints one line for each event, separated by tabs: turn, attempt, time, kind, text; "-" for an
     empty field. With --json, one object for each event.
     """  # fmt: skip
