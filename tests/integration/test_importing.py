@@ -22,7 +22,7 @@ from holdfast.domain.policy import ImportPolicy, Policy, VaultPolicy
 from holdfast.domain.records import replace
 from holdfast.domain.runtimes import Runtime
 from holdfast.domain.sessions import SessionFilter, SessionKind
-from holdfast.engine import importing
+from holdfast.engine import importing, reading_ahead
 from holdfast.engine.importing import ImportReport, ImportRequest
 from holdfast.engine.vault import Vault
 from holdfast.errors import AmbiguousId, InvalidInput, NotFound, Refused
@@ -271,7 +271,7 @@ def test_a_session_that_grows_while_it_is_imported_is_taken_in_whole_and_once(be
 
 
 def test_a_long_session_goes_in_pieces(begun: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importing, "_BATCH_CHARACTERS", 10)
+    monkeypatch.setattr(reading_ahead, "PART_CHARACTERS", 10)
     hf = begun.open()
     assert figures(imported(hf)) == (2, 0, 0, {})
     session = session_of(hf, ONE)
@@ -280,6 +280,69 @@ def test_a_long_session_goes_in_pieces(begun: Workshop, monkeypatch: pytest.Monk
     assert pointer is not None
     assert pointer.seen == SeenTurns.up_to(2)
     assert figures(imported(hf)) == (0, 0, 2, {})
+
+
+@pytest.fixture
+def reads_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small session is worth a process, and this one must not read it."""
+    monkeypatch.setattr(reading_ahead, "_WORTH_BYTES", 1)
+    monkeypatch.setattr(reading_ahead, "SessionParts", lambda *_, **__: pytest.fail("it reads here"))
+
+
+#: a process that ends behind its first part; each turn of a session is a part
+DIES = """
+from holdfast.engine import reading_ahead
+
+class Dying(reading_ahead._Outbox):
+    def put(self, data):
+        super().put(data)
+        super().put(b"")
+        raise SystemExit
+
+reading_ahead.PART_CHARACTERS, reading_ahead._Outbox = 10, Dying
+reading_ahead.main()
+"""
+
+
+@pytest.mark.usefixtures("reads_ahead")
+def test_another_process_reads_ahead(begun: Workshop) -> None:
+    begun.transcript(THREE).write_text("")
+    hf = begun.open()
+    assert figures(imported(hf)) == (2, 0, 0, {"empty": 1})
+    assert prompts(hf, session_of(hf, ONE)) == ["SAY violet", "SAY amber"]
+    assert prompts(hf, session_of(hf, TWO)) == ["SAY blue"]
+    pointer = hf.store.pointer(session_of(hf, ONE), "scripted")
+    assert pointer is not None
+    assert pointer.seen == SeenTurns.up_to(2)
+    assert figures(imported(hf)) == (0, 0, 2, {"empty": 1})
+
+
+@pytest.mark.parametrize("program", ["pass", DIES, "import os; os.close(0); os.write(1, b'half')"],
+                         ids=["does not begin", "dies between two parts", "dies in a part"])  # fmt: skip
+def test_what_the_other_process_leaves_is_read_here(
+    begun: Workshop, monkeypatch: pytest.MonkeyPatch, program: str
+) -> None:
+    monkeypatch.setattr(reading_ahead, "_WORTH_BYTES", 1)
+    monkeypatch.setattr(reading_ahead, "PART_CHARACTERS", 10)
+    monkeypatch.setattr(reading_ahead, "_COMMAND", ("-c", program))
+    hf = begun.open()
+    assert figures(imported(hf)) == (2, 0, 0, {})
+    assert prompts(hf, session_of(hf, ONE)) == ["SAY violet", "SAY amber"]
+    assert prompts(hf, session_of(hf, TWO)) == ["SAY blue"]
+    assert figures(imported(hf)) == (0, 0, 2, {})
+
+
+@pytest.mark.usefixtures("reads_ahead")
+def test_secrets_that_another_process_reads_are_redacted(claude: Workshop) -> None:
+    path = claude_session(claude, ONE, "one")
+    call = {"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": "login --password hunter22x"}}
+    line = {"type": "assistant", "uuid": "b", "parentUuid": "a-one", "cwd": "/w", "sessionId": ONE,
+            "message": {"id": "m", "stop_reason": "end_turn", "content": [call]}}  # fmt: skip
+    path.write_text(path.read_text() + json.dumps(line) + "\n")
+    assert take(claude.open()).imported == 1
+    with closing(sqlite3.connect(claude.root / "holdfast.db")) as connection:
+        told = "\n".join(data for (data,) in connection.execute("SELECT data FROM events"))
+    assert ("login --password [redacted:password]" in told, "hunter22x" in told) == (True, False)
 
 
 def test_an_unknown_agent_is_named(begun: Workshop) -> None:
@@ -813,7 +876,7 @@ def test_what_the_vault_lacks_is_made_up_for_without_reading_it_as_a_session(
 ) -> None:
     imported(begun.open(with_vault(mode="run")))
     assert copy_of(begun.open(), ONE) == {}
-    monkeypatch.setattr(importing, "_Session", lambda *_: pytest.fail("it reads the session again"))
+    monkeypatch.setattr(reading_ahead, "SessionParts", lambda *_: pytest.fail("it reads the session again"))
 
     report = imported(begun.open())
 
@@ -890,12 +953,14 @@ def mortal(request: pytest.FixtureRequest, begun: Workshop) -> Workshop:
 
 def import_all(store: Store, environ: dict[str, str], piece: int | None = None) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        if piece is not None:
-            patch.setattr(importing, "_BATCH_CHARACTERS", piece)
+        if piece == 0:
+            patch.setattr(reading_ahead, "_WORTH_BYTES", 1)
+        elif piece is not None:
+            patch.setattr(reading_ahead, "PART_CHARACTERS", piece)
         imported(Holdfast(store, Policy(), environ=environ))
 
 
-@pytest.mark.parametrize("piece", [None, 10], ids=["at once", "in pieces"])
+@pytest.mark.parametrize("piece", [None, 10, 0], ids=["at once", "in pieces", "read ahead"])
 def test_a_killed_import_loses_and_doubles_nothing(mortal: Workshop, piece: int | None) -> None:
     hf = mortal.open()
     for _ in killed_everywhere(import_all, mortal.url, mortal.environ, piece):

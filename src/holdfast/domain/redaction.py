@@ -8,7 +8,7 @@ tells those apart.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence
 from functools import lru_cache
 
 from holdfast.domain.records import record
@@ -77,6 +77,33 @@ def encode_redacted(value: Json, encode: Callable[[Json], str]) -> str:
             return text
         clean = redact_value(value, lambda leaf: _redact_names(leaf, endings))
     return text if clean is value else encode(clean)
+
+
+class RedactedData(Mapping[str, "Json"]):
+    """JSON data that were redacted when they were made, as a text: a store writes the text and redacts nothing again."""
+
+    __slots__ = ("text",)
+
+    def __init__(self, data: dict[str, Json], encode: Callable[[Json], str]) -> None:
+        self.text = encode_redacted(data, encode)
+
+    def __getitem__(self, name: str) -> Json:
+        return self._data()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._data())
+
+    def __len__(self) -> int:
+        return len(self._data())
+
+    def items(self) -> ItemsView[str, Json]:
+        return self._data().items()
+
+    def _data(self) -> dict[str, Json]:
+        import json  # hooks import this module
+
+        data: dict[str, Json] = json.loads(self.text)
+        return data
 
 
 def _redact_names(text: str, endings: Sequence[str]) -> str:

@@ -13,31 +13,33 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain, starmap
 from pathlib import Path
-from typing import TypeAlias
 
-from holdfast.clock import SECOND, Instant
+from holdfast.clock import Instant
 from holdfast.domain.conversations import SeenTurns
-from holdfast.domain.events import Event, Noted, Spent
-from holdfast.domain.ids import ProviderSessionId, RuntimeId, SessionId, make_session_id
+from holdfast.domain.ids import ProviderSessionId, RuntimeId, SessionId
 from holdfast.domain.imports import Imported, KnownSource, NotTaken, SessionImport
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.observed import ObservedSession
-from holdfast.domain.pointers import NO_RIGHTS, NOTHING_YET, Pointer, TranscriptMark
+from holdfast.domain.pointers import NO_RIGHTS, NOTHING_YET, Pointer
 from holdfast.domain.policy import Policy
 from holdfast.domain.records import record, replace
-from holdfast.domain.redaction import Json
-from holdfast.domain.sessions import NewSession, SessionKind
-from holdfast.domain.telling.context import current_request
-from holdfast.domain.telling.quoting import on_one_line
-from holdfast.domain.turns import OutsideTurn, Situation
-from holdfast.domain.usage import NO_CALL_YET, NO_USAGE, Usage, UsageReport
+from holdfast.domain.turns import Situation
+from holdfast.domain.usage import NO_CALL_YET
 from holdfast.engine.mirroring import Mirror, Mirrored, Original
+from holdfast.engine.reading_ahead import (
+    PART_CHARACTERS,
+    ProviderHome,
+    RunningClock,
+    SessionPart,
+    SessionParts,
+    SessionReader,
+)
 from holdfast.engine.running.agents import Agent, Agents
-from holdfast.engine.running.launching import data_size, recorded_data
-from holdfast.engine.running.provider_sessions import adopt_outside_turns, outside_key, waits_for_agent
+from holdfast.engine.running.provider_sessions import adopt_outside_turns, waits_for_agent
 from holdfast.errors import AmbiguousId, InvalidInput, NotFound, Refused
-from holdfast.providers.contract import Archive, ReadTurn, SessionFacts, Source, StoredSession, look_at
+from holdfast.providers.contract import SessionFacts, Source, StoredSession, look_at
 from holdfast.providers.registry import provider_names
 from holdfast.store.contract import Store
 
@@ -45,14 +47,8 @@ log = logging.getLogger("holdfast")
 
 _SHORTEST_BEGINNING = 4  #: of an id; a shorter text is hardly meant as one
 _MOST_NAMED = 10  #: of those that a text fits
-_LONGEST_PURPOSE = 200
-#: characters of one session that are held at a time
-_ROOM = 4 * 1024 * 1024
-#: of the texts that one call to the store takes: as JSON they may take six times as much, and a server takes 16 MiB
-_BATCH_CHARACTERS = 2 * 1024 * 1024
+_BATCH_CHARACTERS = PART_CHARACTERS
 _BATCH_SESSIONS = 200
-#: a last turn without an answer may still get one if its file has changed within this time
-_OPEN_SECONDS = 600
 #: a look at the files before a list is no longer than this; what it finds is read for at most as long as the second one
 _LOOK_SECONDS = 0.02
 _REFRESH_SECONDS = 1.0
@@ -149,12 +145,13 @@ class Importer:
         Raises NotFound if no provider keeps such a session here, AmbiguousId if several fit, and Refused for one whose
         id is that of another session, which is ours.
         """
-        (provider, folder, archive), stored = _the_only(given, _matching(self._agents, given), self._is_ours)
+        where, stored = _the_only(given, _matching(self._agents, given), self._is_ours)
+        provider, archive = where.provider, where.archive
         mirror = self._mirror()
-        home = self._home(provider, folder, archive, mirror)
+        home = self._home(where, mirror)
         owner = self._store.owner_of(provider, stored.id)
         if owner is not None:
-            if not self._is_file_of(owner, provider, archive, stored):
+            if not self._is_file_of(owner, where, stored):
                 raise Refused("duplicate", f"{stored.path}: {_REASONS['duplicate']}", session_id=owner)
             brought = Brought(owner, provider, stored, home.refresh(owner, stored), is_new=False)
             _warn(mirror.figures)
@@ -166,17 +163,16 @@ class Importer:
         _warn(mirror.figures)
         return Brought(taken.session_id or SessionId(""), provider, stored, taken.turns, is_new=True)
 
-    def _is_ours(self, where: _Kept, stored: StoredSession) -> bool:
-        provider, _, archive = where
-        owner = self._store.owner_of(provider, stored.id)
-        return owner is not None and self._is_file_of(owner, provider, archive, stored)
+    def _is_ours(self, where: ProviderHome, stored: StoredSession) -> bool:
+        owner = self._store.owner_of(where.provider, stored.id)
+        return owner is not None and self._is_file_of(owner, where, stored)
 
-    def _is_file_of(self, owner: SessionId, provider: str, archive: Archive, stored: StoredSession) -> bool:
+    def _is_file_of(self, owner: SessionId, where: ProviderHome, stored: StoredSession) -> bool:
         """Whether this file is the owner's: Claude may keep two sessions of one id, in the folders of two directories."""
-        pointer = self._store.pointer(owner, provider)
+        pointer = self._store.pointer(owner, where.provider)
         if pointer is None or pointer.provider_session_id != stored.id:
             return True
-        found = archive.find(stored.id, pointer.work_dir)
+        found = where.archive.find(stored.id, pointer.work_dir)
         return found is None or os.path.realpath(found) == os.path.realpath(stored.path)
 
     def run(self, wanted: ImportRequest, progress: Progress | None = None) -> ImportReport:
@@ -240,13 +236,12 @@ class Importer:
                 )
         if wanted.home is not None and len(wanted.providers) != 1:
             raise InvalidInput("home", "name the one agent whose home it is")
-        for name, home, archive in self._agents.archives(wanted.home):
-            if wanted.providers and name not in wanted.providers:
-                continue
-            yield self._home(name, home, archive, mirror)
+        for where in starmap(ProviderHome, self._agents.archives(wanted.home)):
+            if not wanted.providers or where.provider in wanted.providers:
+                yield self._home(where, mirror)
 
-    def _home(self, name: str, home: str, archive: Archive, mirror: Mirror) -> _Home:
-        return _Home(self._store, self._agents, self._policy, name, home, archive, mirror)
+    def _home(self, where: ProviderHome, mirror: Mirror) -> _Home:
+        return _Home(self._store, self._agents, self._policy, where, mirror)
 
 
 def _warn(vault: Mirrored) -> None:
@@ -259,28 +254,30 @@ def _is(source: Source, stored: StoredSession) -> bool:
     return source.path == stored.path and source.id in (None, stored.id)
 
 
-_Kept: TypeAlias = tuple[str, str, Archive]  #: a provider, its home, and the sessions in it
-
-
-def _matching(agents: Agents, given: str) -> list[tuple[_Kept, StoredSession]]:
+def _matching(agents: Agents, given: str) -> list[tuple[ProviderHome, StoredSession]]:
     """The sessions whose ids begin with the given text; without any, those that have it as their title."""
-    kept = list(agents.archives())
+    homes = list(starmap(ProviderHome, agents.archives()))
     if len(given) >= _SHORTEST_BEGINNING:
-        found = [(where, one) for where in kept for one in where[2].sessions(given)]
+        found = [(where, one) for where in homes for one in where.archive.sessions(given)]
         if found:
             return found
     title = given.casefold()
-    every = ((where, one) for where in kept for one in where[2].sessions())
+    every = ((where, one) for where in homes for one in where.archive.sessions())
     return [(where, one) for where, one in every if (one.title or "").casefold() == title]
 
 
 def _the_only(
-    given: str, found: list[tuple[_Kept, StoredSession]], is_ours: Callable[[_Kept, StoredSession], bool]
-) -> tuple[_Kept, StoredSession]:
+    given: str,
+    found: list[tuple[ProviderHome, StoredSession]],
+    is_ours: Callable[[ProviderHome, StoredSession], bool],
+) -> tuple[ProviderHome, StoredSession]:
     """If several match, only those of the current directory count, where there are any; then, of one id, those that are ours."""
     if len(found) > 1:  # a folder of sessions may have a second name, as a link
         found = list(
-            {(*where[:2], one.id, os.path.realpath(one.path)): (where, one) for where, one in found}.values()
+            {
+                (where.provider, where.folder, one.id, os.path.realpath(one.path)): (where, one)
+                for where, one in found
+            }.values()
         )
     if len(found) > 1:
         here = str(Path.cwd())
@@ -291,8 +288,8 @@ def _the_only(
         raise NotFound("session", given)
     if len(found) > 1:
         shown = (
-            f"{one.id} ({name}, {one.work_dir or 'no directory'})"
-            for (name, _, _), one in found[:_MOST_NAMED]
+            f"{one.id} ({where.provider}, {one.work_dir or 'no directory'})"
+            for where, one in found[:_MOST_NAMED]
         )
         raise AmbiguousId(given, tuple(shown), "agent session")
     return found[0]
@@ -304,25 +301,20 @@ def _the_only(
 class _Home:
     """Imports the sessions in one home of one provider."""
 
-    def __init__(  # noqa: PLR0913 - made in one place only
-        self,
-        store: Store,
-        agents: Agents,
-        policy: Policy,
-        provider: str,
-        home: str,
-        archive: Archive,
-        mirror: Mirror,
+    def __init__(
+        self, store: Store, agents: Agents, policy: Policy, where: ProviderHome, mirror: Mirror
     ) -> None:
         self._store = store
         self._agents = agents
         self._policy = policy
-        self._provider = provider
-        self._archive = archive
-        self._home = home
+        self._where = where
+        self._provider = where.provider
+        self._archive = where.archive
+        self._home = where.folder
         self._mirror = mirror
         self._machine = agents.machine.id
-        self._now = _StoreClock(store)
+        self._now = RunningClock(store.now)
+        self._reader = SessionReader(where, self._now)
         self._excluded = tuple(os.path.expanduser(place) for place in sorted(policy.import_.exclude))  # noqa: PTH111
         self._batch = _Batch()
         self._is_registered = False
@@ -354,13 +346,27 @@ class _Home:
         self._remember(known.values())
         sources = sorted(self._archive.sources(), key=lambda source: -source.mtime_ns)
         waiting: list[Source] = []  # forks whose parent may come later
-        for number, source in enumerate(sources, 1):
-            self._one(source, known.get(source.place), wanted, report, waiting)
-            if progress is not None:
-                progress(number, len(sources))
+        with self._reader.ahead(self._unread(sources, known, wanted)):
+            for number, source in enumerate(sources, 1):
+                self._one(source, known.get(source.place), wanted, report, waiting)
+                if progress is not None:
+                    progress(number, len(sources))
         for source in waiting:
             self._one(source, None, wanted, report, None)
         self._finish(report)
+
+    @staticmethod
+    def _unread(
+        sources: Sequence[Source], known: Mapping[str, KnownSource], wanted: ImportRequest
+    ) -> list[Source]:
+        """Those that ``_one`` will most likely read. Which ones are of a project is only known when they are read."""
+        if wanted.project is not None:
+            return []
+        since_ns = (wanted.since or 0) * 1000
+        return [
+            source for source in sources
+            if source.place not in known and source.problem is None and source.mtime_ns >= since_ns
+        ]  # fmt: skip
 
     def _finish(self, report: ImportReport) -> None:
         self._flush(report)
@@ -469,10 +475,9 @@ class _Home:
         if taken is not None and taken[0] != source.place:
             self._other_place(source, *taken, wanted, report)
             return
-        session = _Session(self._provider, source, self._archive, self._now)
-        pieces = session.pieces(self._pointer)
-        first = next(pieces, None)
-        facts = session.facts
+        parts = self._reader.parts(source)
+        first = next(parts)
+        facts = first.facts
         taken = self._sessions.get(facts.id)
         if taken is not None and taken[0] != source.place:
             self._other_place(source, *taken, wanted, report)
@@ -480,47 +485,47 @@ class _Home:
         if clean_text(facts.id) != facts.id:
             report.skip(self._provider, source.place, "invalid")
             return
-        if first is None or facts.problem is not None:
+        if first.piece is None or facts.problem is not None:
             reason = facts.problem or ("damaged" if facts.damaged else "empty")
             report.skip(self._provider, source.place, reason)
             self._note(source, facts, None, reason, wanted)
             return
         comes_from = self._comes_from(facts)
-        if facts.forked_at is not None and comes_from is None and waiting is not None and session.is_whole:
+        if facts.forked_at is not None and comes_from is None and waiting is not None and first.is_last:
             waiting.append(source)
             return
         self._sessions[facts.id] = source.place, None
         if wanted.dry_run:
             owner = self._store.owner_of(self._provider, facts.id)
             if owner is None:
-                self._count_new(report, session, first.turns)
+                self._count_new(report, facts, len(first.piece.turns))
             else:
                 self._update(source, owner, self._source(source, facts, owner, None), wanted, report)
             return
-        self._add(source, session, replace(first, comes_from=comes_from), pieces, report)
+        self._add(source, chain([first], parts), comes_from, report)
 
     def _add(
         self,
         source: Source,
-        session: _Session,
-        first: SessionImport,
-        pieces: Iterator[SessionImport],
+        parts: Iterable[SessionPart],
+        comes_from: ProviderSessionId | None,
         report: ImportReport,
     ) -> None:
-        piece, turns = first, 0
-        for following in pieces:  # a long session: everything before goes into the store at once
-            self._batch.add(piece, None, session.size)
-            (*_, answer) = self._flush(report)
-            if answer.reason is not None:
-                self._refused(source, session.facts, answer, report)
-                return
-            turns += answer.turns
-            piece = replace(following, comes_from=first.comes_from)
-        facts = session.facts
-        if facts.first_key is not None and facts.forked_at is None:
-            self._roots.setdefault(facts.first_key, facts.id)
-        known = self._source(source, facts, piece.new.id, None)
-        self._batch.add(piece, _Pending(source, session, known, turns), session.size)
+        turns = 0
+        for part in parts:
+            piece, facts = replace(self._pointed(part), comes_from=comes_from), part.facts
+            if part.is_last:
+                if facts.first_key is not None and facts.forked_at is None:
+                    self._roots.setdefault(facts.first_key, facts.id)
+                known = self._source(source, facts, piece.new.id, None)
+                self._batch.add(piece, _Pending(source, facts, known, turns), part.size)
+            else:  # a long session: what was read of it goes into the store at once
+                self._batch.add(piece, None, part.size)
+                (*_, answer) = self._flush(report)
+                if answer.reason is not None:
+                    self._refused(source, facts, answer, report)
+                    return
+                turns += answer.turns
         if self._batch.is_full:
             self._flush(report)
 
@@ -542,13 +547,13 @@ class _Home:
         for answer, pending in zip(answers, batch.pending, strict=True):
             if pending is None:
                 continue
-            facts = pending.session.facts
+            facts = pending.facts
             if answer.reason is not None:
                 self._refused(pending.source, facts, answer, report)
                 continue
             self._sessions[facts.id] = pending.source.place, answer.session_id
             self._keep(pending.source, facts.id, facts.work_dir, is_new=True)
-            self._count_new(report, pending.session, ())
+            self._count_new(report, facts, 0)
             report.turns += answer.turns + pending.turns
         return answers
 
@@ -576,10 +581,9 @@ class _Home:
             self._batch.sources.append(self._source(source, facts, None, reason))
 
     @staticmethod
-    def _count_new(report: ImportReport, session: _Session, turns: Sequence[OutsideTurn]) -> None:
-        facts = session.facts
+    def _count_new(report: ImportReport, facts: SessionFacts, turns: int) -> None:
         report.imported += 1
-        report.turns += len(turns)
+        report.turns += turns
         report.images += facts.images
         report.damaged_lines += facts.damaged
         report.long_lines += facts.too_long
@@ -591,17 +595,20 @@ class _Home:
         root = self._roots.get(facts.first_key or "") if facts.forked_at is not None else None
         return None if root == facts.id else root
 
-    def _pointer(self, facts: SessionFacts, session_id: SessionId, transcript: TranscriptMark | None, now: Instant) -> Pointer | None:  # fmt: skip
-        """None for a subagent: its provider resumes it only together with its parent."""
+    def _pointed(self, part: SessionPart) -> SessionImport:
+        """The piece with its pointer. A subagent has none: its provider resumes it only together with its parent."""
+        assert part.piece is not None
+        facts = part.facts
         if facts.subagent_of is not None:
-            return None
+            return part.piece
         runtime = None if self._agent is None else self._agent.runtime
         # rights that nobody has recorded are the provider's default: a bypass is never assumed
-        return Pointer(
-            session_id, self._provider, facts.id, None if runtime is None else runtime.id, _cleaned(facts.work_dir),
-            _cleaned(facts.model), None, None, SeenTurns(), NO_RIGHTS, transcript or NOTHING_YET, NO_CALL_YET,
-            None if runtime is None else runtime.version, now,
+        pointer = Pointer(
+            part.piece.new.id, self._provider, facts.id, None if runtime is None else runtime.id, _cleaned(facts.work_dir),
+            _cleaned(facts.model), None, None, SeenTurns(), NO_RIGHTS, part.mark or NOTHING_YET, NO_CALL_YET,
+            None if runtime is None else runtime.version, self._now(),
         )  # fmt: skip
+        return replace(part.piece, pointer=pointer)
 
     def _source(
         self, source: Source, facts: SessionFacts, session_id: SessionId | None, reason: str | None
@@ -765,22 +772,18 @@ class _Home:
 
     def bring(self, source: Source, stored: StoredSession) -> Imported | None:
         """None: it has become somebody's in the meantime."""
-        session = _Session(
-            self._provider,
-            replace(source, id=stored.id),
-            self._archive,
-            self._now,
-            stored,
-            is_named=True,
-        )
-        report, turns, answer = ImportReport(), 0, None
+        parts = SessionParts(self._where, replace(source, id=stored.id), self._now, stored)
+        report, turns, answer, work_dir = ImportReport(), 0, None, stored.work_dir
         if self._agent is not None:
             self._store.register_runtime(self._agent.runtime)
-        for piece in session.pieces(self._pointer):
+        for part in parts:
+            if part.piece is None:
+                break
             if answer is not None:
                 turns += answer.turns
-            piece = replace(piece, takes_back=True, comes_from=self._comes_from(session.facts))
-            known = [self._source(source, session.facts, piece.new.id, None)] if session.is_whole else []
+            facts, work_dir = part.facts, part.facts.work_dir
+            piece = replace(self._pointed(part), takes_back=True, comes_from=self._comes_from(facts))
+            known = [self._source(source, facts, piece.new.id, None)] if part.is_last else []
             (answer,) = self._store.import_sessions([piece], known if source.mtime_ns else [])
             if answer.reason is NotTaken.OWNED:
                 return None
@@ -790,7 +793,7 @@ class _Home:
                 )
         if answer is None:
             raise Refused("nothing_to_resume", f"{self._provider} session {stored.id} holds no turn yet")
-        self._keep(source, stored.id, session.facts.work_dir, is_new=True)
+        self._keep(source, stored.id, work_dir, is_new=True)
         self._bring_subagents(stored.id, report)
         return replace(answer, turns=answer.turns + turns)
 
@@ -799,20 +802,6 @@ class _Home:
             if source.id is not None and source.id.startswith(f"{native}/"):
                 self._read(source, ImportRequest(), report, None)
         self._finish(report)
-
-
-class _StoreClock:
-    """The time of the store, for which it is asked once: a question for each turn would take longer than to read it."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._began = 0.0
-        self._at: Instant | None = None
-
-    def __call__(self) -> Instant:
-        if self._at is None:
-            self._began, self._at = time.monotonic(), self._store.now()
-        return Instant(self._at + int((time.monotonic() - self._began) * SECOND))
 
 
 def _cleaned(text: str | None, limit: int | None = None) -> str | None:
@@ -842,7 +831,7 @@ class _Pending:
     """A session of which the last piece is on its way into the store."""
 
     source: Source
-    session: _Session
+    facts: SessionFacts
     known: KnownSource
     turns: int  #: in its earlier pieces
 
@@ -864,157 +853,3 @@ class _Batch:
         self.pieces.append(piece)
         self.pending.append(pending)
         self._characters += characters
-
-
-def _size_of(turn: OutsideTurn) -> int:
-    return (
-        len(turn.prompt)
-        + len(turn.response or "")
-        + sum(data_size(event.data) + 100 for event in turn.events)
-    )
-
-
-# --- one session ---
-
-
-class _Session:
-    """One session on its way into the store: read once, and cut into pieces that a store takes."""
-
-    def __init__(
-        self,
-        provider: str,
-        source: Source,
-        archive: Archive,
-        now: Callable[[], Instant],
-        stored: StoredSession | None = None,
-        *,
-        is_named: bool = False,
-    ) -> None:
-        self._provider = provider
-        self._source = source
-        self._stored = stored
-        self._is_named = is_named
-        self._now = now
-        self._reading = archive.read(source.path, source.id, None, _ROOM)
-        self._new_id: SessionId | None = None
-        self._began_at: Instant | None = None
-        self._asked = ""  #: its first prompt
-        self._numbers: dict[str, int] = {}  #: of events, for turns that come in parts
-        self.is_whole = False  #: the last piece was made
-        self.size = 0  #: characters in the piece that was made last
-
-    @property
-    def facts(self) -> SessionFacts:
-        return self._reading.facts
-
-    def pieces(self, make_pointer: Callable[..., Pointer | None]) -> Iterator[SessionImport]:
-        """The session in pieces that one call to the store takes, the last one with its mark. No piece if it holds no turn."""
-        turns: list[OutsideTurn] = []
-        usage, any_turn = NO_USAGE, False
-        held: ReadTurn | None = None
-        for read in self._reading.turns:
-            self._learn(read)
-            if held is not None:
-                turns.append(self._outside(held))
-                usage += self._used(held)
-                self.size += _size_of(turns[-1])
-                if self.size > _BATCH_CHARACTERS:
-                    yield self._piece(turns, usage, make_pointer, NOTHING_YET)
-                    turns, usage, self.size = [], NO_USAGE, 0
-            held, any_turn = read, True
-        if not any_turn or held is None:
-            return
-        is_open = not held.turn.complete and not held.is_part and self._may_continue()
-        if not is_open:
-            turns.append(self._outside(held))
-            usage += self._used(held)
-            self.size += _size_of(turns[-1])
-        self.is_whole = True
-        mark = self.facts.before_last if is_open else self.facts.mark
-        last = self._piece(turns, usage, make_pointer, mark)
-        dead = frozenset(outside_key(self.facts.id, key) for key in self.facts.dead)
-        yield replace(last, dead=dead, counted=self.facts.spent if last.pointer is not None else None)
-
-    def _may_continue(self) -> bool:
-        """Whether a last turn without an answer may still get one."""
-        changed_at = self._source.mtime_ns // 1000
-        return self._is_named or not changed_at or self._now() - changed_at < _OPEN_SECONDS * SECOND
-
-    def _learn(self, read: ReadTurn) -> None:
-        if self._began_at is None:
-            changed_at = Instant(self._source.mtime_ns // 1000)
-            began_at = read.turn.began_at or (changed_at if changed_at > 0 else self._now())
-            self._began_at = self._until_now(began_at)
-        if not self._asked and read.turn.live:
-            self._asked = current_request(read.turn.prompt)
-
-    def _until_now(self, told: Instant) -> Instant:
-        """A time that the file tells, and never one to come: its session would be the newest one for years."""
-        return min(told, self._now())
-
-    def _used(self, read: ReadTurn) -> Usage:
-        """What a fork has copied of its parent was not used by itself."""
-        forked_at = self.facts.forked_at
-        is_copied = (
-            forked_at is not None and read.turn.began_at is not None and read.turn.began_at < forked_at
-        )
-        return NO_USAGE if is_copied else read.usage
-
-    def _outside(self, read: ReadTurn) -> OutsideTurn:
-        turn = read.turn
-        response = None if turn.response is None or read.is_part else clean_text(turn.response)
-        at = self._until_now(turn.ended_at or turn.began_at or self._began_at or self._now())
-        number = self._numbers.get(turn.key, 0)
-        events = []
-        notes = [] if turn.live else [Noted("on a branch that the agent's session has left")]
-        spent = [] if read.usage == NO_USAGE else [Spent(UsageReport(read.usage))]
-        for event in (*read.events, *notes, *spent):
-            number += 1
-            events.append(Event(number, event.kind, recorded_data(event), at))
-        if read.is_part:
-            self._numbers[turn.key] = number
-        began_at = None if turn.began_at is None else self._until_now(turn.began_at)
-        began_at = began_at or self._began_at
-        return OutsideTurn(
-            outside_key(self.facts.id, turn.key), clean_text(current_request(turn.prompt)), response, began_at, at,
-            tuple(events),
-        )  # fmt: skip
-
-    def _piece(
-        self,
-        turns: Sequence[OutsideTurn],
-        usage: Usage,
-        make_pointer: Callable[..., Pointer | None],
-        mark: TranscriptMark | None,
-    ) -> SessionImport:
-        facts, stored = self.facts, self._stored
-        if self._is_named and facts.work_dir is None:
-            facts.work_dir = (stored.work_dir if stored is not None else None) or str(Path.cwd())
-        began_at = self._began_at or self._now()
-        self._new_id = self._new_id or make_session_id(began_at, os.urandom(8))
-        title = facts.title or (stored.title if stored is not None else None) or self._asked
-        new = NewSession(
-            id=self._new_id,
-            agent=self._provider,
-            purpose=clean_text(on_one_line(title, _LONGEST_PURPOSE)),
-            kind=SessionKind.CONVERSATION if facts.subagent_of is None else SessionKind.SUBAGENT,
-            metadata=_metadata(facts),
-            provider=self._provider,
-            began_at=began_at,
-        )
-        pointer = make_pointer(facts, self._new_id, mark, self._now())
-        return SessionImport(new, facts.id, tuple(turns), pointer, usage=usage)
-
-
-def _metadata(facts: SessionFacts) -> dict[str, Json]:
-    counts = {
-        "compactions": facts.compactions,
-        "images": facts.images,
-        "damaged_lines": facts.damaged,
-        "long_lines": facts.too_long,
-        "unknown_lines": facts.unknown.total(),
-        "left_turns": len(facts.dead),
-    }
-    found: dict[str, Json] = {name: number for name, number in counts.items() if number}
-    imported: dict[str, Json] = {"imported": found} if found else {}
-    return imported | ({"git_branch": clean_text(facts.branch[:200])} if facts.branch else {})

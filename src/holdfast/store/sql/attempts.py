@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from holdfast.domain.conversations import Conversation, SeenTurns
 from holdfast.domain.decisions import (
@@ -23,7 +23,7 @@ from holdfast.domain.ids import AttemptId, ConversationId, ProviderSessionId, Ru
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights, TranscriptMark, choose_pointer
 from holdfast.domain.records import field, record, replace
-from holdfast.domain.redaction import encode_redacted, redact_text
+from holdfast.domain.redaction import Json, RedactedData, encode_redacted, redact_text
 from holdfast.domain.turns import (
     Attempt,
     AttemptCause,
@@ -487,10 +487,14 @@ def event_rows(
         {
             "conversation_id": conversation_id, "seq": seq, "attempt": attempt,
             "number": event.number, "kind": event.kind.value, "at": event.at,
-            "data": clean_text(encode_redacted(dict(event.data), json_text.dump)),
+            "data": clean_text(_redacted(event.data)),
         }
         for event in events
     ]  # fmt: skip
+
+
+def _redacted(data: Mapping[str, Json]) -> str:
+    return data.text if isinstance(data, RedactedData) else encode_redacted(dict(data), json_text.dump)
 
 
 def add_events_behind(s: Scope, lease: Lease, events: Sequence[Event]) -> None:
