@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.command import HOLDFAST, environment, holdfast, ok, on_terminal
+from tests.acceptance.served import ask, server
 from tests.integration.agents import until
 
 PROMPT = 'TOOL write {"path": "started", "text": ""}\nHANG'
@@ -99,5 +100,12 @@ def test_a_turn_whose_holdfast_was_killed_is_not_said_to_wait(tmp_path: Path) ->
     )
     assert "cut off" in holdfast("show", "killed").out
     assert "interrupted" in on_terminal("list").out
+    for options in ((), ("--status", "interrupted")):
+        assert [one["status"] for one in ok("list", "--json", *options).json["sessions"]] == ["interrupted"]
+    assert ok("list", "--json", "--status", "running").json["sessions"] == []
+    assert ok("get", "killed").json["status"] == "interrupted"
+    with server() as (url, _):
+        listed = ask(url, "GET", "/v1/sessions")[1]["sessions"]
+    assert [one["status"] for one in listed] == ["interrupted"]
     assert ok("ps").out == ""
     assert holdfast("resume", "killed", "--json").json["decision"]["kind"] == "resume"

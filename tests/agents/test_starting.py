@@ -121,6 +121,32 @@ def test_no_other_process_writes_to_the_session_while_the_program_runs(driver: D
     assert [prompt for prompt, _ in said(driver, "it") if prompt == "amber"] == ["amber"]
 
 
+def live(driver: Driver) -> dict[str, Any] | None:
+    """What ps says of the only session, as soon as the session has a title."""
+    (one,) = driver.holdfast("ps").document["running"] or [{"title": ""}]
+    return one if one["title"] else None
+
+
+@EVERY
+def test_a_session_in_a_live_program_is_running_and_has_a_title(driver: Driver) -> None:
+    with at_terminal(driver, [HOLDFAST, driver.provider]) as person:
+        person.asks("amber")
+        await_that(lambda: live(driver), lambda: str(driver.holdfast("ps").document))
+        (listed,), shown = sessions(driver), live(driver)
+        assert shown is not None
+        assert (listed["status"], listed["title"]) == ("running", shown["title"])
+        assert (shown["provider"], shown["turn"]) == (driver.provider, None)
+        assert shown["seconds"] > 0
+        person.quits()
+    assert [one["status"] for one in sessions(driver)] == ["idle"]
+    assert driver.holdfast("ps").document["running"] == []
+    with at_terminal(driver, [HOLDFAST, "open", listed["agent_id"]]) as person:
+        person.asks("oak")
+        assert [one["status"] for one in sessions(driver)] == ["running"]
+        person.quits()
+    assert [one["status"] for one in sessions(driver)] == ["idle"]
+
+
 @EVERY
 def test_a_program_in_which_nothing_is_said_leaves_no_session(driver: Driver) -> None:
     with at_terminal(driver, [HOLDFAST, driver.provider]) as person:
@@ -137,8 +163,10 @@ def test_a_killed_holdfast_leaves_the_session_to_the_next_command(driver: Driver
         person.asks("amber")
         await_that(lambda: driver.show("it")["provider_sessions"], lambda: str(driver.show("it")))
         await_that(lambda: is_saved(driver), lambda: "the agent has not saved its answer")
+        assert [one["status"] for one in sessions(driver)] == ["running"]
         os.kill(person.process.pid, signal.SIGKILL)
         person.process.wait()
+    assert [one["status"] for one in sessions(driver)] == ["idle"]
     driver.end_survivors()
     await_that(lambda: is_free(driver, "it"), lambda: "the agent still has the session")
 

@@ -178,6 +178,18 @@ class TestFind:
             with pytest.raises(NotFound):
                 store.find_session(too_little)
 
+    def test_the_agents_own_title_takes_the_place_of_the_first_sentence(self, store: Store) -> None:
+        session = begin(store, purpose="Look at the parser. It fails.")
+        assert store.get_session(session.id).title == "Look at the parser"
+        run(store, session, title="Parser\nof dates")
+        run(store, session)  # a turn without a title keeps it
+        assert store.get_session(session.id).title == "Parser of dates"
+        assert store.find_session("parser of DATES") == session.id
+        assert store.get_session(session.id).purpose == session.purpose
+        store.attend(session.id, "us", 60, "Parser with ghp_" + "a1B2" * 9)
+        assert "ghp_" not in store.get_session(session.id).title
+        assert store.rename_session(session.id, "dates").title == "dates"
+
     def test_a_title_of_several_sessions_names_them(self, store: Store) -> None:
         ids = [begin(store, id=f"agent-{n}", purpose="Say hello\nto me").id for n in range(3)]
         with pytest.raises(AmbiguousId) as caught:

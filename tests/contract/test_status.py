@@ -8,7 +8,14 @@ from holdfast.clock import after
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.phases import Phase
-from holdfast.domain.sessions import Session, SessionFilter, SessionKind, SessionStatus, SessionUpdate
+from holdfast.domain.sessions import (
+    Program,
+    Session,
+    SessionFilter,
+    SessionKind,
+    SessionStatus,
+    SessionUpdate,
+)
 from holdfast.domain.turns import Launch
 from holdfast.errors import NotFound
 from holdfast.store.contract import Store
@@ -78,7 +85,41 @@ class TestStatus:
         clock.advance(61)
 
         assert status(store, waits) is SessionStatus.QUEUED  # it runs again
-        assert status(store, asked) is SessionStatus.FAILED  # a person has to say so
+        assert status(store, asked) is SessionStatus.INTERRUPTED  # a person has to say so
+
+    def test_it_is_running_while_a_person_uses_the_agents_own_program(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        session, began_at = talk(store), clock()
+        store.attend(session.id, "us", 60)
+        clock.advance(30)
+        store.attend(session.id, "us", 60)
+        clock.advance(59)
+        assert status(store, session) is SessionStatus.RUNNING
+        assert store.session_state(session.id).program == Program("us", began_at)
+        clock.advance(1)
+        assert status(store, session) is SessionStatus.IDLE
+        assert store.session_state(session.id).program is None
+
+    def test_a_program_is_ended_by_its_own_process_alone(self, store: Store) -> None:
+        session = talk(store)
+        store.attend(session.id, "us", 60)
+        store.attend(session.id, "others", 0)
+        assert status(store, session) is SessionStatus.RUNNING
+        store.attend(session.id, "us", 0)
+        assert status(store, session) is SessionStatus.IDLE
+
+    def test_using_a_program_is_activity_and_saying_so_again_is_none(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        session = talk(store)
+        clock.advance(10)
+        store.attend(session.id, "us", 60)
+        active = store.get_session(session.id).updated_at
+        assert active == clock()
+        clock.advance(10)
+        store.attend(session.id, "us", 60)
+        assert store.get_session(session.id).updated_at == active
 
     def test_it_failed_if_its_newest_turn_did(self, store: Store) -> None:
         session = talk(store)

@@ -117,6 +117,7 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "list_sessions": lambda s, _: s.list_sessions(SessionFilter(), 100),
     "children": lambda s, t: s.children(t.id),
     "rename_session": lambda s, t: s.rename_session(t.id, "ours"),
+    "attend": lambda s, t: s.attend(t.id, "us", 60.0),
     "remove_session": lambda s, t: s.remove_session(t.queued.id),
     "clean_up": lambda s, _: s.clean_up(Old(FAR)),
     "get_conversation": lambda s, t: s.get_conversation(t.conversation),
@@ -208,7 +209,7 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
 #: those of them that must say NotFound, rather than answer with nothing
 NAMES_AN_ID = [
     "create_session", "get_session", "find_session", "update_session", "finalize_session",
-    "rename_session", "remove_session", "get_conversation", "history", "edit_turn", "truncate",
+    "attend", "rename_session", "remove_session", "get_conversation", "history", "edit_turn", "truncate",
     "retry_turn", "new_generation", "fork", "enqueue_turn", "record_turn", "get_turn", "turns",
     "situation", "adopt_turns", "start_turn", "cancel_turn", "explain", "set_pointer", "retire", "request_approval", "get_approval",
     "find_approval", "answer_approval", "revoke_token",

@@ -127,6 +127,7 @@ MATRIX = {
     "register_runtime": "--wa",
     "remove_session": "-o-a",
     "rename_session": "-o-a",
+    "attend": "-o-a",
     "request_approval": "-owa",
     "retire": "-o-a",
     "retry_turn": "-o-a",

@@ -6,12 +6,16 @@ from collections.abc import Iterator
 from importlib import import_module
 from itertools import count
 from pkgutil import iter_modules
+from typing import Any, cast
 
 import pytest
 
+from holdfast.clock import Instant
+from holdfast.domain.records import record
+from holdfast.domain.sessions import SessionFilter
 from holdfast.store import sql
 from holdfast.store.migrate import migrations
-from holdfast.store.sql import heads, sqlite_words
+from holdfast.store.sql import heads, sessions, sqlite_words
 
 #: these are about everything in a workspace
 ABOUT_ALL = {
@@ -118,4 +122,43 @@ def steps_of_a_pick(database: sqlite3.Connection, ws: str, many: int, kept_since
     ).fetchall()
     database.set_progress_handler(None, 1)
     assert len(found) == (1 if kept_since else 0)
+    return next(steps)
+
+
+@record
+class ReadOnly:
+    """As much of a scope as lists need."""
+
+    database: sqlite3.Connection
+    ws: str
+    now: Instant = Instant(0)
+    where: str = "the test"
+
+    def all(self, text: str, **values: object) -> list[tuple[Any, ...]]:
+        return self.database.execute(text, {"ws": self.ws, **values}).fetchall()
+
+    def one(self, text: str, **values: object) -> tuple[Any, ...] | None:
+        return next(iter(self.all(text, **values)), None)
+
+
+def test_the_list_of_a_project_costs_the_same_however_many_sessions_others_have(
+    database: sqlite3.Connection,
+) -> None:
+    few, many = (steps_of_a_list(database, f"listed {number}", number) for number in (50, 5_000))
+
+    assert many == pytest.approx(few, rel=0.1)
+
+
+def steps_of_a_list(database: sqlite3.Connection, ws: str, many: int) -> int:
+    """As SQLite counts them, among so many sessions of no project, and three of the one that is asked for."""
+    database.execute(FILL, {"ws": ws, "many": many})
+    database.execute(
+        "UPDATE sessions SET project = '/srv/app' WHERE workspace = :ws AND id IN ('7', '8', '9')", {"ws": ws}
+    )
+    steps = count()
+    database.set_progress_handler(lambda: next(steps) < 0, 1)
+    wanted = SessionFilter(project="/srv/app", by_activity=True)
+    page = sessions.list_page(cast("Any", ReadOnly(database, ws)), wanted, 50, None)
+    database.set_progress_handler(None, 1)
+    assert len(page.unreadable) == 3  # what fills the rows is no real session
     return next(steps)

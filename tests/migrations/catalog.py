@@ -192,7 +192,9 @@ def _postgres_table(connection: Any, oid: int) -> Table:
         if primary:
             key = tuple(indexed)
         else:
-            indexes[name] = Index(unique, tuple(indexed), _condition(condition))
+            # as it was written: PostgreSQL says some functions in capitals
+            said = tuple(column.replace("COALESCE", "coalesce") for column in indexed)
+            indexes[name] = Index(unique, said, _condition(condition))
     foreign_keys = frozenset(
         ForeignKey(tuple(own), table, tuple(theirs), PG_ON_DELETE[action])
         for own, table, theirs, action in connection.execute(PG_FOREIGN_KEYS, (oid,))

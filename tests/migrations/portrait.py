@@ -51,6 +51,7 @@ def _session(store: Store, session: Session) -> Document:
         "kind": session.kind.value,
         "purpose": session.purpose,
         "name": session.name,
+        "title": session.title,
         "provider": session.provider,
         "phase": session.phase.value,
         "resume_ready": session.resume_ready,

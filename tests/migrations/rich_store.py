@@ -134,7 +134,10 @@ def _lead(store: Store) -> ConversationId:
         ],
     )
     store.pin(claimed.lease, session, MARK)
-    end = TurnEnd(TurnStatus.DONE, "Three subnets.", provider_session_id=session, transcript=MARK, usage=USED)
+    end = TurnEnd(
+        TurnStatus.DONE, "Three subnets.", provider_session_id=session, transcript=MARK, usage=USED,
+        title="Subnets of the network",
+    )  # fmt: skip
     store.finish_turn(claimed.lease, end)
     return lead.conversation_id
 

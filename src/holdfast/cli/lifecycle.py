@@ -46,7 +46,7 @@ def create(
 ) -> None:
     """Create a session and print its id."""
     session = run.holdfast.create(agent, purpose, metadata, name=name, provider=provider)
-    tell_created(session, run.holdfast.store.session_state(session.id) if run.json else None)
+    tell_created(session, run.holdfast.session_state(session.id) if run.json else None)
 
 
 @command(
@@ -98,7 +98,7 @@ def update(  # noqa: PLR0913 - one parameter for each option
 def get(run: Invocation, session: str) -> None:
     """Print a session's state as JSON.
 
-    "status" is what the store knows: running, queued, waiting (for a person), idle, failed or done. "phase" is
+    "status" is what is true now: running, queued, waiting (for a person), idle, interrupted, failed or done. "phase" is
     what the agent reports about its work. `holdfast show` prints the session for a person.
     """
     output.document(run.holdfast.state(run.find(session)))
@@ -180,8 +180,10 @@ def _count(ids: Sequence[str], *, dry_run: bool) -> str:
 
 
 def _show_changed(run: Invocation, session: Session) -> None:
-    store = run.holdfast.store
-    known = (store.session_state(session.id), store.phase_history(session.id)) if run.json else None
+    holdfast = run.holdfast
+    known = (
+        (holdfast.session_state(session.id), holdfast.store.phase_history(session.id)) if run.json else None
+    )
     tell_changed(session, known)
 
 
@@ -196,7 +198,7 @@ def rename(run: Invocation, session: str, name: str | None, clear: bool) -> None
         raise click.UsageError("give a NAME or --clear")
     renamed = run.holdfast.rename(run.find(session), name)
     if run.json:
-        output.document(session_document(renamed, run.holdfast.store.session_state(renamed.id)))
+        output.document(session_document(renamed, run.holdfast.session_state(renamed.id)))
     else:
         output.line(renamed.id, renamed.name or "")
 

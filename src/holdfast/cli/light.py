@@ -198,7 +198,10 @@ def _find(s: Scope, call: Call) -> str:
 def _known(s: Scope, session_id: str) -> tuple[SessionState, tuple[PhaseChange, ...]]:
     from holdfast.store.sql import sessions
 
-    return sessions.state(s, session_id), sessions.phase_history(s, session_id)
+    state = sessions.state(s, session_id)
+    if state.status == "running":
+        raise NotPlain  # the command looks whether what runs it is still there
+    return state, sessions.phase_history(s, session_id)
 
 
 # --- the commands: each is one transaction, and printed after it ---
@@ -315,6 +318,8 @@ def _list(call: Call, store: LightStore, _: HookSettings) -> Callable[[], int | 
     is_all = page.next_cursor is None or len(page.sessions) == limit
     # the command reads on, says why a row cannot be read, or what may be wrong with the provider's name
     if not is_all or page.unreadable or (provider is not None and not page.sessions):
+        raise NotPlain
+    if status == "interrupted" or any(state.status == "running" for state in page.states.values()):
         raise NotPlain
     if call.flag("json"):
         return partial(tell_list, [page])

@@ -22,7 +22,6 @@ from holdfast.domain.metadata import parse_pairs
 from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import Session, SessionFilter, SessionPage, SessionState, SessionStatus
 from holdfast.engine.holdfast import Holdfast
-from holdfast.engine.result import INTERRUPTED
 from holdfast.escape import one_line
 
 #: sessions shown on a terminal, unless --limit or --all is given
@@ -99,8 +98,8 @@ def list_sessions(  # noqa: PLR0913 - each filter is an option
 ) -> None:
     """List sessions, on a terminal the last active first. Alias: ls.
 
-    The status is what the store knows: running, queued, waiting (and for whom), idle, failed or done. The phase
-    follows in parentheses for sessions that use phases. The first column names a session in every command; a wide
+    The status is what is true now: running, queued, waiting (and for whom), idle, interrupted, failed or done. A
+    session is interrupted if what ran its turn is gone: holdfast resume ID takes the turn over. The phase follows in parentheses for sessions that use phases. The first column names a session in every command; a wide
     terminal shows the whole id, the agent and the directory, too.
 
     Sessions that hooks have marked are taken in first. On a terminal, also those that the agents' own programs
@@ -210,7 +209,11 @@ class SessionLines:
     def _row(self, session: Session, state: SessionState, asked: Mapping[str, Approval]) -> tuple[Cell, ...]:
         cells = (
             cell(session.id if self._wide else short_id(session.id), Tone.STRONG),
-            self._status(session, state, asked.get(session.id)),
+            cell(
+                status_words(session, state, asked.get(session.id)),
+                status_tone(state.status),
+                limit=_LONGEST_STATUS,
+            ),
             cell(session.provider or "–"),
             cell(session.agent),
             cell(project_words(state.directory, whole=self._wide), Tone.DIM),
@@ -219,12 +222,6 @@ class SessionLines:
         )
         return tuple(compress(cells, self._shown))
 
-    def _status(self, session: Session, state: SessionState, asked: Approval | None) -> Cell:
-        # the store still has the lease of a process that is gone; few sessions run
-        if state.status is SessionStatus.RUNNING and self._holdfast.is_cut_off(session.id):
-            return cell(INTERRUPTED, Tone.WARN)
-        return cell(status_words(session, state, asked), status_tone(state.status), limit=_LONGEST_STATUS)
-
 
 def tell_candidates(holdfast: Holdfast, ids: Sequence[str]) -> None:
     """Says on standard error which sessions were meant by something that fits several."""
@@ -232,7 +229,7 @@ def tell_candidates(holdfast: Holdfast, ids: Sequence[str]) -> None:
 
     now = holdfast.store.now()
     for session_id in ids:
-        session, state = holdfast.session(session_id), holdfast.store.session_state(session_id)
+        session, state = holdfast.session(session_id), holdfast.session_state(session_id)
         title = one_line(session.title or session.agent, 60)
         words = (session.provider or session.agent, status_words(session, state), title)
         tell(f"{session_id}: {', '.join(words)}, {age(session.updated_at, now)} ago")
@@ -270,7 +267,7 @@ def status_tone(status: SessionStatus) -> Tone:
     match status:
         case SessionStatus.RUNNING:
             return Tone.GOOD
-        case SessionStatus.WAITING:
+        case SessionStatus.WAITING | SessionStatus.INTERRUPTED:
             return Tone.WARN
         case SessionStatus.FAILED:
             return Tone.BAD

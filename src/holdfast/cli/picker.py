@@ -85,7 +85,7 @@ class Choice:
         state = self._states[session.id]
         below = (state.directory or "").removeprefix(self.directory)
         texts = (
-            session.name, session.purpose[:_LONGEST_SEARCHED], session.provider, session.agent, state.status, below
+            session.name, session.agent_title, session.purpose[:_LONGEST_SEARCHED], session.provider, session.agent, state.status, below
         )  # fmt: skip
         return "\n".join(text for text in texts if text).casefold()
 

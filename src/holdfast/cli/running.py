@@ -267,7 +267,7 @@ def fork(
     child, notices = run.holdfast.branch(parent, at=at, name=name)
     if run.json:
         conversation = run.holdfast.store.get_conversation(child.conversation_id)
-        state = run.holdfast.store.session_state(child.id)
+        state = run.holdfast.session_state(child.id)
         told = session_document(child, state, ()) | conversation_document(conversation)
         output.document(told | {"notices": list(notices)})
     else:

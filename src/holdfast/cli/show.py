@@ -39,7 +39,6 @@ from holdfast.engine.documents import (
 )
 from holdfast.engine.explain import Explanation, Tree
 from holdfast.engine.holdfast import Holdfast
-from holdfast.engine.result import INTERRUPTED
 
 
 @command("show", "holdfast show deploy", "holdfast show deploy --turns 20 --json")
@@ -95,7 +94,7 @@ def _view(holdfast: Holdfast, session_id: str, turns: int) -> SessionView:
     shown = store.history(session.conversation_id, limit=turns + 1) if turns else ()
     return SessionView(
         session=session,
-        state=store.session_state(session.id),
+        state=holdfast.session_state(session.id),
         phases=store.phase_history(session.id),
         conversation=store.get_conversation(session.conversation_id),
         turns=shown[-turns:],
@@ -198,10 +197,7 @@ def _identity(view: SessionView) -> Iterator[tuple[str, Cell]]:
 
 def _state(view: SessionView) -> Iterator[tuple[str, Cell]]:
     session, now = view.session, view.now
-    if view.explanation.is_cut_off:
-        yield "status", cell(INTERRUPTED, Tone.WARN)
-    else:
-        yield "status", cell(view.state.status.value, status_tone(view.state.status))
+    yield "status", cell(view.state.status.value, status_tone(view.state.status))
     has_phases = session.uses_phases or not output.is_terminal()  # scripts read the phase of any session
     if has_phases:
         yield "phase", cell(session.phase.value, phase_tone(session.phase))
@@ -366,7 +362,7 @@ def _family(holdfast: Holdfast, root: Tree) -> Iterator[_Member]:
     while waiting:
         branch, depth = waiting.pop()
         session = branch.session
-        state = holdfast.store.session_state(session.id)
+        state = holdfast.session_state(session.id)
         yield _Member(session, state, depth, _forked_at(holdfast, session))
         waiting += [(child, depth + 1) for child in reversed(branch.children)]
 

@@ -37,12 +37,21 @@ class SessionKind(StrEnum):
 class SessionStatus(StrEnum):
     """What is true of a session now, derived by the store. The phase is what the agent says about its work."""
 
-    RUNNING = "running"  #: a turn has a live lease, or a subagent works in it
+    RUNNING = "running"  #: a turn has a live lease, a person uses the agent's own program, or a subagent works in it
     QUEUED = "queued"  #: its next turn waits for a worker, or for its time
     WAITING = "waiting"  #: for a person: an approval, or phase ``approval`` without an answer
     IDLE = "idle"  #: open, and nothing is under way
+    INTERRUPTED = "interrupted"  #: what ran its turn is gone: the next command takes the turn over
     FAILED = "failed"  #: closed as failed, or its newest turn failed and nothing followed
     DONE = "done"  #: closed as completed or abandoned
+
+
+@record
+class Program:
+    """The agent's own program, which a person uses on a session now."""
+
+    owner: str  #: the process of Holdfast that started it, see ``processes.owners``
+    began_at: Instant
 
 
 @record
@@ -52,6 +61,7 @@ class SessionState:
     status: SessionStatus
     provider_session_id: ProviderSessionId | None  #: where its provider would pick up; None: nowhere yet
     directory: str | None = None  #: where its agent worked last, or else its project
+    program: Program | None = None  #: None: nobody uses the agent's own program on it
 
 
 @record
@@ -104,11 +114,14 @@ class Session:
     usage: Usage = NO_USAGE
     project: str | None = None  #: of a delegated session: the directory of the work
     imported_at: Instant | None = None  #: when it was taken over from its provider; None: it began here
+    agent_title: str | None = (
+        None  #: the title of its provider session; None: it has none, or it was not read
+    )
 
     @property
     def title(self) -> str:
-        """What a person calls it: its name, else the first sentence of its purpose; empty without both."""
-        return self.name or title_of(self.purpose)
+        """Its name, else the agent's own title, else the first sentence of its purpose; empty without all of them."""
+        return self.name or title_of(self.agent_title or self.purpose)
 
     @property
     def is_delegated(self) -> bool:
@@ -139,9 +152,9 @@ def title_of(purpose: str) -> str:
     return " ".join((text if found is None else found[0]).split())
 
 
-def is_title(given: str, purpose: str) -> bool:
-    """Whether a person means this title, in any case: the whole of it, or as a list cut it."""
-    title, meant = title_of(purpose).casefold(), given.strip().casefold()
+def is_title(given: str, text: str) -> bool:
+    """Whether a person means the title of this text, in any case: the whole of it, or as a list cut it."""
+    title, meant = title_of(text).casefold(), given.strip().casefold()
     if meant.endswith(_CUT) and len(meant) > 1:
         return title.startswith(meant.removesuffix(_CUT))
     return bool(meant) and title == meant
@@ -219,12 +232,15 @@ class SessionFilter:
     since: Instant | None = None  #: created at or after
     until: Instant | None = None  #: created before
     status: SessionStatus | None = None
+    or_running: bool = (
+        False  #: with a status, also those that run: the caller looks whether their processes are gone
+    )
     resumable: bool = False  #: only those whose work may continue, by the store's rules
     metadata: Mapping[str, str] = field(default_factory=dict)  #: key -> value; see ``has_metadata``
     subagents: bool = False  #: also those that stand below another session
     provider: str | None = None
     project: str | None = None  #: a directory: only sessions whose directory it is, or lies below it
-    grep: str | None = None  #: a text in the id, name, purpose, agent or summary, in any case
+    grep: str | None = None  #: a text in the id, name, title, purpose, agent or summary, in any case
     by_activity: bool = False  #: the last active one first, instead of the newest
 
 

@@ -356,6 +356,9 @@ class TurnEnd:
     phase: Phase | None = None
     approval: NewApproval | None = None  #: what a turn that ends as ``waiting`` waits for
     refused_by: Reason | None = None  #: the guard that refused at the launch
+    title: str | None = (
+        None  #: of the provider session; None: it has none, or the session keeps the one it had
+    )
 
 
 @record
@@ -523,3 +526,4 @@ class Adoption:
     transcript: TranscriptMark | None  #: how far it was read
     moves: bool = True  #: False: the turns join the history, and the pointer stays behind them
     counted: Usage | None = None  #: as in ``Store.set_pointer``
+    title: str | None = None  #: as in ``TurnEnd``

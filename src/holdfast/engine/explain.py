@@ -14,7 +14,7 @@ from holdfast.domain.ids import RuntimeId
 from holdfast.domain.phases import MayContinue, Phase
 from holdfast.domain.records import record
 from holdfast.domain.runtimes import KnownRuntime, Runtime
-from holdfast.domain.sessions import Session, SessionFilter, SessionState, SessionStatus
+from holdfast.domain.sessions import Session, SessionPage, SessionState
 from holdfast.domain.turns import Attempt, Turn, TurnStatus
 from holdfast.domain.usage import Usage
 from holdfast.engine.past import newest_turn
@@ -118,7 +118,6 @@ def waiting_turn(
 
 # --- what runs now ---
 
-_MOST_RUNNING = 1000
 _EVENTS = 50  #: the newest, among which the last tool call is looked for
 
 
@@ -129,7 +128,7 @@ class RunningTurn:
     session: Session
     state: SessionState
     provider: str | None
-    turn: int | None  #: None: a subagent, whose turns its own program runs
+    turn: int | None  #: None: the agent's own program runs the turns, for a person or as a subagent
     attempt: int | None
     started_at: Instant
     seconds: float
@@ -137,9 +136,8 @@ class RunningTurn:
     usage: Usage | None  #: of this attempt alone; None: the agent has not said it
 
 
-def running_turns(store: Store) -> list[RunningTurn]:
-    """What runs at this moment, the last started first."""
-    page = store.list_sessions(SessionFilter(status=SessionStatus.RUNNING, subagents=True), _MOST_RUNNING)
+def running_turns(store: Store, page: SessionPage) -> list[RunningTurn]:
+    """What these running sessions do, the last started first."""
     now = store.now()
     found = [_running(store, session, page.states[session.id], now) for session in page.sessions]
     return sorted(found, key=lambda one: one.started_at, reverse=True)
@@ -148,7 +146,7 @@ def running_turns(store: Store) -> list[RunningTurn]:
 def _running(store: Store, session: Session, state: SessionState, now: Instant) -> RunningTurn:
     attempt = store.newest_attempt(session.id)
     if attempt is None or attempt.ended_at is not None:
-        since = session.updated_at
+        since = session.updated_at if state.program is None else state.program.began_at
         return RunningTurn(
             session, state, session.provider, None, None, since, seconds_between(since, now), None, None
         )

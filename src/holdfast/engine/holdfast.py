@@ -59,6 +59,7 @@ from holdfast.domain.sessions import (
     SessionFilter,
     SessionKind,
     SessionPage,
+    SessionState,
     SessionStatus,
     check_new_session,
     parse_update,
@@ -123,6 +124,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("holdfast")
 
 _PAGE = 500
+_MOST_RUNNING = 1000
 _LONGEST_PROJECT = 10_000
 _MOST_SECONDS = 100 * 365 * 24 * 3600
 _MOST_HOURS = 10_000_000  #: of a clean-up
@@ -340,13 +342,20 @@ class Holdfast:
     def state(self, session_id: str) -> dict[str, object]:
         """The whole state as plain JSON."""
         session = self.session(session_id)
-        return state_document(
-            session, self.store.phase_history(session.id), self.store.session_state(session.id)
-        )
+        return state_document(session, self.store.phase_history(session.id), self.session_state(session.id))
 
     def status(self, session_id: str) -> SessionStatus:
-        """What the session does now: running, queued, waiting for a person, idle, failed or done."""
-        return self.store.session_state(check_id("session", session_id)).status
+        """What the session does now: running, queued, waiting for a person, idle, interrupted, failed or done."""
+        return self.session_state(session_id).status
+
+    def session_state(self, session_id: str) -> SessionState:
+        """What the store knows of the session at this moment, and what this machine can see of its processes."""
+        return self._seen_here(session_id, self.store.session_state(check_id("session", session_id)))
+
+    def _seen_here(self, session_id: str, state: SessionState) -> SessionState:
+        if state.status is not SessionStatus.RUNNING:
+            return state  # most sessions: nothing of the machine is loaded for them
+        return self._runner.seen_here(SessionId(session_id), state)
 
     def update(  # noqa: PLR0913 - everything that can be changed, by keyword
         self,
@@ -406,10 +415,15 @@ class Holdfast:
         """One page of sessions, newest first. The page names the rows that cannot be read."""
         if not 1 <= limit <= 10_000:
             raise InvalidInput("limit", "must be between 1 and 10000")
-        page = self.store.list_sessions(wanted, limit, cursor)
+        # only the machine of a worker can see that the worker is gone
+        asked = replace(wanted, or_running=wanted.status is SessionStatus.INTERRUPTED)
+        page = self.store.list_sessions(asked, limit, cursor)
         for session_id, problem in page.unreadable.items():
             log.warning("session %s skipped: %s", session_id, problem)
-        return page
+        states = {one: self._seen_here(one, state) for one, state in page.states.items()}
+        fitting = {one for one, state in states.items() if wanted.status in (None, state.status)}
+        sessions = tuple(session for session in page.sessions if session.id in fitting)
+        return replace(page, sessions=sessions, states={one: states[one] for one in fitting})
 
     def pages(self, wanted: SessionFilter, limit: int | None = None) -> Iterator[SessionPage]:
         """Pages with all matching sessions, or with ``limit`` of them; a session that cannot be read counts."""
@@ -1150,7 +1164,8 @@ class Holdfast:
 
     def running(self) -> list[RunningTurn]:
         """What runs at this moment, the last started first. A turn that was cut off does not run."""
-        return [one for one in running_turns(self.store) if not self.is_cut_off(one.session.id)]
+        page = self.page(SessionFilter(status=SessionStatus.RUNNING, subagents=True), _MOST_RUNNING)
+        return running_turns(self.store, page)
 
     def waiting(self, session_id: str) -> WaitingTurn | None:
         """The next turn of the session, if it waits in the queue."""

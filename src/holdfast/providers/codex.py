@@ -436,6 +436,9 @@ class CodexArchive(OnePassArchive, AppendOnlyArchive):
                 work_dir = as_text(meta.get("cwd"))
                 yield StoredSession(session_id, str(file), work_dir or None, names.get(session_id) or None)
 
+    def title(self, path: str, session_id: ProviderSessionId) -> str | None:
+        return self._names().get(session_id) or None
+
     def sources(self, work_dir: str | None = None) -> Iterator[Source]:
         """Its own ones and the archived ones. The names of the files do not tell the directory of a session."""
         copies = self._copies()

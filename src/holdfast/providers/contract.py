@@ -268,6 +268,10 @@ class Archive(Protocol):
         """The tool calls with the keys of their turns, in the order in which they began; a result follows its call."""
         ...
 
+    def title(self, path: str, session_id: ProviderSessionId) -> str | None:
+        """The title of a session, a person's own or else the provider's, without reading all of it; None: it has none."""
+        ...
+
     def mark(self, path: str, session_id: ProviderSessionId) -> TranscriptMark | None:
         """The state of the session now; None if it cannot be read."""
         ...
@@ -488,6 +492,9 @@ class BaseArchive:
     def sessions(self, beginning: str = "") -> Iterator[StoredSession]:
         """A provider that cannot list its sessions has none to list; each of them can still be found by its id."""
         return iter(())
+
+    def title(self, path: str, session_id: ProviderSessionId) -> str | None:
+        return None
 
     def sources(self, work_dir: str | None = None) -> Iterator[Source]:
         for stored in self.sessions():

@@ -67,6 +67,7 @@ from holdfast.providers.session_files import (
     OnePassArchive,
     TurnsMark,
     are_turns_intact,
+    edge_lines,
     entries,
     mark_turns,
     parse_line,
@@ -372,6 +373,14 @@ class GeminiArchive(OnePassArchive):
                     session_id, str(file), _root(file.parent.parent)
                 )
         yield from found.values()
+
+    def title(self, path: str, session_id: ProviderSessionId) -> str | None:
+        found = [
+            as_text(as_object(line.get("$set")).get("summary"))
+            for part in edge_lines(Path(path))
+            for line in part
+        ]
+        return next(filter(None, reversed(found)), None)
 
     def sources(self, work_dir: str | None = None) -> Iterator[Source]:
         """The names of the files hold only the beginnings of the ids. The newest ones first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
@@ -326,6 +327,7 @@ _MESSAGES: Final = """
         OR (? AND (instr(p.data, '"type":"tool"') > 0 OR instr(p.data, '"type":"file"') > 0)))
     WHERE m.session_id = ? ORDER BY m.time_created, m.id, p.id
 """
+_NO_TITLE: Final = re.compile(r"(New|Child) session - \d{4}-\d\d-\d\dT")
 _MESSAGE_IDS: Final = "SELECT id FROM message WHERE session_id = ? ORDER BY time_created, id"
 _WITH_SUBAGENTS: Final = """
     WITH RECURSIVE family(id, depth) AS (
@@ -388,7 +390,15 @@ class OpencodeArchive(OnePassArchive):
         except _UNREADABLE:
             return
         for session_id, directory, title in rows:
-            yield StoredSession(ProviderSessionId(session_id), path, directory, title or None)
+            yield StoredSession(ProviderSessionId(session_id), path, directory, _title(title))
+
+    def title(self, path: str, session_id: ProviderSessionId) -> str | None:
+        try:
+            with closing(open_readonly(path)) as database:
+                _, title, _ = database.execute(_FACTS, (session_id,)).fetchone() or (None, None, None)
+        except _UNREADABLE:
+            return None
+        return _title(title)
 
     def sources(self, work_dir: str | None = None) -> Iterator[Source]:
         """Of a session in a database, the number of its messages and the time of its last change take the place of a file's."""
@@ -529,12 +539,18 @@ class _Turn:
             self._ended_at = as_instant(as_object(message.data.get("time")).get("completed"))
 
 
+def _title(title: str | None) -> str | None:
+    """Without the one that opencode gives to a session until a model has found a better one."""
+    return None if title is None or _NO_TITLE.match(title) else title or None
+
+
 def _read(path: str, facts: SessionFacts, after: int, *, with_events: bool) -> Iterator[ReadTurn]:
     mark = TurnsMark()
     try:
         with closing(open_readonly(path)) as database:
             found = database.execute(_FACTS, (facts.id,)).fetchone() or (None, None, None)
-            facts.work_dir, facts.title, facts.subagent_of = found
+            facts.work_dir, title, facts.subagent_of = found
+            facts.title = _title(title)
         for number, turn in enumerate(
             _turns(_counted(_messages(path, facts.id, with_calls=with_events), facts))
         ):

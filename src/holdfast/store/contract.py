@@ -260,6 +260,15 @@ class Store(Protocol):
         """Names are unique: raises Conflict if another session has this name. None removes the name."""
         ...
 
+    @verb(Role.OPERATOR)
+    def attend(self, session_id: str, owner: str, seconds: float, title: str | None = None) -> None:
+        """Say that a person uses the agent's own program on the session: it is running for so many seconds more.
+
+        ``owner``: the process that started the program, see ``processes.owners``. With 0 seconds, the program of this
+        owner has ended; that of another one stays. ``title``: of the provider session, as far as it is known.
+        """
+        ...
+
     @verb(Role.OPERATOR, repeatable=False)
     def remove_session(self, session_id: str) -> None:
         """Delete a session and its conversation.

@@ -213,6 +213,9 @@ class SqlStore(HookVerbs):
     def rename_session(self, session_id: str, name: str | None) -> Session:
         return self._write(sessions.rename, session_id, name)
 
+    def attend(self, session_id: str, owner: str, seconds: float, title: str | None = None) -> None:
+        self._write(sessions.attend, session_id, owner, seconds, title)
+
     def remove_session(self, session_id: str) -> None:
         self._write(retention.remove, session_id)
 

@@ -136,9 +136,7 @@ def create_session(holdfast: ServedOnce, new: NewSessionBody) -> Document:
 @_sessions.get("/{session}", name="get_session")
 def get_session(holdfast: Served, session: SessionPath) -> Document:
     found = holdfast.session(holdfast.find(session))
-    return session_document(
-        found, holdfast.store.session_state(found.id), holdfast.store.phase_history(found.id)
-    )
+    return session_document(found, holdfast.session_state(found.id), holdfast.store.phase_history(found.id))
 
 
 @_sessions.patch("/{session}", name="update_session")
@@ -163,7 +161,7 @@ def finalize_session(holdfast: ServedOnce, session: SessionPath, end: OutcomeBod
 
 
 def _document(holdfast: Holdfast, session: Session) -> Document:
-    return session_document(session, holdfast.store.session_state(session.id))
+    return session_document(session, holdfast.session_state(session.id))
 
 
 @_sessions.get("/{session}/history", name="history")

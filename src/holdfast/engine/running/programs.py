@@ -7,15 +7,19 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
 from holdfast.clock import Instant, after, system_clock
 from holdfast.domain.ids import ProviderSessionId, SessionId
+from holdfast.domain.policy import QueuePolicy
 from holdfast.domain.records import record
+from holdfast.domain.sessions import Session
 from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.launching import SESSION_VARIABLE
+from holdfast.engine.running.provider_sessions import read_title
 from holdfast.errors import HoldfastError, MissingBinary
 from holdfast.processes.locks import SessionLock
 from holdfast.processes.owners import process_start
@@ -23,6 +27,7 @@ from holdfast.processes.process import Command, environment
 from holdfast.processes.table import MARKER, QUICKLY, Traces, end_all
 from holdfast.providers.arguments import Instead
 from holdfast.providers.contract import Source
+from holdfast.store.contract import Store
 
 log = logging.getLogger("holdfast")
 
@@ -91,6 +96,64 @@ def _attend(child: subprocess.Popen[bytes]) -> int:
 def program_time() -> Instant:
     """A time of the file system before anything that a program writes from now on."""
     return after(system_clock(), -_MARGIN_SECONDS)
+
+
+class Attendance:
+    """Says in the store, in a thread, that a person uses the program on the session, and what the session is about.
+
+    If the store cannot be reached, the program runs all the same, and the session looks idle.
+    """
+
+    def __init__(
+        self, store: Store, agent: Agent, session: Session, work_dir: str, policy: QueuePolicy
+    ) -> None:
+        self._store = store
+        self._agent = agent
+        self._session = session
+        self._work_dir = work_dir
+        self._policy = policy
+        self._owner = agent.machine.this_process()
+        self._title: str | None = None
+        self.native: ProviderSessionId | None = (
+            None  #: set by the caller, once the program has begun its session
+        )
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="holdfast-attendance", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._say(self._policy.lease_seconds)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._thread.join()
+        self._say(0)
+
+    def _watch(self) -> None:
+        said_at = time.monotonic()
+        while not self._ended.wait(min(_LOOK_EVERY, self._policy.heartbeat_seconds)):
+            is_due = time.monotonic() - said_at >= self._policy.heartbeat_seconds
+            # a title may change later: then it is read with the next heartbeat
+            before = self._title
+            if self._title is None or is_due:
+                self._title = self._read_title() or before
+            if is_due or self._title != before:
+                self._say(self._policy.lease_seconds)
+                said_at = time.monotonic()
+
+    def _say(self, seconds: float) -> None:
+        try:
+            self._store.attend(self._session.id, self._owner, seconds, self._title)
+        except HoldfastError as exc:
+            log.debug("the store was not told that %s runs: %s", self._agent.provider.name, exc)
+
+    def _read_title(self) -> str | None:
+        native = self.native
+        path = None if native is None else self._agent.archive.find(native, self._work_dir)
+        if native is None or path is None:
+            return None
+        return read_title(self._agent, path, native, self._session)
 
 
 class SessionFinder:

@@ -36,6 +36,7 @@ from holdfast.domain.pointers import NOTHING_YET, Pointer, TranscriptMark
 from holdfast.domain.policy import ResumePolicy, VaultPolicy
 from holdfast.domain.records import record, replace
 from holdfast.domain.redaction import Json, redact_value
+from holdfast.domain.sessions import Session, title_of
 from holdfast.domain.telling.context import current_request, read_marker, read_past
 from holdfast.domain.turns import Adoption, Attempt, Lease, OutsideTurn, Situation
 from holdfast.engine.past import newest_first
@@ -440,10 +441,20 @@ def _adopt(  # noqa: PLR0913 - called in two places only
         if after is None or after.pointer is None or after.pointer.seen is None:
             return AdoptionOutcome(0, situation, is_unfinished)
         pointer, seen = after.pointer, seen.union(after.pointer.seen)
-    after = store.adopt_turns(Adoption(pointer, last_piece, seen, reached, moves, counted), lease)
+    title = read_title(agent, path, native, situation.session)
+    after = store.adopt_turns(Adoption(pointer, last_piece, seen, reached, moves, counted, title), lease)
     if after is None:  # a turn of Holdfast has begun there by now, or another process has adopted them
         return AdoptionOutcome(0, situation, is_unfinished)
     return AdoptionOutcome(len(outside), after, is_unfinished)
+
+
+def read_title(agent: Agent, path: str, native: ProviderSessionId, session: Session) -> str | None:
+    """The agent's own title of the session; without one, and without a purpose, the first sentence that was asked."""
+    title = agent.archive.title(path, native)
+    if title is not None or session.purpose:
+        return title
+    first = next(iter(agent.archive.turns(path, native)), None)
+    return None if first is None else title_of(first.prompt)
 
 
 def _find_intact(agent: Agent, pointer: Pointer) -> tuple[str, TranscriptMark] | None:

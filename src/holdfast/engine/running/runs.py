@@ -17,6 +17,7 @@ from holdfast.domain.ids import ProviderSessionId, SessionId
 from holdfast.domain.pointers import NO_RIGHTS, NOTHING_YET, Pointer, Rights
 from holdfast.domain.policy import Policy, ResumePolicy
 from holdfast.domain.records import replace
+from holdfast.domain.sessions import SessionState, SessionStatus
 from holdfast.domain.turns import (
     Claim,
     ClaimRequest,
@@ -37,6 +38,7 @@ from holdfast.engine.running.agents import Agent, Agents
 from holdfast.engine.running.launching import RunContext
 from holdfast.engine.running.programs import (
     OF_THE_SESSION,
+    Attendance,
     Opened,
     SessionFinder,
     program_time,
@@ -64,6 +66,7 @@ from holdfast.engine.turn_requests import (
 from holdfast.errors import (
     Busy,
     Conflict,
+    Forbidden,
     HoldfastError,
     InvalidInput,
     NotFound,
@@ -209,7 +212,9 @@ class Runner:
             )  # fmt: skip
             mend(agent, decision.provider_session_id, pointer.work_dir)
             command = agent.provider.interactive(spec)
-            exit_code = run_program(agent, session_id, command, spec.work_dir, lock)
+            with self._attendance(agent, situation, spec.work_dir) as attendance:
+                attendance.native = decision.provider_session_id
+                exit_code = run_program(agent, session_id, command, spec.work_dir, lock)
             situation = store.situation(session_id, agent.provider.name)
             return Opened(exit_code, adopt_locked(store, agent, policy, situation, vault=vault).adopted)
 
@@ -237,13 +242,16 @@ class Runner:
         self._store.register_runtime(agent.runtime)
         since, stopped = program_time(), None
         place = os.path.realpath(work_dir)  # as the agents write it
-        with _NewSession(self._store, agent, session_id, work_dir) as new:
+        situation = self._store.situation(session_id, provider)
+        attendance = self._attendance(agent, situation, work_dir)
+        with _NewSession(self._store, agent, session_id, work_dir, attendance) as new:
             try:
                 if new_id is not None:
                     new.points_to(new_id)
-                    code = run_program(agent, session_id, command, work_dir, new.lock)
+                    with attendance:
+                        code = run_program(agent, session_id, command, work_dir, new.lock)
                 else:
-                    with SessionFinder(agent, place, new.points_to):
+                    with attendance, SessionFinder(agent, place, new.points_to):
                         code = run_program(agent, session_id, command, work_dir, None)
             except SystemExit as exc:  # the terminal was closed: what was said is in the history all the same
                 code, stopped = 0, exc
@@ -258,6 +266,9 @@ class Runner:
         if stopped is not None:
             raise stopped
         return Opened(code, found.adopted, taken.imported + taken.updated, is_used)
+
+    def _attendance(self, agent: Agent, situation: Situation, work_dir: str) -> Attendance:
+        return Attendance(self._store, agent, situation.session, work_dir, self._policy.queue)
 
     @property
     def importer(self) -> Importer:
@@ -306,6 +317,17 @@ class Runner:
         """See ``Holdfast.is_cut_off``."""
         holder = self._store.holder(session_id)
         return holder is not None and has_lost_worker(holder, self.agents.machine, self._store.now())
+
+    def seen_here(self, session_id: SessionId, state: SessionState) -> SessionState:
+        """The state with what this machine can see: whether the processes that the store believes in are gone."""
+        if state.status is not SessionStatus.RUNNING:
+            return state
+        with suppress(Forbidden):  # an agent may not ask who runs it
+            if self.is_cut_off(session_id):
+                return replace(state, status=SessionStatus.INTERRUPTED)
+        if state.program is not None and self.agents.machine.is_gone(state.program.owner):
+            return replace(state, status=SessionStatus.IDLE, program=None)
+        return state
 
     def judge_here(self, judged: Decision, pointer: Pointer, seq: int) -> Decision:
         """The decision with what this machine can see, if the pointer was recorded on this machine."""
@@ -362,7 +384,10 @@ class Runner:
 class _NewSession:
     """A session on its way to the provider session that a program begins, with the lock on that one."""
 
-    def __init__(self, store: Store, agent: Agent, session_id: SessionId, work_dir: str) -> None:
+    def __init__(
+        self, store: Store, agent: Agent, session_id: SessionId, work_dir: str, attendance: Attendance
+    ) -> None:
+        self._attendance = attendance
         self._store = store
         self._agent = agent
         self._session_id = session_id
@@ -387,6 +412,7 @@ class _NewSession:
         lock = self._agent.lock(native)
         if lock.try_acquire():
             self.lock = lock
+        self._attendance.native = native
         return True
 
 

@@ -41,6 +41,7 @@ from holdfast.engine.running.provider_sessions import (
     decide_here,
     is_left_by_history,
     last_directory,
+    read_title,
 )
 from holdfast.engine.running.stopping import HeldSignals, KeepAlive
 from holdfast.engine.running.tool_gate import (
@@ -539,8 +540,15 @@ class TurnPath:
             retry_at=self._retry_at(outcome),
             approval=approval,
             refused_by=outcome.decision.reason if isinstance(outcome.decision, Refuse) else None,
+            title=self._title(outcome),
         )
         return self._store.finish_turn(lease, end)
+
+    def _title(self, outcome: AttemptOutcome) -> str | None:
+        native, mark = outcome.report.session_id, outcome.mark
+        if native is None or mark is None:
+            return None
+        return read_title(self._agent, mark.path, native, self._claim.situation.session)
 
     def _once_reachable(self, verb: Callable[[], T]) -> T:
         """Repeats ``verb`` while the store cannot be reached, at most for the grace period of the lease."""

@@ -643,6 +643,9 @@ class ClaudeArchive(OnePassArchive, AppendOnlyArchive):
             if not file.name.startswith(_SUBAGENT):
                 yield _stored(file)
 
+    def title(self, path: str, session_id: ProviderSessionId) -> str | None:
+        return _stored(Path(path)).title
+
     def sources(self, work_dir: str | None = None) -> Iterator[Source]:
         found = list(self._looked_at(work_dir))
         if work_dir is not None:

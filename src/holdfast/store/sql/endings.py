@@ -74,7 +74,7 @@ UPDATE sessions SET {heads.HEAD_COLUMNS}, error_count = :error_count, last_error
     phase = :phase, resume_ready = :resume_ready, updated_at = :now,
     lease_owner = NULL, lease_expires_at = NULL, partial_text = NULL,
     input_tokens = input_tokens + :input, cached_input_tokens = cached_input_tokens + :cached,
-    output_tokens = output_tokens + :output, cost_usd = cost_usd + :cost
+    output_tokens = output_tokens + :output, cost_usd = cost_usd + :cost, agent_title = :title
 WHERE workspace = :ws AND id = :id"""
 # a fallback is the same try of the same turn: numbered, but not counted
 NUMBER_ATTEMPT = """
@@ -366,6 +366,7 @@ def _settle_session(s: Scope, session: Session, end: TurnEnd, used: Usage, taker
         SETTLE_SESSION, id=session.id, error_count=errors, last_error=message, last_error_at=at,
         phase=phase.value, resume_ready=ready, now=s.now, input=used.input_tokens,
         cached=used.cached_input_tokens, output=used.output_tokens, cost=used.cost_usd,
+        title=sessions.kept_title(end.title) or session.agent_title,
         **heads.next_head(s, session.conversation_id, session.id, taker),
     )  # fmt: skip
     if phase.is_final and session.finalized_at is None:

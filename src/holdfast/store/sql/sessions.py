@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator, Sequence
 from itertools import count
 
+from holdfast.clock import after
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.ids import ConversationId, ProviderSessionId, SessionId, conversation_of
-from holdfast.domain.inputs import MAX_NAME
+from holdfast.domain.inputs import MAX_NAME, clean_text
 from holdfast.domain.metadata import Metadata, encode_metadata, has_metadata
 from holdfast.domain.phases import MayContinue, Phase, is_resumable_phase, may_continue
 from holdfast.domain.records import record
@@ -17,6 +18,7 @@ from holdfast.domain.redaction import redact_text
 from holdfast.domain.sessions import (
     NewSession,
     PhaseChange,
+    Program,
     Session,
     SessionChange,
     SessionError,
@@ -93,20 +95,27 @@ LOCK_CONVERSATION = "SELECT id FROM conversations WHERE workspace = :ws AND id =
 OPEN_SESSION_OF_AGENT = """
 SELECT id FROM sessions
 WHERE workspace = :ws AND conversation_id = :conversation_id AND agent = :agent AND finalized_at IS NULL"""
+PROGRAM = """
+SELECT program_owner, program_began_at, updated_at FROM sessions WHERE workspace = :ws AND id = :id"""
+ATTEND = """
+UPDATE sessions SET program_owner = :owner, program_until = :until, program_began_at = :began_at, updated_at = :now
+WHERE workspace = :ws AND id = :id"""
+ENTITLE = "UPDATE sessions SET agent_title = :title WHERE workspace = :ws AND id = :id"
 RENAME = "UPDATE sessions SET name = :name, updated_at = :now WHERE workspace = :ws AND id = :id"
 BY_NAME = "SELECT id FROM sessions WHERE workspace = :ws AND name = :name"
 BY_PREFIX = """
 SELECT id FROM sessions WHERE workspace = :ws AND id >= :low AND id < :high ORDER BY id DESC LIMIT 6"""
-# as the indexes have it: the last characters of every id, and the beginning of every purpose
+# as the indexes have it: the last characters of every id, and the beginning of every title
 _END, _TITLE = 4, 40
+_TITLED = f"LOWER(SUBSTR(COALESCE(agent_title, purpose), 1, {_TITLE}))"
 BY_END = f"""
 SELECT id FROM sessions INDEXED BY sessions_by_end
 WHERE workspace = :ws AND SUBSTR(id, LENGTH(id) - {_END - 1}) = :last
     AND SUBSTR(id, LENGTH(id) - LENGTH(CAST(:given AS TEXT)) + 1) = :given
 ORDER BY id DESC LIMIT 6"""
 BY_TITLE = f"""
-SELECT id, purpose FROM sessions INDEXED BY sessions_by_title
-WHERE workspace = :ws AND LOWER(SUBSTR(purpose, 1, {_TITLE})) >= :low AND LOWER(SUBSTR(purpose, 1, {_TITLE})) < :high
+SELECT id, COALESCE(agent_title, purpose) FROM sessions INDEXED BY sessions_by_title
+WHERE workspace = :ws AND {_TITLED} >= :low AND {_TITLED} < :high
 ORDER BY id DESC LIMIT 1000"""
 CHILDREN = f"""
 SELECT {ROWS.sql} FROM sessions INDEXED BY sessions_by_parent
@@ -134,10 +143,10 @@ WHEN phase = 'approval' AND NOT EXISTS (
             SELECT MAX(c.at) FROM phase_changes c WHERE c.workspace = sessions.workspace
                 AND c.session_id = sessions.id AND c.to_phase = 'approval'
                 AND c.from_phase <> 'approval')) THEN 'waiting'
-WHEN lease_expires_at > :now THEN 'running'
+WHEN lease_expires_at > :now OR program_until > :now THEN 'running'
 WHEN head_seq IS NOT NULL THEN COALESCE((
     SELECT CASE WHEN t.status = 'waiting' THEN 'waiting'
-        WHEN t.status <> 'queued' AND t.foreground THEN 'failed' ELSE 'queued' END
+        WHEN t.status <> 'queued' AND t.foreground THEN 'interrupted' ELSE 'queued' END
     FROM turns t
     WHERE t.workspace = sessions.workspace AND t.conversation_id = sessions.conversation_id
         AND t.seq = head_seq), 'idle')
@@ -167,14 +176,24 @@ COALESCE((SELECT p.work_dir FROM pointers p
 (SELECT a.work_dir FROM attempts a WHERE a.workspace = sessions.workspace AND a.session_id = sessions.id
     ORDER BY a.fence DESC LIMIT 1),
 project)"""
-_STATE = f"{STATUS}, {PROVIDER_SESSION}, {DIRECTORY}"
-_STATE_COLUMNS = 3
+_PROGRAM = "CASE WHEN program_until > :now THEN program_owner END, program_began_at"
+_STATE = f"{STATUS}, {PROVIDER_SESSION}, {DIRECTORY}, {_PROGRAM}"
+_STATE_COLUMNS = 5
 STATE = f"SELECT {_STATE} FROM sessions WHERE workspace = :ws AND id = :id"
 #: few among many, and an index knows them
 _MAY_RUN = """id IN (
     SELECT r.id FROM sessions r WHERE r.workspace = :ws AND r.lease_expires_at > :now
+    UNION SELECT u.id FROM sessions u WHERE u.workspace = :ws AND u.program_until > :now
     UNION SELECT d.session_id FROM delegations d
     WHERE d.workspace = :ws AND d.session_id IS NOT NULL AND d.ended_at IS NULL)"""
+
+#: of sessions that have worked in this directory, below it or in one whose name begins with its name, at most so many
+_NEAR = """
+    SELECT p.session_id FROM pointers p WHERE p.workspace = :ws AND p.work_dir >= :low AND p.work_dir < :high
+    UNION ALL SELECT a.session_id FROM attempts a WHERE a.workspace = :ws AND a.work_dir >= :low AND a.work_dir < :high
+    UNION ALL SELECT o.id FROM sessions o WHERE o.workspace = :ws AND o.project >= :low AND o.project < :high"""
+COUNT_NEAR = f"SELECT COUNT(*) FROM ({_NEAR} LIMIT :most) AS near"
+_MOST_NEAR = 1000
 
 _OPEN = {phase.value: phase for phase in Phase if not phase.is_final}
 #: as far as the engines can count
@@ -410,7 +429,7 @@ def _by_title(s: Scope, given: str) -> list[SessionId]:
     if not low:
         return []
     rows = s.all(BY_TITLE, low=low, high=low + AFTER_ALL)
-    return [SessionId(found) for found, purpose in rows if is_title(given, purpose)]
+    return [SessionId(found) for found, text in rows if is_title(given, text)]
 
 
 def children(s: Scope, session_id: str) -> tuple[Session, ...]:
@@ -425,9 +444,40 @@ def state(s: Scope, session_id: str) -> SessionState:
 
 
 def _read_state(
-    status: str, provider_session_id: ProviderSessionId | None, directory: str | None
+    status: str,
+    provider_session_id: ProviderSessionId | None,
+    directory: str | None,
+    owner: str | None,
+    began_at: int | None,
 ) -> SessionState:
-    return SessionState(SessionStatus(status), provider_session_id, directory)
+    program = None if owner is None else Program(owner, read_instant(began_at))
+    return SessionState(SessionStatus(status), provider_session_id, directory, program)
+
+
+def attend(s: Scope, session_id: str, owner: str, seconds: float, title: str | None) -> None:
+    session = lock(s, session_id)
+    held_by, began_at, active_at = s.one(PROGRAM, id=session_id) or (None, None, s.now)
+    if seconds > 0:
+        is_new = held_by != owner
+        s.run(
+            ATTEND, id=session_id, owner=owner, until=after(s.now, seconds),
+            began_at=s.now if is_new else began_at, now=max(s.now, active_at) if is_new else active_at,
+        )  # fmt: skip
+    elif held_by == owner:
+        s.run(ATTEND, id=session_id, owner=None, until=None, began_at=None, now=max(s.now, active_at))
+    entitle(s, session, title)
+
+
+def entitle(s: Scope, session: Session, title: str | None) -> None:
+    """The session must be locked. None, and a title that it has already, change nothing."""
+    kept = kept_title(title)
+    if kept is not None and kept != session.agent_title:
+        s.run(ENTITLE, id=session.id, title=kept)
+
+
+def kept_title(title: str | None) -> str | None:
+    """As it is kept: on one line, without secrets; None if nothing is left of it."""
+    return redact_text(" ".join(clean_text(title).split())[:MAX_NAME]) or None if title else None
 
 
 def list_page(s: Scope, wanted: SessionFilter, limit: int, cursor: str | None) -> SessionPage:
@@ -456,8 +506,15 @@ def _rows(s: Scope, wanted: SessionFilter, limit: int, cursor: str | None) -> It
     """All that SQL can tell to fit, read as far as they are looked at; at first one more than a small page holds."""
     step = min(limit + 1, _FIRST_STEP)
     order = _order(wanted)
+    near = _near(s, wanted)
     while True:
         conditions, params = _conditions(wanted)
+        if near:
+            conditions.append(f"id IN ({_NEAR})")
+            params |= near
+            order = (
+                f"+{_order(wanted)}"  # otherwise SQLite walks the index of this order, through all sessions
+            )
         if cursor is not None:
             params["at"], params["after"] = _parse_cursor(cursor)
             conditions.append(f"({order} < :at OR ({order} = :at AND id < :after))")
@@ -474,6 +531,19 @@ def _rows(s: Scope, wanted: SessionFilter, limit: int, cursor: str | None) -> It
         step = _STEP
 
 
+def _near(s: Scope, wanted: SessionFilter) -> dict[str, str] | None:
+    """The range of directories by which an index finds the sessions of a project.
+
+    None: no project is asked for, or so many sessions belong to it that the list itself soon comes to the next one.
+    """
+    if not wanted.project:
+        return None
+    low = wanted.project.rstrip("/")
+    near = {"low": low, "high": f"{low}0"}  # the character after the slash
+    (found,) = s.one(COUNT_NEAR, most=_MOST_NEAR, **near) or (0,)
+    return near if found < _MOST_NEAR else None
+
+
 def _fits(s: Scope, session: Session, wanted: SessionFilter) -> bool:
     """What SQL does not ask for."""
     if not has_metadata(session.metadata, wanted.metadata) or not _has_text(session, wanted.grep):
@@ -487,7 +557,9 @@ def _fits(s: Scope, session: Session, wanted: SessionFilter) -> bool:
 def _has_text(session: Session, wanted: str | None) -> bool:
     if not wanted:
         return True
-    texts = (session.id, session.name, session.purpose, session.agent, session.summary)
+    texts = (
+        session.id, session.name, session.agent_title, session.purpose, session.agent, session.summary,
+    )  # fmt: skip
     return any(wanted.lower() in text.lower() for text in texts if text)
 
 
@@ -506,8 +578,8 @@ _CONDITIONS = {
     "until": "created_at < :until",
     "provider": "provider = :provider",
     "project": f"SUBSTR({DIRECTORY} || '/', 1, LENGTH(CAST(:project AS TEXT))) = :project",
-    "grep": "LOWER(id || ' ' || COALESCE(name, '') || ' ' || purpose || ' ' || agent || ' ' || COALESCE(summary, ''))"
-    " LIKE :grep ESCAPE '!'",
+    "grep": "LOWER(id || ' ' || COALESCE(name, '') || ' ' || COALESCE(agent_title, '') || ' ' || purpose || ' '"
+    " || agent || ' ' || COALESCE(summary, '')) LIKE :grep ESCAPE '!'",
 }
 
 
@@ -522,6 +594,8 @@ def _conditions(wanted: SessionFilter) -> tuple[list[str], dict[str, object]]:
         values["status"] = wanted.status.value
     if wanted.status is SessionStatus.RUNNING:
         conditions.append(_MAY_RUN)
+    if wanted.status is not None and wanted.or_running:
+        conditions[conditions.index(_CONDITIONS["status"])] = f"{STATUS} IN (:status, 'running')"
     if wanted.project:
         values["project"] = wanted.project.rstrip("/") + "/"
     if wanted.grep:

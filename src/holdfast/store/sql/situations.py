@@ -124,6 +124,8 @@ def adopt(s: Scope, adoption: Adoption, lease: Lease | None) -> Situation | None
         )
         attempts.write_events(s, made.conversation_id, made.seq, attempts.OUTSIDE, turn.events)
         seen = seen.with_turn(made.seq)
+    if adoption.title is not None:
+        sessions.entitle(s, sessions.get(s, before.session_id), adoption.title)
     if adoption.moves:
         moved = replace(before, seen=seen, transcript=adoption.transcript, updated_at=s.now)
         provider_sessions.set_pointer(s, moved, adoption.counted)

@@ -257,6 +257,10 @@ SESSIONS = Table(
     approve_tools=TEXT.or_null.later,
     imported_at=INSTANT.or_null,
     partial_text=TEXT.or_null.later,
+    program_owner=TEXT.or_null.later,
+    program_began_at=INSTANT.or_null.later,
+    program_until=INSTANT.or_null.later,
+    agent_title=TEXT.or_null.later,
 )
 PHASE_CHANGES = Table(
     "phase_changes",
