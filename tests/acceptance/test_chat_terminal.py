@@ -41,7 +41,8 @@ def ready(chat: Terminal, turns: int = 0) -> None:
 
 
 @pytest.mark.parametrize("columns", [80, 200])
-def test_a_chat_looks_like_this(columns: int) -> None:
+def test_a_chat_looks_like_this(columns: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))  # of a directory below it, the screen shows no more
     begin("plan")
     with terminal("chat", "plan", columns=columns) as chat:
         ready(chat)

@@ -117,14 +117,14 @@ def test_a_wrapper_passes_the_input_on(wrapper: str) -> None:
 def test_a_script_is_told_how_to_pass_its_input_on(tmp_path: Path) -> None:
     script = tmp_path / "review.sh"
     script.write_text(
-        "#!/bin/sh\nholdfast run --name left 'review this'\ncat | holdfast run --name sent 'review this'\n"
+        "#!/bin/sh\nholdfast run --name left 'review this'\nholdfast run --stdin --name sent 'review this'\n"
     )
     script.chmod(0o755)
 
     ran = shell(f"echo '+new' | {script}")
 
     assert ran.returncode == 0, ran
-    assert "to send it, too: cat | holdfast" in ran.stderr
+    assert "to send it, too: --stdin" in ran.stderr
     assert (prompts("left"), prompts("sent")) == (["review this"], ["review this\n\n+new"])
 
 

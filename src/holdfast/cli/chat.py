@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import sys
@@ -14,13 +15,16 @@ from holdfast.cli import output
 from holdfast.cli.arguments import complete_session, provider_option
 from holdfast.cli.asking import accept_wider, is_interactive
 from holdfast.cli.command import Invocation, pass_invocation
+from holdfast.cli.listing import project_words
 from holdfast.cli.output import tell
 from holdfast.cli.progress import Show, shown
 from holdfast.cli.running import after_dashes, finish, keywords, run_command, run_options, show_style
-from holdfast.domain.ids import check_provider
+from holdfast.domain.ids import check_provider, short_id
 from holdfast.engine.result import RunInterrupted, RunResult
 from holdfast.errors import HoldfastError, InvalidInput, SessionClosed
+from holdfast.escape import one_line
 
+_LONGEST_TITLE = 60
 #: words that end a chat, in upper or lower case
 _LEAVE = ("quit", "exit", "/quit", "/exit")
 
@@ -86,6 +90,7 @@ def talk(
     accept_wider(run, given, after_dashes(), talking.session_id)
     if is_interactive() and talking.is_for_people:
         talking.require_agent()
+        talking.say_where()
     result = None
     try:
         for line in _lines(talking):
@@ -116,14 +121,30 @@ class _Talk:
     def is_for_people(self) -> bool:
         return self._style is Show.PEOPLE
 
-    def require_agent(self) -> None:
-        """Raises MissingBinary, or InvalidInput for an unknown provider, before a person has typed anything."""
+    @property
+    def _provider(self) -> str:
         holdfast, given = self._run.holdfast, self._given["provider"]
         if self.session_id is None:
-            provider = check_provider(given or holdfast.policy.run.provider)
-        else:
-            provider = holdfast.provider_of(holdfast.session(self.session_id), given)
-        holdfast.agents.get(provider)
+            return check_provider(given or holdfast.policy.run.provider)
+        return holdfast.provider_of(holdfast.session(self.session_id), given)
+
+    def require_agent(self) -> None:
+        """Raises MissingBinary, or InvalidInput for an unknown provider, before a person has typed anything."""
+        self._run.holdfast.agents.get(self._provider)
+
+    def say_where(self) -> None:
+        """Says which session, provider and directory the first line goes to."""
+        holdfast, known = self._run.holdfast, None
+        words = "a new session"
+        if self.session_id is not None:
+            session = holdfast.session(self.session_id)
+            known = holdfast.session_state(session.id).directory
+            titled = f" ({one_line(session.title, _LONGEST_TITLE)})" if session.title != session.name else ""
+            words = (
+                f"{'a fork of ' if self._forks else ''}session {session.name or short_id(session.id)}{titled}"
+            )
+        place = self._given["cwd"] or known or os.getcwd()  # noqa: PTH109 - as the agents write it
+        tell(f"{words}, with {self._provider} in {project_words(os.path.abspath(place), whole=True)}")  # noqa: PTH100
 
     def turn(self, line: str) -> RunResult:
         try:

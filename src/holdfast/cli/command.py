@@ -123,10 +123,16 @@ class Invocation:
             with suppress(Forbidden):  # a reader of a server may look all the same
                 self.holdfast.catch_up(os.getcwd())  # noqa: PTH109 - as the agents write it
 
-    def with_piped(self, prompt: str | None, job: str | None = None) -> str | None:
-        """The prompt, and after it what was piped in, unless an argument or the job file was read from there."""
+    def with_piped(self, prompt: str | None, job: str | None = None, *, stdin: bool = False) -> str | None:
+        """The prompt, and after it what was piped in, unless an argument or the job file was read from there.
+
+        ``stdin``: standard input is read to its end, whoever else has it.
+        """
         from holdfast.cli.piped import is_standard_input, read_piped
 
+        if stdin:
+            text = self.read_input("--stdin")
+            return "\n\n".join(part for part in (prompt, text) if part) or None
         if self._input_taken_by is not None or (job is not None and is_standard_input(job)):
             return prompt
         piped = read_piped()

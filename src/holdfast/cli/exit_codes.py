@@ -96,6 +96,9 @@ def _problem(error: BaseException) -> Problem:
 
             described = Busy(error.what, describe_owner(error.holder), error.until)
             return Problem(error.code, described.message, error.exit_code, error.details)
+        case NotFound() if error.kind == SESSION_HERE:
+            told = f"{error.id} has no open session to continue"
+            return Problem(error.code, told, error.exit_code, error.details, _hint(error))
         case HoldfastError():
             return Problem(error.code, error.message, error.exit_code, error.details, _hint(error))
         case click.UsageError():

@@ -34,7 +34,7 @@ def read_piped() -> str:
         if _bytes_in(descriptor):
             tell(
                 "standard input was not read: it belongs to the program that runs this command; "
-                "to send it, too: cat | holdfast ..."
+                "to send it, too: --stdin"
             )
         return ""
     if not _has_input(descriptor):

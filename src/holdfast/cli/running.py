@@ -85,6 +85,13 @@ def run_options(function: F) -> F:
     return function
 
 
+stdin_option = click.option(
+    "--stdin",
+    is_flag=True,
+    help="Send standard input to its end, also in a script or a loop, whose input it may be.",
+)
+
+
 def after_dashes() -> tuple[str, ...]:
     """The arguments for the provider."""
     found: tuple[str, ...] = click.get_current_context().meta.get(_AFTER_DASHES, ())
@@ -126,6 +133,7 @@ def show_style(run: Invocation, json_stream: bool) -> Show:
 @click.option(
     "--job", metavar="FILE", help="Read prompt and options from a JSON file; flags take precedence."
 )
+@stdin_option
 @run_options
 @pass_invocation
 def run(run: Invocation, /, prompt: str | None, job: str | None, json_stream: bool, **given: Any) -> None:
@@ -134,9 +142,10 @@ def run(run: Invocation, /, prompt: str | None, job: str | None, json_stream: bo
     Prints the answer, and the command that continues the session, which stays open. What is piped in is sent after
     the PROMPT.
     """
+    stdin = given.pop("stdin")
     if job is not None:
         prompt, given = read_job(job, prompt, given)
-    prompt = run.with_piped(prompt, job)
+    prompt = run.with_piped(prompt, job, stdin=stdin)
     if prompt is None:
         raise click.UsageError("give a PROMPT, or a --job with one, or pipe one in")
     accept_wider(run, given, after_dashes())
@@ -162,6 +171,7 @@ def run(run: Invocation, /, prompt: str | None, job: str | None, json_stream: bo
 @text_argument("prompt", required=False)
 @click.option("-c", "--last", is_flag=True, help="The open session of this directory that was active last.")
 @provider_option(help="Continue with this provider; it gets the turns that it has not seen.")
+@stdin_option
 @run_options
 @pass_invocation
 def resume(
@@ -179,7 +189,7 @@ def resume(
     if last:
         session, prompt = _last(run, session, prompt)
     style = show_style(run, json_stream)
-    talks = prompt is None and style is Show.PEOPLE and is_interactive()
+    talks = prompt is None and style is Show.PEOPLE and is_interactive() and not given["stdin"]
     if session is None:
         if not talks:
             raise click.MissingParameter(param=_parameter("session"))
@@ -190,7 +200,7 @@ def resume(
 
         talk(run, session_id, forks=False, json_stream=json_stream, given=given)
         return
-    prompt = run.with_piped(prompt)
+    prompt = run.with_piped(prompt, stdin=given.pop("stdin"))
     accept_wider(run, given, after_dashes(), session_id)
     with shown(style) as show:
         result = run.holdfast.resume(session_id, prompt, provider=given["provider"], **keywords(given, show))
@@ -244,6 +254,7 @@ def _nothing_was_stopped(run: Invocation, session_id: SessionId) -> bool:
     help="The last turn to include; by default the last one that has ended.",
 )
 @click.option("-n", "--name", metavar="NAME", help="A name for the new session.")
+@stdin_option
 @run_options
 @pass_invocation
 def fork(
@@ -256,7 +267,7 @@ def fork(
     does not change. The agent's own session is forked by the first turn, if that is safe.
     """
     parent = run.find(session)
-    prompt = run.with_piped(prompt)
+    prompt = run.with_piped(prompt, stdin=given.pop("stdin"))
     if prompt is not None:
         accept_wider(run, given, after_dashes(), parent)
         with shown(show_style(run, json_stream)) as show:
