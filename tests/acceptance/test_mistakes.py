@@ -177,6 +177,13 @@ def test_a_database_of_a_newer_version_is_named_with_the_command_that_updates(tm
     assert "made by a newer Holdfast" in wrong.one_line_error()
     assert wrong.one_line_error().endswith("; update this one: pipx upgrade holdfast-sessions")
 
+    other = tmp_path / "holdfast"
+    other.write_text("#!/bin/sh\necho holdfast 99.0.0\n")
+    other.chmod(0o755)
+    wrong = holdfast("list", "--url", f"sqlite:///{file}", env={"PATH": f"{os.environ['PATH']}:{tmp_path}"})
+
+    assert f"; use the other one on PATH, {other} (99.0.0), or update this one: " in wrong.one_line_error()
+
 
 def test_an_old_python_is_named() -> None:
     asked = "import sys; sys.version_info = (3, 10, 2); import holdfast"

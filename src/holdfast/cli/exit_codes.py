@@ -29,6 +29,9 @@ INTERRUPTED: Final = 130
 #: what is not found if a directory has no session that can be continued
 SESSION_HERE: Final = "open session of this directory"
 
+#: for another Holdfast that is asked for its version
+_SECONDS_TO_ANSWER: Final = 10
+
 _COMPLETE = f"_{PROGRAM.upper()}_COMPLETE"
 
 
@@ -121,7 +124,9 @@ def _hint(error: HoldfastError) -> str:
         case NotFound(kind=kind):
             return _SHOWN_BY.get(kind, "")
         case SchemaTooNew():
-            return "update this one: pipx upgrade holdfast-sessions"
+            others = _other_versions()
+            instead = f"use the other one on PATH, {others[0]}, or " if others else ""
+            return f"{instead}update this one: pipx upgrade holdfast-sessions"
         case Unauthenticated():
             return "holdfast token create, on the server's machine, makes one"
         case StoreUnavailable(where=where) if (
@@ -130,6 +135,31 @@ def _hint(error: HoldfastError) -> str:
             return "is holdfast serve running there? Check --url and HOLDFAST_URL"
         case _:
             return ""
+
+
+def _other_versions() -> list[str]:
+    """The Holdfasts on PATH whose version is another one, each with its version."""
+    import subprocess
+
+    from holdfast import __version__
+    from holdfast.processes.process import programs_on_path
+
+    found = []
+    for program in programs_on_path(PROGRAM, os.environ):
+        try:
+            asked = subprocess.run(
+                [program, "--version"],
+                capture_output=True,
+                text=True,
+                timeout=_SECONDS_TO_ANSWER,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired):
+            continue
+        name, _, version = asked.stdout.strip().partition(" ")
+        if name == PROGRAM and version not in ("", __version__):
+            found.append(f"{program} ({version})")
+    return found
 
 
 def _stopped(error: KeyboardInterrupt | SystemExit, *, as_json: bool) -> int:

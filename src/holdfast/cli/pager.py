@@ -1,4 +1,4 @@
-"""Owns the pager: text that is longer than the screen is read in the user's own pager."""
+"""Owns the pager: shows text that is longer than the screen in the user's own pager."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLAIN = ("", "cat")  #: a PAGER that says: no pager
 def page(texts: Iterable[str]) -> None:
     """Shows the texts on the terminal, in a pager as soon as they are longer than the screen.
 
-    Nothing more is asked of ``texts`` than the pager takes, and nothing after it has ended.
+    Reads ``texts`` only as far as the pager reads, and stops when the pager has ended.
     """
     command = _command()
     screen = shutil.get_terminal_size()
@@ -39,7 +39,7 @@ def page(texts: Iterable[str]) -> None:
 
 
 def _command() -> list[str]:
-    """[]: none is wanted, or there is none."""
+    """The pager's command line; empty if the user wants no pager, or has none."""
     wanted = os.environ.get("PAGER", "less").strip()
     if wanted in _PLAIN or os.environ.get("TERM", "dumb") == "dumb":
         return []

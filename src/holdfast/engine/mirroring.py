@@ -1,6 +1,6 @@
-"""Owns the copies that an import leaves in the vault: of what it has taken in, of what has grown, and of what was missing.
+"""Owns copying the sessions of an import into the vault: new ones, grown ones, and those that the vault lacks.
 
-The import goes on whatever becomes of them: what could not be kept is counted, with the first reason.
+A copy that fails does not stop the import: the failures are counted, and the first reason is kept.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ Key = tuple[str, ProviderSessionId]  #: the provider, and its own id of the sess
 
 @dataclass(slots=True)
 class Mirrored:
-    sessions: int = 0  #: of which the vault got something
+    sessions: int = 0  #: sessions of which something was copied
     added: int = 0  #: bytes
-    failed: int = 0  #: sessions of which the vault did not get what it lacks
-    problem: str | None = None  #: of the first one
+    failed: int = 0  #: sessions whose copy is not complete
+    problem: str | None = None  #: why the first of these failed
 
 
 @record
@@ -61,9 +61,9 @@ class Original:
 
 class Mirror:
     def __init__(self, store: Store, policy: VaultPolicy, *, makes_up: bool, of_one: bool = False) -> None:
-        """``makes_up``: look for sessions that have not changed and that the vault lacks.
+        """``makes_up``: also copies unchanged sessions that the vault lacks.
 
-        ``of_one``: the vault is asked for each of them, because there are few.
+        ``of_one``: asks the vault for each session by itself, because there are few.
         """
         self.is_on = policy.mode == "all"
         self._makes_up = makes_up and self.is_on
@@ -90,13 +90,13 @@ class Mirror:
         return (provider, session_id) in self._seen
 
     def add(self, original: Original) -> None:
-        """It is kept with the next ``flush``."""
+        """Adds a session to those that the next ``flush`` copies."""
         if self.is_on:
             self._waiting[original.key] = original
             self._seen.add(original.key)
 
     def flush(self) -> frozenset[Key]:
-        """Keep what waits, many sessions in one transaction. Returns those of which the vault has less than there is."""
+        """Copies the waiting sessions, many in one transaction. Returns those whose copy is not complete."""
         waiting, self._waiting = self._waiting, {}
         failed: list[Key] = []
         batch: list[VaultSource] = []
@@ -117,7 +117,7 @@ class Mirror:
         return frozenset(failed)
 
     def _keep(self, batch: Sequence[VaultSource]) -> list[Key]:
-        """Those that could not be kept. A batch that is refused is tried one by one, as far as the vault goes."""
+        """Copies a batch, and returns the sessions that failed. If the batch is refused, each session is tried alone."""
         if self._is_out or not batch:
             return [(source.provider, source.session_id) for source in batch]
         try:

@@ -1,7 +1,7 @@
-"""Owns taking in the sessions that hooks watch: by every list, by workers, and by a process that a hook starts.
+"""Owns importing the sessions that hooks have marked: lists, workers and a process that a hook starts do it.
 
-Hooks leave marks in the spool, and read no session for that. Whoever takes a session in removes the marks that were
-there before it looked.
+A hook only leaves a mark in the spool, without reading the session. The process that imports the session removes the
+marks that were there before it read the session.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from holdfast.hooks.spool import AGAIN_SECONDS, is_stale, remove_marks, watched_
 
 log = logging.getLogger("holdfast")
 
-#: where somebody waits, no session is begun to be taken in after this time, and none with a larger file at all
+#: if a person waits, no import begins after this time, and larger files are left for later
 WAIT_SECONDS = 1.0
 MOST_BYTES = 16 * 1024 * 1024
 #: of one carrier; if something still waits then, the next hook starts another one
@@ -30,12 +30,12 @@ _MOST_LOOKS = 20
 
 
 def take_in_watched(opened: Holdfast, seconds: float = WAIT_SECONDS) -> frozenset[str]:
-    """Take in what hooks of this machine have marked, the newest first. Returns the names of the marks that stay.
+    """Imports the sessions that hooks of this machine have marked, the newest first. Returns the marks that stay.
 
-    Where nobody waits, ``seconds`` is infinite: only then are large sessions taken in, and marks of sessions in which
-    nothing was said for a day removed.
+    ``seconds`` limits the time, because a person waits. If it is infinite, large sessions are imported, too, and marks
+    of sessions in which nothing was said for a day are removed.
 
-    Costs one look at a directory if there are none. Never raises: what stays is taken in the next time.
+    Without marks, this reads one directory. Never raises: a session that cannot be imported keeps its mark.
     """
     spool = _spool_of(opened)
     if spool is None:
@@ -54,7 +54,7 @@ def take_in_watched(opened: Holdfast, seconds: float = WAIT_SECONDS) -> frozense
 
 
 def _take_in(opened: Holdfast, provider: str, native: str, most: int | None) -> bool | None:
-    """None: it could not be tried."""
+    """Whether the session was imported; None if the store refused to try."""
     try:
         return opened.take_in(provider, native, most_bytes=most)
     except Forbidden as exc:  # another process, with another token, may
@@ -72,9 +72,9 @@ def _spool_of(opened: Holdfast) -> str | None:
 
 
 def carry(directory: str) -> None:
-    """What the process does that a hook starts: takes everything that hooks have left to the store.
+    """Runs in the process that a hook starts: brings everything that hooks have left to the store.
 
-    That is the store which is configured in ``directory``. Waits for what hooks add meanwhile.
+    The store is the one that is configured for ``directory``. Waits a little for what hooks add meanwhile.
     """
     settings = load_settings(environ=os.environ, cwd=Path(directory))
     for _ in range(_MOST_LOOKS):

@@ -49,6 +49,16 @@ class Command:
     prints_to_file: bool = False
 
 
+def programs_on_path(name: str, environ: Mapping[str, str]) -> list[str]:
+    """Every different program of this name, in the order of PATH; several names of one file count once."""
+    found: dict[str, str] = {}  #: the file itself -> the first name of it
+    for folder in map(Path, environ.get("PATH", os.defpath).split(os.pathsep)):
+        program = folder / name
+        if folder.is_absolute() and program.is_file() and os.access(program, os.X_OK):
+            found.setdefault(os.path.realpath(program), str(program))
+    return list(found.values())
+
+
 def find_program(name: str, environ: Mapping[str, str]) -> str | None:
     """The absolute path of the program that this name runs; None if there is none.
 

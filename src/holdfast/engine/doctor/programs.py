@@ -21,7 +21,7 @@ from holdfast.hooks.status import (
     hook_status,
     token_for,
 )
-from holdfast.processes.process import find_program
+from holdfast.processes.process import find_program, programs_on_path
 from holdfast.providers.contract import Provider
 from holdfast.providers.registry import get_provider, provider_names
 
@@ -87,13 +87,7 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 def check_path(scene: Scene) -> Iterator[Finding]:
     """Hooks and agents call whichever comes first on their PATH."""
-    entries = scene.environ.get("PATH", os.defpath).split(os.pathsep)
-    programs = [folder / _PROGRAM for folder in map(Path, entries) if folder.is_absolute()]
-    found: dict[str, str] = {}  #: the file itself -> the first name of it
-    for program in programs:
-        if program.is_file() and os.access(program, os.X_OK):
-            found.setdefault(os.path.realpath(program), str(program))
-    places = list(found.values())
+    places = programs_on_path(_PROGRAM, scene.environ)
     if len(places) > 1:
         yield warning(
             "holdfast_twice",
