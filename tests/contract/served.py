@@ -98,6 +98,7 @@ def serving(book: TokenBook | None = None) -> Iterator[Served]:
             yield Served(f"http://127.0.0.1:{listening.getsockname()[1]}")
         finally:
             app.state.queues.close()
+            app.state.changes.close()
             server.should_exit = True
             thread.join(END_SECONDS)
             if thread.is_alive():

@@ -65,6 +65,7 @@ MATRIX = {
     "attempts_in": "rowa",
     "bytes_used": "rowa",
     "cancel_turn": "-o-a",
+    "changes": "rowa",
     "children": "rowa",
     "claim_turn": "--wa",
     "clean_up": "-o-a",
@@ -117,6 +118,7 @@ MATRIX = {
     "pointer": "rowa",
     "pointers": "rowa",
     "provider_sessions": "rowa",
+    "pulse": "rowa",
     "put_back": "--wa",
     "read_past": "rowa",
     "search": "rowa",
@@ -220,7 +222,8 @@ def ask(url: str, method: str, path: str, *headers: Header, body: str = "{}") ->
             connection.putheader(name, value)
         connection.endheaders(body.encode())
         response = connection.getresponse()
-        text = response.read()
+        is_stream = response.headers["content-type"].startswith("text/event-stream")
+        text = b"" if is_stream else response.read()
         told = json.loads(text) if "json" in response.headers["content-type"] else {}
         return response.status, told if isinstance(told, dict) else {}
     finally:

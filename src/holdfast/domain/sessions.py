@@ -252,6 +252,31 @@ class SessionPage:
     next_cursor: str | None
 
 
+@record
+class SessionMark:
+    """Where a session stands. If two marks of a session are equal, nothing has changed that a list shows."""
+
+    id: SessionId
+    status: SessionStatus
+    created_at: Instant
+    updated_at: Instant
+    fence: int  #: counts its attempts
+    head_seq: int | None  #: its oldest open turn
+    next_seq: int  #: of its conversation: the number of the next turn
+    revision: int  #: of its conversation: counts changes of the history
+    open_approvals: int
+
+
+@record
+class Pulse:
+    """What can change soon in a workspace, at one moment."""
+
+    now: Instant
+    sessions: int  #: how many there are in the workspace
+    marks: tuple[SessionMark, ...]
+    is_whole: bool  #: False: more sessions are active than the limit allows
+
+
 def state_document(
     session: Session, history: tuple[PhaseChange, ...], state: SessionState
 ) -> dict[str, object]:

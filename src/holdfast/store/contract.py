@@ -47,6 +47,7 @@ from holdfast.domain.sessions import (
     NewSession,
     Old,
     PhaseChange,
+    Pulse,
     Session,
     SessionChange,
     SessionFilter,
@@ -247,6 +248,15 @@ class Store(Protocol):
         A page may hold fewer sessions although more follow, for example when their metadata is long: only a
         page without a cursor is the last one. A row that cannot be understood is named in the page; it raises
         no error.
+        """
+        ...
+
+    @verb(Role.READER)
+    def pulse(self, since: Instant, limit: int = 1000) -> Pulse:
+        """Returns where the sessions stand that were active since then, or have an open turn, approval or delegation.
+
+        Of each of these groups at most ``limit`` sessions. A row that cannot be understood is left out. Takes a time
+        that does not depend on how many sessions are neither active nor open, but for counting them.
         """
         ...
 

@@ -28,6 +28,7 @@ from holdfast.domain.sessions import (
     NewSession,
     Old,
     PhaseChange,
+    Pulse,
     Session,
     SessionChange,
     SessionFilter,
@@ -88,6 +89,7 @@ from holdfast.store.sql import (
     observed,
     past,
     provider_sessions,
+    pulse,
     retention,
     runtimes,
     search,
@@ -205,6 +207,11 @@ class SqlStore(HookVerbs):
         check_whole("limit", limit, lowest=1)
         with self._read() as s:
             return sessions.list_page(s, wanted, limit, cursor)
+
+    def pulse(self, since: Instant, limit: int = 1000) -> Pulse:
+        _check_numbers(since=since, limit=limit)
+        with self._read() as s:
+            return pulse.take(s, since, limit)
 
     def children(self, session_id: str) -> tuple[Session, ...]:
         with self._read() as s:

@@ -24,7 +24,7 @@ from holdfast.store.contract import FACTS, Store
 from holdfast.store.verbs import verbs
 
 #: routes that carry out no verb of the store, and the verb whose roles are theirs
-_LIKE: Final = {"hook": "delegate", "hooks": "delegate", "readyz": "statistics"}
+_LIKE: Final = {"changes": "pulse", "hook": "delegate", "hooks": "delegate", "readyz": "statistics"}
 
 
 @record

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http import HTTPMethod, HTTPStatus
 from typing import Final
 
@@ -27,9 +27,11 @@ _IDLING: Final = frozenset({"claim_turn", "watch_queue"})
 
 
 class AccessLog:
-    def __init__(self, app: ASGIApp, meters: Meters) -> None:
+    def __init__(self, app: ASGIApp, meters: Meters, stir: Callable[[], None]) -> None:
+        """``stir`` is called after each request that may have changed something."""
         self._app = app
         self._meters = meters
+        self._stir = stir
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -52,6 +54,8 @@ class AccessLog:
                 await answer(scope, receive, noticed)
         finally:
             seconds = time.monotonic() - began
+            if scope["method"] != HTTPMethod.GET:
+                self._stir()
             verb = state.get("verb", NO_VERB)
             self._meters.answered(verb, status, seconds, state.get("code"))
             is_idle = verb in _IDLING and status == HTTPStatus.OK and not state.get("about")

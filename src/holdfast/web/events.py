@@ -37,7 +37,7 @@ WRITING_LOOK_SECONDS: Final = 0.25
 #: between two signs of life; at each, the caller's token is checked again
 SIGN_SECONDS: Final = 15.0
 #: then the stream ends, and the caller asks again with the last id
-_LONGEST_SECONDS: Final = 600.0
+LONGEST_SECONDS: Final = 600.0
 #: events that are read at a time
 _PAGE: Final = 64
 _PLACE: Final = re.compile(r"(\d{1,15})-(\d{1,15})-(\d{1,15})\Z", re.ASCII)
@@ -71,7 +71,7 @@ class Follower:
     streams: Streams
 
     async def messages(self, place: EventPosition) -> AsyncIterator[str]:
-        until = time.monotonic() + _LONGEST_SECONDS
+        until = time.monotonic() + LONGEST_SECONDS
         sign_at = time.monotonic() + SIGN_SECONDS
         told: PartialText | None = None
         while not self.streams.closing and time.monotonic() < until:
@@ -108,7 +108,7 @@ class Follower:
         return partial, list(islice(events_after(self.store, self.session_id, place), _PAGE)), over
 
 
-class _Stream(StreamingResponse):
+class TimedStream(StreamingResponse):
     """Also ends if the caller does not read what was sent."""
 
     def __init__(self, messages: AsyncIterator[str], streams: Streams, caller: str) -> None:
@@ -120,7 +120,7 @@ class _Stream(StreamingResponse):
         self._streams.open(self._caller)
         try:
             with suppress(TimeoutError):
-                async with asyncio.timeout(_LONGEST_SECONDS + SIGN_SECONDS):
+                async with asyncio.timeout(LONGEST_SECONDS + SIGN_SECONDS):
                     await super().__call__(scope, receive, send)
         finally:
             self._streams.close(self._caller)
@@ -137,7 +137,7 @@ async def events(
     holdfast: Served,
     session: SessionPath,
     last_event_id: Annotated[str | None, Header(max_length=60)] = None,
-) -> _Stream:
+) -> TimedStream:
     """One message for each event, with the id turn-attempt-number; ``Last-Event-ID`` continues after that event.
 
     While the agent writes, messages ``partial_text``, without an id, have the text so far: each replaces the one before.
@@ -154,7 +154,7 @@ async def events(
         request.headers.getlist("authorization"),
         streams,
     )
-    return _Stream(follower.messages(place), streams, caller_of(request).id)
+    return TimedStream(follower.messages(place), streams, caller_of(request).id)
 
 
 def _place(last: str | None) -> EventPosition:

@@ -23,10 +23,11 @@ from holdfast.domain.sessions import SessionFilter
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import InvalidInput
 from holdfast.store.http_store import is_loopback
-from holdfast.web import events, hooks, metrics, queue_news, resources, store_calls
+from holdfast.web import changes, events, hooks, metrics, queue_news, resources, store_calls
 from holdfast.web.access import Guarded
 from holdfast.web.access_log import AccessLog
 from holdfast.web.admission import Admission, Callers, Rates
+from holdfast.web.changes import Changes
 from holdfast.web.events import Streams
 from holdfast.web.problems import ANSWERS, SCHEMA, answer_with_problems
 from holdfast.web.queue_news import Queues
@@ -153,16 +154,17 @@ def create_app(
     app.state.store_threads = CapacityLimiter(store_calls.MOST_CALLS)
     app.state.streams = events.Streams()
     app.state.queues = queue_news.Queues()
+    app.state.changes = watched = changes.Changes()
     app.state.meters = meters = metrics.Meters()
     app.add_middleware(Admission, callers=callers, rates=rates, public_origins=public_origins)
-    app.add_middleware(AccessLog, meters=meters)
+    app.add_middleware(AccessLog, meters=meters, stir=watched.stir)
     answer_with_problems(app)
     # first, as routes are looked through in their order; described below, by hand
     app.add_route(f"{_VERSION}/store/{{verb}}", store_calls.call, methods=["POST"], include_in_schema=False)
     app.include_router(_health)
     app.include_router(_readiness)
     app.include_router(metrics.router)
-    for router in (*resources.routers, events.router, queue_news.router, hooks.router):
+    for router in (*resources.routers, events.router, changes.router, queue_news.router, hooks.router):
         app.include_router(router, prefix=_VERSION)
     _describe(app)
     return app
@@ -218,20 +220,22 @@ def serve_until_stopped(holdfast: Holdfast, at: Listening, announce: Callable[[s
         )
         with _ended_by_sigterm():
             announce(f"http://{shown}:{listening.getsockname()[1]}")
-            _Server(config, app.state.streams, app.state.queues).run([listening])
+            _Server(config, app.state.streams, app.state.queues, app.state.changes).run([listening])
 
 
 class _Server(uvicorn.Server):
-    """Ends streams and watches of the queue first, then waits for the last answers."""
+    """Ends streams and watches first, then waits for the last answers."""
 
-    def __init__(self, config: uvicorn.Config, streams: Streams, queues: Queues) -> None:
+    def __init__(self, config: uvicorn.Config, streams: Streams, queues: Queues, changes: Changes) -> None:
         super().__init__(config)
         self._streams = streams
         self._queues = queues
+        self._changes = changes
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         self._streams.closing = True
         self._queues.close()
+        self._changes.close()
         super().handle_exit(sig, frame)
 
 

@@ -127,6 +127,7 @@ _CHANGE = PHASE_CHANGES.pick("number", "at", "made_by", "from_phase", "to_phase"
 TRAIL = f"""
 SELECT {_CHANGE.sql} FROM phase_changes
 WHERE workspace = :ws AND session_id = :id AND number > :after ORDER BY number LIMIT :limit"""
+TOUCH = "UPDATE sessions SET updated_at = :now WHERE workspace = :ws AND id = :id"
 ENTER = """
 UPDATE sessions SET phase = :phase, resume_ready = :resume_ready, updated_at = :now
 WHERE workspace = :ws AND id = :id"""

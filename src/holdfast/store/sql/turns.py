@@ -330,13 +330,16 @@ def retry(s: Scope, session_id: str, seq: int, prompt: str | None) -> Turn:
 def edit_history(
     s: Scope, session_id: str, seq: int, prompt: str | None, response: str | None
 ) -> HistoryTurn:
-    return history.edit(s, lock_both(s, session_id).conversation, seq, prompt, response)
+    edited = history.edit(s, lock_both(s, session_id).conversation, seq, prompt, response)
+    s.run(sessions.TOUCH, id=session_id, now=s.now)
+    return edited
 
 
 def truncate_history(s: Scope, session_id: str, keep: int) -> Conversation:
     conversation = lock_both(s, session_id).conversation
     changed, waiting = history.truncate(s, conversation, keep)
     _were_dropped(s, conversation.id, waiting)
+    s.run(sessions.TOUCH, id=session_id, now=s.now)
     return changed
 
 
@@ -344,6 +347,7 @@ def begin_again(s: Scope, session_id: str) -> Conversation:
     conversation = lock_both(s, session_id).conversation
     changed, waiting = history.new_generation(s, conversation)
     _were_dropped(s, conversation.id, waiting)
+    s.run(sessions.TOUCH, id=session_id, now=s.now)
     return changed
 
 
