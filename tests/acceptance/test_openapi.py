@@ -26,6 +26,7 @@ def described() -> list[Any]:
         app = create_app(Workspaces("default", behind.within), Callers(NoTokens()), Rates(1))
         document = app.openapi()
     del document["security"]  # without tokens nobody is asked for one
+    del document["paths"]["/v1/changes"]  # a stream that does not end; see tests/integration/test_changes.py
     found: list[Any] = list(schemathesis.openapi.from_dict(document).get_all_operations())
     return [operation.ok() for operation in found]
 

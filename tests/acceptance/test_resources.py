@@ -3,7 +3,9 @@
 import json
 import signal
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing
+from dataclasses import replace
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import Any, Self
@@ -321,7 +323,8 @@ def test_events_come_in_order_and_go_on_behind_the_last_one(url: str) -> None:
     with Stream(url, path) as stream:
         messages = list(iter(stream.message, {}))
 
-    *events, end = messages
+    *events, ended, end = messages
+    assert (ended["id"], ended["event"]) == ("1-end", "turn_ended")
     assert end == {"event": "end", "data": "{}"}
     places = [tuple(map(int, event["id"].split("-"))) for event in events]
     assert places == sorted(set(places))
@@ -436,3 +439,169 @@ def test_the_log_says_as_json_which_turn_a_request_was_about(tmp_path: Path) -> 
     assert (finished["session"], finished["turn"], finished["attempt"]) == (session, 1, 1)
     assert (finished["status"], finished["level"]) == (200, "info")
     assert all("hello" not in json.dumps(line) for line in lines), "no texts"
+
+
+# --- what the command does, over HTTP, too ---
+
+
+def test_sessions_of_either_kind_are_made_and_filtered(url: str) -> None:
+    talk = begin(url, agent="talker", kind="conversation")
+    work_of_it = begin(url, agent="talker")
+    joined = begin(url, agent="another", joins=talk)
+
+    _, read = send(url, "GET", f"/v1/sessions/{talk}")
+    assert read["kind"] == "conversation"
+    assert send(url, "GET", f"/v1/sessions/{work_of_it}")[1]["kind"] == "delegated"
+    assert send(url, "GET", f"/v1/sessions/{joined}")[1]["conversation_id"] == read["conversation_id"]
+    assert send(url, "POST", "/v1/sessions", {"agent": "a", "kind": "subagent"})[0] == 422
+    for query, count in (("since=2020-01-01", 2), ("until=2020-01-01", 0), ("subagents=true", 2)):
+        _, page = send(url, "GET", f"/v1/sessions?agent=talker&{query}")
+        assert len(page["sessions"]) == count, query
+    assert send(url, "GET", "/v1/sessions?since=yesterday")[0] == 422
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/v1/sessions?statsu=idle", "/v1/runtimes?all=1", "/v1/approvals?open=1", "/v1/search?q=a&word=b"],
+)
+def test_a_query_parameter_that_is_not_known_is_an_error(url: str, path: str) -> None:
+    status, problem = send(url, "GET", path)
+
+    assert (status, problem["code"]) == (422, "invalid_input")
+    assert path.partition("?")[2].rpartition("&")[2].partition("=")[0] in problem["details"]["field"]
+
+
+def test_a_session_is_forked_renamed_emptied_and_deleted(url: str) -> None:
+    session = begin(url, provider="scripted", kind="conversation")
+    path = f"/v1/sessions/{session}"
+    for prompt in ("SAY one", "SAY two"):
+        send(url, "POST", f"{path}/turns", {"prompt": prompt})
+        work(url)
+
+    status, child = send(url, "POST", f"{path}/fork", {"at": 1, "name": "a-try"})
+    assert (status, child["parent_session_id"], child["name"], child["notices"]) == (
+        201,
+        session,
+        "a-try",
+        [],
+    )
+    assert len(send(url, "GET", "/v1/sessions/a-try/history")[1]["turns"]) == 1
+    assert send(url, "POST", f"{path}/fork", {"at": 9})[0] in (404, 409)
+    key = {"Idempotency_Key": "once"}
+    again = [send(url, "POST", f"{path}/fork", {}, **key)[1]["session_id"] for _ in range(2)]
+    assert again[0] == again[1]
+
+    status, problem = send(url, "PUT", f"{path}/name", {"name": "a-try"})
+    assert (status, problem["code"]) == (409, "conflict")
+    assert send(url, "PUT", f"{path}/name", {"name": "main"})[1]["name"] == "main"
+    assert send(url, "PUT", f"{path}/name", {"name": None})[1]["name"] is None
+
+    assert send(url, "POST", f"{path}/truncate", {"keep": 1})[0] == 200
+    assert [turn["turn"] for turn in send(url, "GET", f"{path}/history")[1]["turns"]] == [1]
+    assert send(url, "POST", f"{path}/new", {})[1]["generation"] == 1
+    assert send(url, "GET", f"{path}/history")[1]["turns"] == []
+
+    status, problem = send(url, "DELETE", path)
+    assert (status, problem["code"]) == (409, "conflict")  # its forks read through to it
+    for fork in ("a-try", again[0]):
+        assert send(url, "DELETE", f"/v1/sessions/{fork}")[0] == 200
+    assert send(url, "DELETE", path) == (200, {"session_id": session, "removed": True})
+    assert send(url, "GET", path)[0] == 404
+    assert send(url, "DELETE", path)[0] == 404
+
+
+def test_words_are_searched(url: str) -> None:
+    session = begin(url, provider="scripted", purpose="find me")
+    send(url, "POST", f"/v1/sessions/{session}/turns", {"prompt": "SAY quokka habitats"})
+    work(url)
+
+    status, found = send(url, "GET", "/v1/search?q=quokka&provider=scripted&limit=5")
+
+    assert (status, found["all_words"]) == (200, True)
+    (hit,) = found["hits"]
+    assert (hit["session_id"], hit["turn"]) == (session, 1)
+    assert send(url, "GET", "/v1/search?q=wombat")[1]["hits"] == []
+    for wrong in ("q=", "", "q=a&limit=0", "q=a&since=never", "q=%20"):
+        assert send(url, "GET", f"/v1/search?{wrong}")[0] == 422, wrong
+
+
+def test_a_caller_waits_for_the_end_of_the_work(url: str) -> None:
+    session = begin(url, provider="scripted", kind="conversation")
+    path = f"/v1/sessions/{session}/wait"
+    assert send(url, "GET", f"{path}?seconds=0")[1]["reached"] == "still_open"
+    send(url, "POST", f"/v1/sessions/{session}/turns", {"prompt": "SAY done"})
+
+    with ThreadPoolExecutor() as pool:
+        waiting = pool.submit(send, url, "GET", f"{path}?seconds=25")
+        work(url)
+        status, waited = waiting.result(60)
+
+    assert (status, waited["reached"], waited["turn"]["response"]) == (200, "done", "done")
+    assert send(url, "GET", f"{path}?seconds=26")[0] == 422
+    assert send(url, "GET", "/v1/sessions/nobody/wait")[0] == 404
+
+
+def test_the_runtimes_of_workers_are_listed(url: str) -> None:
+    work(url)
+
+    status, page = send(url, "GET", "/v1/runtimes")
+
+    assert status == 200
+    assert "scripted" in {one["provider"] for one in page["runtimes"]}
+    assert all(one["runtime_id"] and one["last_seen_at"] for one in page["runtimes"])
+
+
+def test_a_stream_tells_when_a_turn_has_ended(url: str) -> None:
+    session = begin(url, provider="scripted")
+    for prompt in ("SAY one", "FAIL 400 no"):
+        send(url, "POST", f"/v1/sessions/{session}/turns", {"prompt": prompt})
+        work(url)
+    send(url, "POST", f"/v1/sessions/{session}/finalize", {"outcome": "completed"})
+
+    path = f"/v1/sessions/{session}/events"
+    with Stream(url, path) as stream:
+        ends = [message for message in iter(stream.message, {}) if message["event"] == "turn_ended"]
+    with Stream(url, path, Last_Event_ID="1-end") as stream:
+        behind = [json.loads(message["data"]) for message in iter(stream.message, {})]
+
+    told = [json.loads(message["data"]) for message in ends]
+    assert [message["id"] for message in ends] == ["1-end", "2-end"]
+    assert [(one["turn"], one["status"]) for one in told] == [(1, "done"), (2, "failed")]
+    assert told[0]["failure"] is None
+    assert told[1]["failure"]["class"]
+    assert {one["turn"] for one in behind if one} == {2}
+
+
+def test_files_are_restored_where_the_session_ran_and_nowhere_else(tmp_path: Path) -> None:
+    """The server has the home of this test, and so has the worker."""
+    store = f"sqlite:///{tmp_path}/restored.db"
+    with server("--url", store) as (url, _):
+        restore_here_and_elsewhere(store, url)
+
+
+def restore_here_and_elsewhere(store: str, url: str) -> None:
+    session = begin(url, provider="scripted")
+    send(url, "POST", f"/v1/sessions/{session}/turns", {"prompt": "SAY kept"})
+    work(url)
+    path = f"/v1/sessions/{session}/restore"
+    _, would = send(url, "POST", path, {"dry_run": True})
+    (file,) = [Path(file["path"]) for one in would["restored"] for file in one["files"]]
+    before = file.read_bytes()
+    file.unlink()
+
+    _, dry = send(url, "POST", path, {"dry_run": True})
+    assert (dry["restored"][0]["outcome"], file.exists()) == ("restored", False)
+    status, restored = send(url, "POST", path)
+    assert (status, restored["restored"][0]["outcome"]) == (200, "restored")
+    assert file.read_bytes() == before
+
+    with closing(open_store(store)) as opened:
+        elsewhere = a_runtime(provider="scripted", machine="another-machine", home="/home/ada")
+        opened.register_runtime(elsewhere)
+        (pointer,) = opened.pointers(session)
+        opened.set_pointer(replace(pointer, runtime_id=elsewhere.id))
+    status, problem = send(url, "POST", path)
+    assert (status, problem["code"], problem["details"]["reason"]) == (409, "refused", "runtime_changed")
+    assert "/home/ada on the machine another-machine" in problem["detail"]
+    assert f"holdfast restore {session}" in problem["detail"]
+    assert send(url, "POST", f"/v1/sessions/{begin(url)}/restore")[0] == 404

@@ -40,11 +40,11 @@ from holdfast.store.http_store import open_http
 from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
 from holdfast.store.verbs import verbs
-from holdfast.web.access import ANYONE, CHECKED
+from holdfast.web.access import ANYONE, CHECKED, OF_OPERATORS
 from holdfast.web.admission import Callers, Rates
 from holdfast.web.server import create_app
 from holdfast.web.serving import Workspaces
-from tests.builders import a_delegation, a_runtime, a_session, an_answer, an_approval
+from tests.builders import a_delegation, a_pointer, a_runtime, a_session, an_answer, an_approval, an_import
 from tests.clock import ManualClock
 from tests.contract.heads import dump
 from tests.contract.served import NoTokens, Served, serving
@@ -131,6 +131,7 @@ MATRIX = {
     "rename_session": "-o-a",
     "attend": "-o-a",
     "request_approval": "-owa",
+    "restore": "-o-a",
     "retire": "-o-a",
     "retry_turn": "-o-a",
     "revoke_token": "---a",
@@ -148,6 +149,7 @@ MATRIX = {
     "turns": "rowa",
     "update_session": "-owa",
     "usage": "rowa",
+    "wait": "rowa",
     "watch_queue": "--wa",
     "lacking_chunks": "-owa",
     "add_chunks": "-owa",
@@ -171,7 +173,9 @@ CALLS: dict[str, Callable[[Store, Theirs], object]] = {
 }
 OPEN_TO_ALL = {"healthz"}
 #: what these roles may do with these verbs depends on what they are called with; see below
-BY_ITS_ARGUMENTS = {(Role.WORKER, verb) for verb in CHECKED}
+BY_ITS_ARGUMENTS = {(Role.WORKER, verb) for verb in CHECKED} | {
+    (Role.OPERATOR, verb) for verb in OF_OPERATORS
+}
 
 
 class Route(NamedTuple):
@@ -961,3 +965,79 @@ def test_a_key_is_its_callers_own_and_good_for_one_request(
     assert rename("red", other) == 200
     assert rename("red", mine, key) == 422, "two keys"
     assert fleet.full.get_session(session.id).name == "red"
+
+
+# --- operators: no rights beyond those that are recorded ---
+
+RECORDED = Rights("default", frozenset({"Read", "Bash"}), frozenset({"/srv/infra"}))
+NARROWER = Rights("default", frozenset({"Read"}), approve_tools=frozenset({"Bash"}))
+WIDER = [
+    replace(RECORDED, permission_mode="bypassPermissions"),
+    replace(RECORDED, allowed_tools=frozenset({"Write"})),
+    replace(RECORDED, extra_dirs=frozenset({"/"})),
+]
+
+
+@contextmanager
+def as_operator(fleet: Fleet) -> Iterator[tuple[Store, str]]:
+    """A store for an operator, and a session whose rights are recorded."""
+    session = fleet.full.create_session(a_session())
+    fleet.full.set_pointer(a_pointer(session.id, rights=RECORDED))
+    with fleet.store(Role.OPERATOR, token_of=fleet.room, workspace=fleet.room) as store:
+        yield store, session.id
+
+
+@pytest.mark.parametrize("rights", [None, RECORDED, NARROWER])
+def test_an_operator_asks_for_a_turn_with_recorded_or_narrower_rights(
+    make_fleet: Callable[[], Fleet], rights: Rights | None
+) -> None:
+    with as_operator(make_fleet()) as (store, session_id):
+        turn = store.enqueue_turn(session_id, NewTurn("go", "claude", TurnRequest(rights=rights)))
+
+    assert turn.request.rights == rights
+
+
+@pytest.mark.parametrize("rights", WIDER)
+def test_an_operator_does_not_widen_rights(make_fleet: Callable[[], Fleet], rights: Rights) -> None:
+    fleet = make_fleet()
+    with as_operator(fleet) as (store, session_id):
+        before = dump(fleet.full)
+        asked = NewTurn("go", "claude", TurnRequest(rights=rights))
+        for call in (
+            lambda: store.enqueue_turn(session_id, asked),
+            lambda: store.record_turn(session_id, asked, "done", NO_USAGE),
+            lambda: store.set_pointer(a_pointer(session_id, rights=rights)),
+            lambda: store.import_sessions([an_import(pointer=a_pointer(session_id, rights=rights))]),
+        ):
+            with pytest.raises(Forbidden, match="does not give an agent wider rights") as refused:
+                call()
+            assert refused.value.details["reason"] == "rights_wider"
+
+        assert dump(fleet.full) == before
+
+
+def test_an_operator_does_not_accept_wider_rights(make_fleet: Callable[[], Fleet]) -> None:
+    with as_operator(make_fleet()) as (store, session_id):
+        asked = NewTurn("go", "claude", TurnRequest(rights=RECORDED, allow_wider_rights=True))
+        with pytest.raises(Forbidden, match="allow_wider_rights"):
+            store.enqueue_turn(session_id, asked)
+        # nothing is recorded of another provider: its own settings count
+        with pytest.raises(Forbidden, match="permission mode default"):
+            store.enqueue_turn(session_id, NewTurn("go", "scripted", TurnRequest(rights=NARROWER)))
+
+
+def test_the_resource_refuses_wider_rights_in_the_same_words(make_fleet: Callable[[], Fleet]) -> None:
+    fleet = make_fleet()
+    with as_operator(fleet) as (_, session_id):
+        token = bearer(fleet.token(Role.OPERATOR, fleet.room))
+        body = json.dumps({"prompt": "go", "provider": "claude", "permission_mode": "bypassPermissions"})
+        path = f"/v1/sessions/{session_id}/turns"
+
+        status, problem = ask(fleet.served.url, "POST", path, token, body=body)
+
+        assert (status, problem["code"], problem["details"]["reason"]) == (403, "forbidden", "rights_wider")
+        assert "permission mode bypassPermissions" in problem["detail"]
+        assert (
+            ask(fleet.served.url, "POST", path, token, body='{"prompt": "go", "provider": "claude"}')[0]
+            == 201
+        )

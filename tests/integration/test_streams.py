@@ -15,7 +15,8 @@ from holdfast.store.open import open_store
 from holdfast.store.sql_store import SqlStore
 from holdfast.web import events
 from holdfast.web.admission import Callers
-from holdfast.web.events import Follower, Streams
+from holdfast.web.events import Follower
+from holdfast.web.streams import Streams
 from tests.builders import an_event
 from tests.steps import begin, claim, enqueue
 

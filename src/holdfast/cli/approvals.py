@@ -16,7 +16,7 @@ from holdfast.domain.approvals import Approval, ApprovalStatus
 from holdfast.domain.metadata import Metadata
 from holdfast.domain.telling.quoting import on_one_line
 from holdfast.domain.turns import TurnStatus
-from holdfast.engine.documents import approval_document, turn_document
+from holdfast.engine.documents import approval_document, waited_document
 from holdfast.engine.explain import Reached, Waited
 
 _EXIT_CODES = {
@@ -216,21 +216,11 @@ def wait(ctx: click.Context, run: Invocation, session: str, timeout: float | Non
     """
     waited = run.holdfast.wait(run.find(session), timeout)
     if run.json:
-        output.document(_waited_document(waited, run.holdfast.store.now()))
+        output.document(waited_document(waited, run.holdfast.store.now()))
     else:
         output.say(_waited_words(waited, run.holdfast.store.now()))
     if waited.reached is not Reached.DONE:
         ctx.exit(_EXIT_CODES[waited.reached])
-
-
-def _waited_document(waited: Waited, now: Instant) -> dict[str, object]:
-    return {
-        "session_id": waited.session.id,
-        "reached": waited.reached.value,
-        "phase": waited.session.phase.value,
-        "turn": None if waited.turn is None else turn_document(waited.turn),
-        "approval": None if waited.approval is None else approval_document(waited.approval, now),
-    }
 
 
 def _waited_words(waited: Waited, now: Instant) -> str:

@@ -8,6 +8,7 @@ from holdfast.cli import output
 from holdfast.cli.arguments import session_argument
 from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.cli.exit_codes import REFUSED
+from holdfast.engine.documents import restored_document
 from holdfast.engine.restoring import Restoration, RestoreOutcome
 from holdfast.providers.contract import Comparison
 
@@ -38,27 +39,12 @@ def restore(ctx: click.Context, run: Invocation, session: str, dry_run: bool) ->
     session_id = run.find(session)
     restored = run.holdfast.restore(session_id, dry_run=dry_run)
     if run.json:
-        output.document(
-            {"session_id": session_id, "dry_run": dry_run, "restored": [_document(each) for each in restored]}
-        )
+        output.document(restored_document(session_id, restored, dry_run=dry_run))
     else:
         for each in restored:
             _show(each, dry_run=dry_run)
     if any(each.outcome is RestoreOutcome.DIVERGED for each in restored):
         ctx.exit(REFUSED)
-
-
-def _document(restoration: Restoration) -> dict[str, object]:
-    return {
-        "provider": restoration.provider,
-        "provider_session_id": restoration.provider_session_id,
-        "outcome": restoration.outcome.value,
-        "branch": restoration.branch,
-        "files": [
-            {"name": file.name, "path": file.path, "found": file.found.value, "written": file.is_written}
-            for file in restoration.files
-        ],
-    }
 
 
 def _show(restoration: Restoration, *, dry_run: bool) -> None:

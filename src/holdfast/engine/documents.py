@@ -26,7 +26,8 @@ if TYPE_CHECKING:
     from holdfast.domain.turns import Attempt, LateReport, Turn
     from holdfast.domain.usage import ContextUse
     from holdfast.engine.doctor.findings import Finding
-    from holdfast.engine.explain import Explanation, WaitingTurn
+    from holdfast.engine.explain import Explanation, Waited, WaitingTurn
+    from holdfast.engine.restoring import Restoration
     from holdfast.engine.result import RunResult
 
 Document = dict[str, object]
@@ -215,6 +216,41 @@ def approval_document(approval: Approval, now: Instant) -> Document:
         "note": approval.note,
         "used_at": _moment(approval.used_at),
         "void_reason": approval.void_reason,
+    }
+
+
+def waited_document(waited: Waited, now: Instant) -> Document:
+    return {
+        "session_id": waited.session.id,
+        "reached": waited.reached.value,
+        "phase": waited.session.phase.value,
+        "turn": None if waited.turn is None else turn_document(waited.turn),
+        "approval": None if waited.approval is None else approval_document(waited.approval, now),
+    }
+
+
+def restored_document(session_id: str, restored: tuple[Restoration, ...], *, dry_run: bool) -> Document:
+    return {
+        "session_id": session_id,
+        "dry_run": dry_run,
+        "restored": [
+            {
+                "provider": each.provider,
+                "provider_session_id": each.provider_session_id,
+                "outcome": each.outcome.value,
+                "branch": each.branch,
+                "files": [
+                    {
+                        "name": file.name,
+                        "path": file.path,
+                        "found": file.found.value,
+                        "written": file.is_written,
+                    }
+                    for file in each.files
+                ],
+            }
+            for each in restored
+        ],
     }
 
 

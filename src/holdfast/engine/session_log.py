@@ -23,13 +23,22 @@ _EVENTS = 64
 
 
 class EventPosition(NamedTuple):
-    """The place of one event in a session."""
+    """The place of one event in a session, or of the end of a turn."""
 
     turn: int
     attempt: int
     number: int
 
+    @classmethod
+    def end_of(cls, turn: int) -> EventPosition:
+        return cls(turn, _AFTER_ALL_ATTEMPTS, 0)
 
+    @property
+    def is_end(self) -> bool:
+        return self.attempt == _AFTER_ALL_ATTEMPTS
+
+
+_AFTER_ALL_ATTEMPTS = 10**15
 BEGINNING = EventPosition(0, 0, 0)
 
 
@@ -37,6 +46,16 @@ def events_after(
     store: Store, session_id: str, place: EventPosition, only: int | None = None
 ) -> Iterator[tuple[EventPosition, Event]]:
     """The events after ``place``, in order; with ``only``, those of this turn."""
+    for found, what in log_after(store, session_id, place, only):
+        if isinstance(what, Event):
+            yield found, what
+
+
+def log_after(
+    store: Store, session_id: str, place: EventPosition, only: int | None = None
+) -> Iterator[tuple[EventPosition, Event | Turn]]:
+    """The events after ``place``, in order, and behind the events of each turn that has ended, the turn."""
+    is_before_open = True
     for turn in _turns(store, session_id, max(0, place.turn - 1)):
         if only is not None and turn.seq != only:
             continue
@@ -45,6 +64,11 @@ def events_after(
             for tried, event in found:
                 yield EventPosition(turn.seq, tried, event.number), event
             behind = (found[-1][0], found[-1][1].number)
+        # a turn that was cancelled behind an open one is told after that one
+        is_before_open = is_before_open and not turn.status.is_open
+        end = EventPosition.end_of(turn.seq)
+        if is_before_open and place < end:
+            yield end, turn
 
 
 def is_over(store: Store, session_id: str, only: int | None = None) -> bool:

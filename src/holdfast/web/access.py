@@ -1,4 +1,4 @@
-"""Owns what a caller may do: by the roles of each verb, and for agents and workers by its arguments."""
+"""Owns what a caller may do: by the roles of each verb, and for agents, workers and operators by its arguments."""
 
 from __future__ import annotations
 
@@ -7,24 +7,34 @@ from pathlib import PurePath
 from typing import Any, Final, cast
 
 from fastapi import Request
+from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from holdfast.domain.approvals import Answer
+from holdfast.domain.decisions import Reason
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, NewDelegation, Question
+from holdfast.domain.inputs import clean_text
 from holdfast.domain.observed import Sighting
-from holdfast.domain.pointers import Pointer
+from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights
 from holdfast.domain.records import record, replace
 from holdfast.domain.sessions import SessionUpdate
 from holdfast.domain.tokens import Role
 from holdfast.domain.turns import NewTurn
 from holdfast.engine.holdfast import Holdfast
-from holdfast.errors import Forbidden, NotFound
+from holdfast.errors import Forbidden, InvalidInput, NotFound
 from holdfast.store.contract import FACTS, Store
 from holdfast.store.verbs import verbs
 
 #: routes that carry out no verb of the store, and the verb whose roles are theirs
-_LIKE: Final = {"changes": "pulse", "hook": "delegate", "hooks": "delegate", "readyz": "statistics"}
+_LIKE: Final = {
+    "changes": "pulse",
+    "hook": "delegate",
+    "hooks": "delegate",
+    "readyz": "statistics",
+    "restore": "enqueue_turn",  # both write where the agents' own files are
+    "wait": "session_state",
+}
 
 
 @record
@@ -127,21 +137,68 @@ def _not_a_workers(what: str) -> Forbidden:
     return Forbidden(f"a token of the role {Role.WORKER} does not {what}", role=Role.WORKER.value)
 
 
+#: verbs that an operator may call, but not with any rights
+OF_OPERATORS: Final = frozenset({"enqueue_turn", "import_sessions", "record_turn", "set_pointer"})
+
+
+def check_order(store: Store, verb: str, arguments: Mapping[str, Any]) -> None:
+    """Refuses what would give an agent more rights than are recorded: only an admin widens them."""
+    match verb:
+        case "enqueue_turn" | "record_turn":
+            new: NewTurn = arguments["new"]
+            if new.request.allow_wider_rights:
+                raise _wider("accept wider rights (allow_wider_rights)")
+            if new.request.rights is not None:
+                known = store.pointer(arguments["session_id"], new.provider)
+                _require_within(new.request.rights, known)
+        case "set_pointer":
+            pointer: Pointer = arguments["pointer"]
+            if pointer.rights is not None:
+                _require_within(pointer.rights, store.pointer(pointer.session_id, pointer.provider))
+        case "import_sessions":
+            for taken in arguments["batch"]:
+                if taken.pointer is not None and taken.pointer.rights is not None:
+                    _require_within(taken.pointer.rights, None)
+
+
+def _require_within(asked: Rights, recorded: Pointer | None) -> None:
+    """Where nothing is recorded, an agent has the rights of its own settings, and no others can be named."""
+    known = NO_RIGHTS if recorded is None or recorded.rights is None else recorded.rights
+    if not asked.within(known):
+        raise _wider(f"give an agent wider rights than are recorded ({asked.beyond(known)})")
+
+
+def _wider(what: str) -> Forbidden:
+    words = f"a token of the role {Role.OPERATOR} does not {what}: name no rights or fewer, or use an admin's token"
+    return Forbidden(words, role=Role.OPERATOR.value, reason=Reason.RIGHTS_WIDER.value)
+
+
 class Guarded(APIRoute):
     """A route for callers who may call the verb of its name; checked before anything of the request is read.
 
-    Routes are named after the verb that they carry out, so that no route has rules of its own.
+    Routes are named after the verb that they carry out, so that no route has rules of its own. A query parameter that
+    the route does not know is an error: its caller relies on it.
     """
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         answer = super().get_route_handler()
+        known = sorted(_query_parameters(self.dependant))
 
         async def guarded(request: Request) -> Response:
             request.state.verb = self.name
             check_caller(request, self.name)
+            for name in request.query_params:
+                if name not in known:
+                    words = f"known are {', '.join(known)}" if known else "there are none here"
+                    raise InvalidInput(f"query.{clean_text(name[:40])}", f"is not known; {words}")
             return await answer(request)
 
         return guarded
+
+
+def _query_parameters(dependant: Dependant) -> set[str]:
+    own = {field.alias for field in dependant.query_params}
+    return own.union(*map(_query_parameters, dependant.dependencies))
 
 
 def verb_of(request: Request) -> str:
@@ -158,28 +215,37 @@ _NOT_TAKEN: Final = (DelegationOutcome.LOST, DelegationOutcome.ASKED)
 
 
 def confined(caller: Caller, holdfast: Holdfast) -> Holdfast:
-    """The same Holdfast; for agents and workers, on a store that checks each call."""
+    """The same Holdfast; for agents, workers and operators, on a store that checks each call."""
     if caller.role is Role.WORKER:
-        return Holdfast(cast(Store, Working(holdfast.store)), holdfast.policy)
+        return Holdfast(cast(Store, Checked(holdfast.store, CHECKED, check_work)), holdfast.policy)
+    if caller.role is Role.OPERATOR:
+        return Holdfast(cast(Store, Checked(holdfast.store, OF_OPERATORS, check_order)), holdfast.policy)
     if caller.role is not Role.AGENT or caller.session_id is None:
         return holdfast
     return Holdfast(cast(Store, Confined(holdfast.store, caller.session_id)), holdfast.policy)
 
 
-class Working:
-    """A store for a worker: it checks the arguments of the verbs in ``CHECKED`` before it calls them."""
+class Checked:
+    """A store that checks the arguments of some verbs before it calls them."""
 
-    def __init__(self, store: Store) -> None:
+    def __init__(
+        self,
+        store: Store,
+        checked: frozenset[str],
+        check: Callable[[Store, str, Mapping[str, Any]], None],
+    ) -> None:
         self._store = store
+        self._checked = checked
+        self._check = check
 
     def __getattr__(self, name: str) -> Any:
         call: Callable[..., Any] = getattr(self._store, name)
-        if name not in CHECKED:
+        if name not in self._checked:
             return call
 
         def checked(*args: Any, **kwargs: Any) -> Any:
             given = verbs()[name].signature.bind(None, *args, **kwargs).arguments
-            check_work(self._store, name, given)
+            self._check(self._store, name, given)
             return call(*args, **kwargs)
 
         return checked

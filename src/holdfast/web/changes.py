@@ -27,8 +27,8 @@ from holdfast.errors import HoldfastError, StoreUnavailable, TooMany
 from holdfast.store.contract import Store
 from holdfast.web.access import Guarded, caller_of
 from holdfast.web.admission import Callers
-from holdfast.web.events import LONGEST_SECONDS, MEDIA_TYPE, SIGN_SECONDS, Streams, TimedStream
 from holdfast.web.serving import Served, served
+from holdfast.web.streams import LONGEST_SECONDS, MEDIA_TYPE, SIGN_SECONDS, Streams, TimedStream
 
 router = APIRouter(tags=["events"], route_class=Guarded)
 

@@ -6,60 +6,36 @@ import asyncio
 import json
 import re
 import time
-from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import suppress
 from itertools import islice
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Header, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from holdfast.clock import to_iso
 from holdfast.domain.events import Event, PartialText
 from holdfast.domain.records import record, replace
-from holdfast.engine.session_log import BEGINNING, EventPosition, events_after, is_over
-from holdfast.errors import HoldfastError, InvalidInput, StoreUnavailable, TooMany
+from holdfast.domain.turns import Turn
+from holdfast.engine.documents import failure_document
+from holdfast.engine.session_log import BEGINNING, EventPosition, is_over, log_after
+from holdfast.errors import HoldfastError, InvalidInput, StoreUnavailable
 from holdfast.store.contract import Store
 from holdfast.web.access import Guarded, caller_of
 from holdfast.web.admission import Callers
 from holdfast.web.resources import SessionPath
 from holdfast.web.serving import Served
+from holdfast.web.streams import LONGEST_SECONDS, MEDIA_TYPE, SIGN_SECONDS, Streams, TimedStream
 
 router = APIRouter(tags=["events"], route_class=Guarded)
 
-MEDIA_TYPE: Final = "text/event-stream"
 LOOK_SECONDS: Final = 1.0
 #: between two looks while the agent is writing
 WRITING_LOOK_SECONDS: Final = 0.25
-#: between two signs of life; at each, the caller's token is checked again
-SIGN_SECONDS: Final = 15.0
-#: then the stream ends, and the caller asks again with the last id
-LONGEST_SECONDS: Final = 600.0
 #: events that are read at a time
 _PAGE: Final = 64
-_PLACE: Final = re.compile(r"(\d{1,15})-(\d{1,15})-(\d{1,15})\Z", re.ASCII)
-
-
-class Streams:
-    """Counts open streams; ``closing`` is set when the server stops."""
-
-    def __init__(self, most: int = 500, most_each: int = 50) -> None:
-        self.closing = False
-        self._most = most
-        self._most_each = most_each
-        self._open: Counter[str] = Counter()
-
-    def open(self, caller: str) -> None:
-        if self._open.total() >= self._most or self._open[caller] >= self._most_each:
-            raise TooMany("too many streams are open")
-        self._open[caller] += 1
-
-    def close(self, caller: str) -> None:
-        self._open[caller] -= 1
-        self._open += Counter()  # drops counts of zero
+_PLACE: Final = re.compile(r"(\d{1,15})-(?:(\d{1,15})-(\d{1,15})|end)\Z", re.ASCII)
 
 
 @record
@@ -85,8 +61,8 @@ class Follower:
                 partial, found, over = told, [], False  # the store may come back
             except HoldfastError:
                 return
-            for place, event in found:
-                yield _message(place, event)
+            for place, what in found:
+                yield _message(place, what) if isinstance(what, Event) else _end(what)
             if found:
                 continue
             if partial is None and told is not None:
@@ -101,29 +77,11 @@ class Follower:
 
     def _look(
         self, place: EventPosition
-    ) -> tuple[PartialText | None, list[tuple[EventPosition, Event]], bool]:
+    ) -> tuple[PartialText | None, list[tuple[EventPosition, Event | Turn]], bool]:
         # before the events are read: those that come in between are still found, and told before the text after them
         over = is_over(self.store, self.session_id)
         partial = self.store.partial_text(self.session_id)
-        return partial, list(islice(events_after(self.store, self.session_id, place), _PAGE)), over
-
-
-class TimedStream(StreamingResponse):
-    """Also ends if the caller does not read what was sent."""
-
-    def __init__(self, messages: AsyncIterator[str], streams: Streams, caller: str) -> None:
-        super().__init__(messages, media_type=MEDIA_TYPE, headers={"cache-control": "no-store"})
-        self._streams = streams
-        self._caller = caller
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._streams.open(self._caller)
-        try:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LONGEST_SECONDS + SIGN_SECONDS):
-                    await super().__call__(scope, receive, send)
-        finally:
-            self._streams.close(self._caller)
+        return partial, list(islice(log_after(self.store, self.session_id, place), _PAGE)), over
 
 
 @router.get(
@@ -138,9 +96,10 @@ async def events(
     session: SessionPath,
     last_event_id: Annotated[str | None, Header(max_length=60)] = None,
 ) -> TimedStream:
-    """One message for each event, with the id turn-attempt-number; ``Last-Event-ID`` continues after that event.
+    """One message for each event, with the id turn-attempt-number; ``Last-Event-ID`` continues after that message.
 
     While the agent writes, messages ``partial_text``, without an id, have the text so far: each replaces the one before.
+    When a turn has ended, a message ``turn_ended`` with the id turn-end follows its events.
 
     The stream ends with a message ``end`` when the session is closed. If it breaks off, ask for it again.
     """
@@ -162,8 +121,11 @@ def _place(last: str | None) -> EventPosition:
         return BEGINNING
     found = _PLACE.match(last)
     if found is None:
-        raise InvalidInput("Last-Event-ID", "must be the id of an event: turn-attempt-number")
-    return EventPosition(*map(int, found.groups()))
+        raise InvalidInput("Last-Event-ID", "must be the id of a message: turn-attempt-number, or turn-end")
+    turn, attempt, number = found.groups()
+    if attempt is None:
+        return EventPosition.end_of(int(turn))
+    return EventPosition(int(turn), int(attempt), int(number))
 
 
 def _message(place: EventPosition, event: Event) -> str:
@@ -189,3 +151,8 @@ def _partial_message(partial: PartialText) -> str:
         "skipped": partial.skipped,
     }
     return f"event: partial_text\ndata: {json.dumps(data)}\n\n"
+
+
+def _end(turn: Turn) -> str:
+    data = {"turn": turn.seq, "status": turn.status.value, "failure": failure_document(turn.failure)}
+    return f"id: {turn.seq}-end\nevent: turn_ended\ndata: {json.dumps(data)}\n\n"

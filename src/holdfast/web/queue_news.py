@@ -19,8 +19,8 @@ from holdfast.errors import HoldfastError, StoreUnavailable, TooMany
 from holdfast.store.contract import QueueWatch, Store
 from holdfast.store.verbs import LONGEST_WATCH_SECONDS
 from holdfast.web.access import Guarded, caller_of
-from holdfast.web.events import Streams
 from holdfast.web.serving import Served
+from holdfast.web.streams import Streams
 
 router = APIRouter(tags=["queue"], route_class=Guarded)
 

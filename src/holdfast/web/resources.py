@@ -1,14 +1,19 @@
-"""Owns sessions, turns and approvals as resources: for people, scripts and pages, as the JSON of the command."""
+"""Owns sessions, turns, approvals and runtimes as resources: for people, scripts and pages, as the JSON of the command."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
 from http import HTTPStatus
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final, Literal, TypeVar
 
 from fastapi import APIRouter, Path, Query, Request
+from fastapi.concurrency import run_in_threadpool
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
+from holdfast.clock import Instant, from_datetime
 from holdfast.domain.approvals import Answer, Approval, check_note
 from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.decisions import decision_document
@@ -16,34 +21,47 @@ from holdfast.domain.ids import MAX_ID
 from holdfast.domain.inputs import MAX_NAME, MAX_NUMBER
 from holdfast.domain.metadata import MAX_PAIRS, parse_pairs
 from holdfast.domain.pointers import NO_RIGHTS, Rights
-from holdfast.domain.sessions import Session, SessionFilter, SessionStatus
+from holdfast.domain.search import MOST_HITS
+from holdfast.domain.sessions import Session, SessionFilter, SessionKind, SessionStatus
 from holdfast.domain.turns import Turn, TurnRequest
 from holdfast.engine.documents import (
     Document,
     approval_document,
     attempt_document,
+    conversation_document,
     history_turn_document,
+    known_runtime_document,
     late_report_document,
+    restored_document,
+    search_document,
     session_document,
     turn_document,
+    waited_document,
     waiting_document,
 )
+from holdfast.engine.explain import Reached, look
 from holdfast.engine.holdfast import Holdfast
 from holdfast.engine.turn_requests import LONGEST_DELAY, MOST_PRIORITY
+from holdfast.errors import InvalidInput
 from holdfast.processes.owners import this_user
 from holdfast.store.pages import Pace, characters
+from holdfast.store.verbs import LONGEST_WATCH_SECONDS
 from holdfast.store.wire import MAX_WORD, check_json
 from holdfast.web.access import Guarded, caller_of
 from holdfast.web.idempotency import ServedOnce
-from holdfast.web.serving import Served
+from holdfast.web.serving import Served, served, signed
+from holdfast.web.streams import Streams
 
 _sessions = APIRouter(tags=["sessions"], prefix="/sessions", route_class=Guarded)
 _turns = APIRouter(tags=["turns"], prefix="/sessions/{session}/turns", route_class=Guarded)
 _approvals = APIRouter(tags=["approvals"], prefix="/approvals", route_class=Guarded)
-routers: Final = (_sessions, _turns, _approvals)
+_others = APIRouter(tags=["others"], route_class=Guarded)
+routers: Final = (_sessions, _turns, _approvals, _others)
 
 AnyTurn = TypeVar("AnyTurn", HistoryTurn, Turn)
 
+#: between two looks at a session that somebody waits for
+_LOOK_SECONDS: Final = 0.5
 #: records on one page
 MAX_SHOWN: Final = 500
 #: characters of the texts on one page; the page ends with the turn that exceeds it
@@ -72,6 +90,8 @@ class NewSessionBody(Body):
     metadata: dict[str, Any] | None = None
     name: str | None = None
     provider: str | None = None
+    kind: Literal["delegated", "conversation"] = "delegated"
+    joins: str | None = None  #: a session: the new one joins its conversation
 
 
 class ChangeBody(Body):
@@ -88,6 +108,23 @@ class OutcomeBody(Body):
     summary: str | None = None
 
 
+class NameBody(Body):
+    name: str | None
+
+
+class ForkBody(Body):
+    at: Annotated[int | None, Field(ge=0, le=MAX_NUMBER)] = None
+    name: str | None = None
+
+
+class KeepBody(Body):
+    keep: Annotated[int, Field(ge=0, le=MAX_NUMBER)]
+
+
+class RestoreBody(Body):
+    dry_run: bool = False
+
+
 @_sessions.get("", name="list_sessions")
 def list_sessions(  # noqa: PLR0913 - each filter is a parameter
     holdfast: Served,
@@ -99,6 +136,9 @@ def list_sessions(  # noqa: PLR0913 - each filter is a parameter
     project: Annotated[str | None, Query(max_length=MAX_WORD)] = None,
     grep: Annotated[str | None, Query(max_length=MAX_NAME)] = None,
     by_activity: bool = False,
+    since: datetime | None = None,
+    until: datetime | None = None,
+    subagents: bool = False,
     metadata: Annotated[list[str] | None, Query(max_length=MAX_PAIRS)] = None,
     limit: Limit = 50,
     cursor: Annotated[str | None, Query(max_length=MAX_WORD)] = None,
@@ -106,7 +146,8 @@ def list_sessions(  # noqa: PLR0913 - each filter is a parameter
     """Newest first, or the last active one; ``next_cursor`` leads to the next page, and is null on the last one.
 
     ``project`` is a directory: its sessions, and those of directories below it. ``grep`` is a text in the id, name,
-    purpose, agent or summary, in any case. ``metadata`` is ``key=value``, and may be given several times.
+    purpose, agent or summary, in any case. ``metadata`` is ``key=value``, and may be given several times. ``since`` and
+    ``until`` are about the time at which sessions were created; ``subagents`` lists those below other sessions, too.
     """
     wanted = SessionFilter(
         active_only=active,
@@ -117,6 +158,9 @@ def list_sessions(  # noqa: PLR0913 - each filter is a parameter
         project=project,
         grep=grep,
         by_activity=by_activity,
+        since=_instant("since", since),
+        until=_instant("until", until),
+        subagents=subagents,
         metadata=parse_pairs(metadata or ()),
     )
     page = holdfast.page(wanted, limit, cursor)
@@ -129,7 +173,17 @@ def list_sessions(  # noqa: PLR0913 - each filter is a parameter
 
 @_sessions.post("", name="create_session", status_code=HTTPStatus.CREATED)
 def create_session(holdfast: ServedOnce, new: NewSessionBody) -> Document:
-    made = holdfast.create(new.agent, new.purpose, new.metadata, name=new.name, provider=new.provider)
+    """A session without a turn. A delegated one has phases and an idle limit; a conversation stays open."""
+    joined = None if new.joins is None else holdfast.session(holdfast.find(new.joins))
+    made = holdfast.create(
+        new.agent,
+        new.purpose,
+        new.metadata,
+        kind=SessionKind(new.kind),
+        name=new.name,
+        provider=new.provider,
+        joins=None if joined is None else joined.conversation_id,
+    )
     return _document(holdfast, made)
 
 
@@ -154,10 +208,86 @@ def update_session(holdfast: ServedOnce, session: SessionPath, change: ChangeBod
     return _document(holdfast, changed)
 
 
+@_sessions.put("/{session}/name", name="rename_session")
+def rename_session(holdfast: ServedOnce, session: SessionPath, given: NameBody) -> Document:
+    """Names are unique; null removes the name."""
+    return _document(holdfast, holdfast.rename(holdfast.find(session), given.name))
+
+
+@_sessions.delete("/{session}", name="remove_session")
+def remove_session(holdfast: ServedOnce, session: SessionPath) -> Document:
+    """Delete a session and its history. Refused while a turn runs, and while a fork or another agent needs the history."""
+    found = holdfast.find(session)
+    holdfast.remove(found)
+    return {"session_id": found, "removed": True}
+
+
+@_sessions.post("/{session}/fork", name="fork", status_code=HTTPStatus.CREATED)
+def fork(holdfast: ServedOnce, session: SessionPath, wanted: ForkBody) -> Document:
+    """A new session that begins with this history, up to turn ``at``. The session itself is not changed."""
+    child, notices = holdfast.branch(holdfast.find(session), at=wanted.at, name=wanted.name)
+    return {**_document(holdfast, child), "notices": list(notices)}
+
+
+@_sessions.post("/{session}/truncate", name="truncate")
+def truncate(holdfast: ServedOnce, session: SessionPath, wanted: KeepBody) -> Document:
+    """Take every turn after ``keep`` out of the history."""
+    return conversation_document(holdfast.truncate(holdfast.find(session), wanted.keep))
+
+
+@_sessions.post("/{session}/new", name="new_generation")
+def new_generation(holdfast: ServedOnce, session: SessionPath) -> Document:
+    """Begin again with an empty history."""
+    return conversation_document(holdfast.new(holdfast.find(session)))
+
+
+@_sessions.post("/{session}/restore", name="restore")
+def restore(
+    request: Request, holdfast: Served, session: SessionPath, wanted: RestoreBody | None = None
+) -> Document:
+    """Put the agent's own session files back from the vault, if the agent's home is on the server's machine.
+
+    Files that are the same or newer are left alone, and one that differs is never overwritten. Refused with
+    ``runtime_changed`` if the session ran on another machine: the answer says what to run there.
+    """
+    dry_run = wanted is not None and wanted.dry_run
+    # the vault is read by the server itself: its bytes are not for the caller
+    own = signed(request, served(request))
+    found = holdfast.find(session)
+    return restored_document(found, own.restore(found, dry_run=dry_run), dry_run=dry_run)
+
+
+@_sessions.get("/{session}/wait", name="wait")
+async def wait(
+    request: Request,
+    holdfast: Served,
+    session: SessionPath,
+    seconds: Annotated[float, Query(ge=0, le=LONGEST_WATCH_SECONDS)] = LONGEST_WATCH_SECONDS,
+) -> Document:
+    """Answered as soon as the work is done, has failed or needs a person, or after ``seconds``: then ``still_open``."""
+    found = await run_in_threadpool(holdfast.find, session)
+    streams: Streams = request.app.state.streams
+    with streams.counted(caller_of(request).id):
+        until = time.monotonic() + seconds
+        while True:
+            waited = await run_in_threadpool(look, holdfast.store, found)
+            left = until - time.monotonic()
+            if waited.reached is not Reached.STILL_OPEN or left <= 0 or streams.closing:
+                return waited_document(waited, await run_in_threadpool(holdfast.store.now))
+            await asyncio.sleep(min(_LOOK_SECONDS, left))
+
+
 @_sessions.post("/{session}/finalize", name="finalize_session")
 def finalize_session(holdfast: ServedOnce, session: SessionPath, end: OutcomeBody) -> Document:
     """Close for good: as completed, failed or abandoned."""
     return _document(holdfast, holdfast.finalize(holdfast.find(session), end.outcome, end.summary))
+
+
+def _instant(field: str, given: datetime | None) -> Instant | None:
+    try:
+        return None if given is None else from_datetime(given)
+    except (ValueError, OverflowError):
+        raise InvalidInput(f"query.{field}", "is not a moment that can be kept") from None
 
 
 def _document(holdfast: Holdfast, session: Session) -> Document:
@@ -357,6 +487,35 @@ def answer_approval(
 
 def _shown(holdfast: Holdfast, approval: Approval) -> Document:
     return approval_document(approval, holdfast.store.now())
+
+
+# --- what is not of one session ---
+
+
+@_others.get("/search", name="search")
+def search(  # noqa: PLR0913 - each filter is a parameter
+    holdfast: Served,
+    q: Annotated[str, Query(min_length=1, max_length=MAX_WORD)],
+    agent: Annotated[str | None, Query(max_length=MAX_NAME)] = None,
+    provider: Annotated[str | None, Query(max_length=MAX_NAME)] = None,
+    project: Annotated[str | None, Query(max_length=MAX_WORD)] = None,
+    since: datetime | None = None,
+    limit: Annotated[int, Query(ge=1, le=MOST_HITS)] = 20,
+) -> Document:
+    """The sessions in which the words ``q`` were said, the best first, each with its best turn and a snippet.
+
+    No character of ``q`` has a special meaning. ``pending`` counts turns that are not in the index yet: ask again.
+    """
+    found = holdfast.search(
+        q, agent=agent, provider=provider, project=project, since=_instant("since", since), limit=limit
+    )
+    return search_document(found, None)
+
+
+@_others.get("/runtimes", name="runtimes")
+def runtimes(holdfast: Served) -> Document:
+    """Where agents can run: every runtime that a worker has used, and when it was last seen."""
+    return {"runtimes": [known_runtime_document(known) for known in holdfast.store.runtimes()]}
 
 
 def shown(read: Callable[[int, AnyTurn | None], Sequence[AnyTurn]], limit: int) -> Iterator[AnyTurn]:

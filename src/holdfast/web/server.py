@@ -28,11 +28,11 @@ from holdfast.web.access import Guarded
 from holdfast.web.access_log import AccessLog
 from holdfast.web.admission import Admission, Callers, Rates
 from holdfast.web.changes import Changes
-from holdfast.web.events import Streams
 from holdfast.web.problems import ANSWERS, SCHEMA, answer_with_problems
 from holdfast.web.queue_news import Queues
 from holdfast.web.schemas import Schemas
 from holdfast.web.serving import Served, Workspaces
+from holdfast.web.streams import Streams
 
 #: for a whole head, from the beginning of the connection or the end of the answer before
 HEAD_SECONDS: Final = 10.0
@@ -152,7 +152,7 @@ def create_app(
     app.state.workspaces = workspaces
     app.state.callers = callers
     app.state.store_threads = CapacityLimiter(store_calls.MOST_CALLS)
-    app.state.streams = events.Streams()
+    app.state.streams = Streams()
     app.state.queues = queue_news.Queues()
     app.state.changes = watched = changes.Changes()
     app.state.meters = meters = metrics.Meters()

@@ -355,7 +355,10 @@ class Runner:
         for pointer in self._store.pointers(session_id):
             agent = self.agents.of_runtime(pointer.provider, pointer.runtime_id)
             if agent is None:
-                elsewhere.append(f"{pointer.provider} session {pointer.provider_session_id}")
+                known = {one.id: one.runtime for one in self._store.runtimes()}
+                ran_on = None if pointer.runtime_id is None else known.get(pointer.runtime_id)
+                where = "" if ran_on is None else f" ({ran_on.home} on the machine {ran_on.machine})"
+                elsewhere.append(f"{pointer.provider} session {pointer.provider_session_id}{where}")
                 continue
             with agent.lock(pointer.provider_session_id) as lock:
                 if not lock.try_acquire():
@@ -364,8 +367,8 @@ class Runner:
             if restoration is not None:
                 found.append(restoration)
         if not found and elsewhere:
-            told = f"{', '.join(elsewhere)} ran on another machine, or in another home of the agent: restore it there"
-            raise Refused("runtime_changed", told)
+            told = f"{', '.join(elsewhere)} ran on another machine, or in another home of the agent; run it there"
+            raise Refused("runtime_changed", f"{told}: holdfast restore {session_id}")
         if not found:
             raise NotFound("agent session in the vault", str(session_id))
         return tuple(found)
