@@ -67,3 +67,15 @@ def from_datetime(moment: datetime) -> Instant:
     """A naive datetime is taken as UTC."""
     aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     return Instant((aware - _EPOCH) // timedelta(microseconds=1))
+
+
+def duration(seconds: float) -> str:
+    """Returns a duration in the largest unit that fits: ``42s``, ``4m``, ``3h``, ``12d``."""
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{max(int(seconds), 0)}s"
+
+
+def age(then: Instant, now: Instant) -> str:
+    return duration(seconds_between(then, now))

@@ -13,8 +13,8 @@ from holdfast import errors
 from holdfast.cli import exit_codes, terminal
 from holdfast.cli.arguments import parse_moment
 from holdfast.cli.group import cli
-from holdfast.cli.output import Column, Fields, Line, Paragraph, Table, age, cell, duration, plain
-from holdfast.clock import SECOND, Instant, after, from_datetime
+from holdfast.cli.output import Column, Fields, Line, Paragraph, Table, cell, plain
+from holdfast.clock import SECOND, Instant, after, age, duration, from_datetime
 from holdfast.errors import HoldfastError, InvalidInput
 from holdfast.escape import escape_json, one_line
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.cli import output
 from holdfast.clock import to_iso
-from holdfast.domain.phases import MayContinue, idle_limit
+from holdfast.domain.phases import MayContinue
 from holdfast.engine.documents import session_document
 from holdfast.errors import NotFound, Refused
 
@@ -13,8 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from holdfast.clock import Instant
-    from holdfast.domain.phases import ContinueRules
     from holdfast.domain.sessions import PhaseChange, Session, SessionPage, SessionState
 
 
@@ -48,31 +46,6 @@ def tell_may_continue(answer: MayContinue, session_id: str | None, words: str, *
     if may:
         return 0
     return NotFound.exit_code if answer is MayContinue.NOT_FOUND else Refused.exit_code
-
-
-def continue_words(answer: MayContinue, session: Session | None, policy: ContinueRules, now: Instant) -> str:
-    """Says why a session may or may not continue; ``session`` is None if it is missing or cannot be read."""
-    if session is None:
-        unreadable = answer is MayContinue.UNREADABLE
-        return "its stored row cannot be read" if unreadable else "the session was not found"
-    match answer:
-        case MayContinue.YES:
-            return "all conditions are met"
-        case MayContinue.FINAL:
-            return f"the session is {session.phase}, which is final; a fork can continue its work"
-        case MayContinue.PHASE:
-            return f"phase {session.phase} is not one of {', '.join(sorted(policy.resumable_phases))}"
-        case MayContinue.NOT_READY:
-            return "the session is not marked as ready to resume"
-        case MayContinue.ERRORS:
-            return f"{session.error_count} errors since the last success; the limit is {policy.max_errors}"
-        case MayContinue.TOO_OLD:
-            limit = output.duration(idle_limit(policy, session.agent) or 0)
-            return f"idle for {output.age(session.updated_at, now)}; the limit is {limit}"
-        case MayContinue.EXPIRED:
-            return "the approval that the session asked for has expired; ask again, or move to another phase"
-        case MayContinue.NOT_FOUND | MayContinue.UNREADABLE:
-            return "the session changed while it was read"
 
 
 def tell_lines(page: SessionPage) -> None:

@@ -10,8 +10,8 @@ from holdfast.cli import output
 from holdfast.cli.arguments import arguments_option, session_argument, text_argument, text_option
 from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.cli.exit_codes import FAILED, TIMED_OUT, WAITING_FOR_APPROVAL
-from holdfast.cli.output import Cell, Column, Line, Table, Tone, age, cell
-from holdfast.clock import Instant
+from holdfast.cli.output import Cell, Column, Line, Table, Tone, cell
+from holdfast.clock import Instant, age
 from holdfast.domain.approvals import Approval, ApprovalStatus
 from holdfast.domain.metadata import Metadata
 from holdfast.domain.telling.quoting import on_one_line

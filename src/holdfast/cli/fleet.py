@@ -16,8 +16,8 @@ import click
 from holdfast.cli import output
 from holdfast.cli.arguments import provider_option
 from holdfast.cli.command import Invocation, command, pass_invocation
-from holdfast.cli.output import Cell, Column, Table, Tone, age, cell
-from holdfast.clock import SECOND, Instant, to_iso
+from holdfast.cli.output import Cell, Column, Table, Tone, cell
+from holdfast.clock import SECOND, Instant, age, to_iso
 from holdfast.domain.redaction import redact_text
 from holdfast.domain.runtimes import Capabilities, KnownRuntime, Runtime
 from holdfast.engine.documents import known_runtime_document, runtime_document, turn_document

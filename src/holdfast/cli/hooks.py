@@ -16,8 +16,8 @@ import click
 
 from holdfast.cli import output
 from holdfast.cli.command import Invocation, command, pass_invocation
-from holdfast.cli.output import Block, Cell, Column, Fields, Line, Table, Tone, age, cell
-from holdfast.clock import Instant, system_clock, to_iso
+from holdfast.cli.output import Block, Cell, Column, Fields, Line, Table, Tone, cell
+from holdfast.clock import Instant, age, system_clock, to_iso
 from holdfast.config import Settings, state_dir
 from holdfast.config_files import current_directory
 from holdfast.domain.observed import ObservedSession

@@ -274,8 +274,8 @@ def _get(call: Call, store: LightStore, _: HookSettings) -> Callable[[], int | N
 
 
 def _should_resume(call: Call, store: LightStore, settings: HookSettings) -> Callable[[], int | None]:
-    from holdfast.cli.answers import continue_words, tell_may_continue
-    from holdfast.domain.phases import MayContinue, may_continue
+    from holdfast.cli.answers import tell_may_continue
+    from holdfast.domain.phases import MayContinue, continue_words, may_continue
     from holdfast.store.sql import sessions
     from holdfast.store.sql.session_statements import approval_window
 

@@ -15,13 +15,15 @@ from holdfast.cli import output
 from holdfast.cli.answers import tell_lines, tell_list
 from holdfast.cli.arguments import hint_at_mistyped, parse_moment, project_directory, provider_option
 from holdfast.cli.command import Invocation, command, pass_invocation
-from holdfast.cli.output import Cell, Column, Line, Tone, age, cell
+from holdfast.cli.output import Cell, Column, Line, Tone, cell
+from holdfast.clock import age
 from holdfast.domain.approvals import Approval
 from holdfast.domain.ids import check_provider, short_id
 from holdfast.domain.metadata import parse_pairs
 from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import Session, SessionFilter, SessionPage, SessionState, SessionStatus
 from holdfast.engine.holdfast import Holdfast
+from holdfast.engine.wording import status_words
 from holdfast.escape import one_line
 
 #: sessions shown on a terminal, unless --limit or --all is given
@@ -245,22 +247,6 @@ def project_words(directory: str | None, *, whole: bool = False) -> str:
     home = os.environ.get("HOME", "").rstrip("/")
     inside = bool(home) and (directory == home or directory.startswith(f"{home}/"))
     return f"~{directory[len(home) :]}" if inside else directory
-
-
-#: pairs in which the phase adds nothing to the status
-_SAID_BY_STATUS = {
-    (SessionStatus.FAILED, Phase.FAILED),
-    (SessionStatus.DONE, Phase.COMPLETED),
-}
-
-
-def status_words(session: Session, state: SessionState, asked: Approval | None = None) -> str:
-    """The status: whom it waits for, and the phase in parentheses if the session uses phases and it adds something."""
-    status, phase = state.status, session.phase
-    if status is SessionStatus.WAITING:
-        return f"waiting for {', '.join(sorted(asked.answerers)) if asked and asked.answerers else 'you'}"
-    adds = session.uses_phases and phase is not Phase.INITIALIZING and (status, phase) not in _SAID_BY_STATUS
-    return f"{status} ({phase})" if adds else status.value
 
 
 def status_tone(status: SessionStatus) -> Tone:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 
-from holdfast.clock import Instant, seconds_between, to_datetime, to_iso
+from holdfast.clock import Instant, to_datetime, to_iso
 from holdfast.domain.records import record
 from holdfast.domain.usage import cost_words
 from holdfast.escape import escape_json, one_line, visible
@@ -198,14 +198,6 @@ def money(cost_usd: float) -> str:
     return cost_words(cost_usd) if cost_usd else "–"
 
 
-def duration(seconds: float) -> str:
-    """Returns a duration in the largest unit that fits: ``42s``, ``4m``, ``3h``, ``12d``."""
-    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
-        if seconds >= size:
-            return f"{int(seconds // size)}{unit}"
-    return f"{max(int(seconds), 0)}s"
-
-
 def long_ago(seconds: float) -> str:
     """A time ago as a sentence says it: ``just now``, ``2 hours ago``."""
     for unit, size in (("day", 86400), ("hour", 3600), ("minute", 60)):
@@ -226,7 +218,3 @@ def local(instant: Instant) -> str:
 def moment(instant: Instant) -> str:
     """Local for a person at a terminal, ISO for a program behind a pipe."""
     return local(instant) if is_terminal() else to_iso(instant)
-
-
-def age(then: Instant, now: Instant) -> str:
-    return duration(seconds_between(then, now))

@@ -11,8 +11,8 @@ import click
 from holdfast.cli import output
 from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.cli.listing import NARROW, WIDE, project_words
-from holdfast.cli.output import Cell, Column, Line, Tone, cell, duration
-from holdfast.clock import to_iso
+from holdfast.cli.output import Cell, Column, Line, Tone, cell
+from holdfast.clock import duration, to_iso
 from holdfast.domain.ids import short_id
 from holdfast.engine.documents import session_document
 from holdfast.engine.explain import RunningTurn

@@ -9,8 +9,8 @@ import click
 from holdfast.cli import output
 from holdfast.cli.arguments import hint_at_mistyped, parse_moment, project_directory, provider_option
 from holdfast.cli.command import Invocation, command, pass_invocation
-from holdfast.cli.output import Block, Cell, Paragraph, Tone, age, cell, tell
-from holdfast.clock import Instant, to_iso
+from holdfast.cli.output import Block, Cell, Paragraph, Tone, cell, tell
+from holdfast.clock import Instant, age, to_iso
 from holdfast.config_files import current_directory
 from holdfast.domain.search import MOST_HITS, FoundIn, SearchHit, SearchPage
 from holdfast.engine.documents import search_document

@@ -13,9 +13,9 @@ from holdfast.cli import output
 from holdfast.cli.arguments import provider_option, session_argument
 from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.cli.listing import WIDE, phase_tone, status_tone
-from holdfast.cli.output import Block, Cell, Column, Fields, Line, Table, Tone, age, cell
-from holdfast.cli.why import verdict
-from holdfast.clock import Instant
+from holdfast.cli.output import Block, Cell, Column, Fields, Line, Table, Tone, cell
+from holdfast.cli.why import TO_PERSON, TO_PROGRAM
+from holdfast.clock import Instant, age
 from holdfast.domain.approvals import Approval
 from holdfast.domain.conversations import Conversation, HistoryTurn
 from holdfast.domain.ids import short_id
@@ -39,6 +39,7 @@ from holdfast.engine.documents import (
 )
 from holdfast.engine.explain import Explanation, Tree
 from holdfast.engine.holdfast import Holdfast
+from holdfast.engine.wording import verdict
 
 
 @command("show", "holdfast show deploy", "holdfast show deploy --turns 20 --json")
@@ -107,8 +108,8 @@ def _view(holdfast: Holdfast, session_id: str, turns: int) -> SessionView:
         forks=store.children(session.id),
         provider=explanation.provider,
         explanation=explanation,
-        verdict=verdict(explanation, holdfast.policy.continue_, store.now()),
-        spoken=verdict(explanation, holdfast.policy.continue_, store.now(), to_person=True),
+        verdict=verdict(explanation, holdfast.policy.continue_, store.now(), TO_PROGRAM),
+        spoken=verdict(explanation, holdfast.policy.continue_, store.now(), TO_PERSON),
         now=store.now(),
     )
 

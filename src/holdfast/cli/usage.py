@@ -12,9 +12,10 @@ from holdfast.cli.arguments import parse_moment
 from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.cli.output import Cell, Column, Fields, Line, Table, Tone, cell
 from holdfast.clock import to_iso
-from holdfast.domain.statistics import Figures, Measure, Unit
+from holdfast.domain.statistics import Figures, Measure
 from holdfast.domain.usage import NO_USAGE, UsageGroup, UsageTotal
 from holdfast.engine.documents import stats_document
+from holdfast.engine.wording import measure_basis, measure_name, measure_value
 
 _USAGE_COLUMNS = (
     Column("RUNS", whole=True),
@@ -85,19 +86,6 @@ _MEASURE_COLUMNS = (
     Column("MET"),
     Column("OF", wraps=True),
 )
-_MEASURE_NAMES = {
-    "resume_rate": "resume rate",
-    "delegations_resumed": "delegations resumed",
-    "resume_success": "resume success",
-    "duration_median": "duration, median",
-    "duration_p95": "duration, p95",
-    "turn_duration_median": "turn, median",
-    "turn_duration_p95": "turn, p95",
-    "error_rate": "error rate",
-    "storage": "storage, without the vault",
-    "vault": "vault",
-    "creation_rate": "sessions a day",
-}
 _MOST_SHOWN = 10
 
 
@@ -135,13 +123,12 @@ def stats(run: Invocation, since: str | None, agent: str | None) -> None:
 
 
 def _measure_row(measure: Measure) -> tuple[Cell, ...]:
-    of = ", ".join(f"{_number(value)} {_noun(name, value)}" for name, value in measure.of.items())
     return (
-        cell(_MEASURE_NAMES.get(measure.name, measure.name)),
-        cell("no data" if measure.value is None else _value(measure.unit, measure.value)),
+        cell(measure_name(measure)),
+        cell(measure_value(measure)),
         cell(measure.target or ""),
         _met(measure),
-        cell("" if measure.unit is Unit.BYTES else of, Tone.DIM),
+        cell(measure_basis(measure), Tone.DIM),
     )
 
 
@@ -149,32 +136,6 @@ def _met(measure: Measure) -> Cell:
     if measure.met is None:
         return cell("")
     return cell("yes", Tone.GOOD) if measure.met else cell("no", Tone.BAD)
-
-
-def _value(unit: Unit, value: float) -> str:
-    match unit:
-        case Unit.SHARE:
-            return f"{value:.1%}"
-        case Unit.SECONDS:
-            return _seconds(value)
-        case Unit.BYTES:
-            return f"{value / 1_000_000:.1f} MB"
-        case Unit.PER_DAY:
-            return f"{value:.1f}"
-
-
-def _seconds(value: float) -> str:
-    if value < 120:
-        return f"{value:.2g} s" if value < 10 else f"{value:.0f} s"
-    return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
-
-
-def _number(value: float) -> str:
-    return f"{value:.0f}" if value == int(value) else f"{value:.1f}"
-
-
-def _noun(name: str, value: float) -> str:
-    return (name.removesuffix("s") if value == 1 else name).replace("_", " ")
 
 
 def _facts(figures: Figures) -> Iterator[tuple[str, Cell]]:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
-from typing import assert_never
-
 import click
 
 from holdfast.cli import output
-from holdfast.cli.answers import continue_words, tell_may_continue
+from holdfast.cli.answers import tell_may_continue
 from holdfast.cli.arguments import provider_option, session_argument
 from holdfast.cli.command import Invocation, command, pass_invocation
 from holdfast.cli.output import (
@@ -19,22 +16,18 @@ from holdfast.cli.output import (
     Line,
     Table,
     Tone,
-    age,
     cell,
     long_ago,
     moment,
 )
-from holdfast.clock import Instant
-from holdfast.domain.approvals import Approval
+from holdfast.clock import Instant, age
 from holdfast.domain.decisions import (
     WORDS,
-    Because,
     Decision,
     Fork,
     Fresh,
     Outcome,
     Reason,
-    Refuse,
     Resume,
     Standing,
     Verdict,
@@ -42,17 +35,21 @@ from holdfast.domain.decisions import (
     because,
 )
 from holdfast.domain.failures import Failure
-from holdfast.domain.phases import MayContinue
+from holdfast.domain.phases import MayContinue, continue_words
 from holdfast.domain.policy import ContinuePolicy
-from holdfast.domain.runtimes import KnownRuntime
 from holdfast.domain.telling.transcript import ranges_text
-from holdfast.domain.turns import Attempt, AttemptCause, AttemptStatus, Turn
+from holdfast.domain.turns import Attempt, AttemptCause, AttemptStatus
 from holdfast.engine.documents import (
     explanation_document,
 )
-from holdfast.engine.explain import Explanation, WaitingTurn
+from holdfast.engine.explain import Explanation
 from holdfast.engine.turn_requests import Starting
+from holdfast.engine.wording import MARKS, Manner, evidence_words, machine_words, objection_words, verdict
 from holdfast.errors import NotFound, UnreadableSession
+
+#: with codes, which a program can tell apart
+TO_PROGRAM = Manner(moment)
+TO_PERSON = Manner(moment, codes=False)
 
 
 @command("why", "holdfast why deploy", "holdfast why deploy --provider codex")
@@ -69,7 +66,9 @@ def why(run: Invocation, session: str, provider: str | None) -> None:
     policy, now = run.holdfast.policy.continue_, run.holdfast.store.now()
     if run.json:
         asked = {"session_id": explanation.session.id, "provider": explanation.provider}
-        output.document(asked | explanation_document(explanation, verdict(explanation, policy, now)))
+        output.document(
+            asked | explanation_document(explanation, verdict(explanation, policy, now, TO_PROGRAM))
+        )
     elif output.is_terminal():
         output.blocks(_answer_first(explanation, policy, now))
     else:
@@ -118,13 +117,6 @@ _TONES = {
 }
 
 
-_MARKS = {
-    Standing.PASSED: "✓",
-    Standing.FAILED: "✗",
-    Standing.MISSING: "✗",
-    Standing.NOT_OBSERVABLE: "?",
-    Standing.NOT_APPLICABLE: "–",
-}
 #: for people: what is true if the guard passes, and its code last
 _WORDED_COLUMNS = (
     Column("GUARD", whole=True),
@@ -138,7 +130,7 @@ def _answer_first(explanation: Explanation, policy: ContinuePolicy, now: Instant
     words = continue_words(explanation.may_continue, explanation.session, policy, now)
     verdicts = explanation.decision.verdicts
     in_the_way = tuple(
-        (WORDS[verdict.reason].holds, cell(f"no: {_asks_for(verdict)}", Tone.BAD))
+        (WORDS[verdict.reason].holds, cell(f"no: {objection_words(verdict)}", Tone.BAD))
         for verdict in verdicts
         if verdict.outcome is not Outcome.RESUME
     )
@@ -154,7 +146,7 @@ def _answer_first(explanation: Explanation, policy: ContinuePolicy, now: Instant
     guards = Table(_WORDED_COLUMNS, tuple(map(_worded_row, verdicts)))
     last = explanation.last_attempt
     return [
-        Line(cell(verdict(explanation, policy, now, to_person=True), Tone.STRONG)),
+        Line(cell(verdict(explanation, policy, now, TO_PERSON), Tone.STRONG)),
         *((Fields(in_the_way),) if in_the_way else ()),
         about,
         guards,
@@ -162,21 +154,10 @@ def _answer_first(explanation: Explanation, policy: ContinuePolicy, now: Instant
     ]
 
 
-def _asks_for(verdict: Verdict) -> str:
-    seen = Because(verdict.reason, verdict.standing, verdict.evidence).sentence
-    what = {Outcome.FRESH: "asks for a fresh start", Outcome.WAIT: "asks to wait", Outcome.REFUSE: "refuses"}
-    return f"{seen}; {what[verdict.outcome]}"
-
-
 def _worded_row(verdict: Verdict) -> tuple[Cell, ...]:
-    words = f"{WORDS[verdict.reason].holds} {_MARKS[verdict.standing]}"
-    unseen = {
-        Standing.NOT_OBSERVABLE: "cannot be seen from here",
-        Standing.NOT_APPLICABLE: "nothing to guard",
-    }
     return (
-        cell(words, _TONES[verdict.standing]),
-        cell(verdict.evidence or unseen.get(verdict.standing, "")),
+        cell(f"{WORDS[verdict.reason].holds} {MARKS[verdict.standing]}", _TONES[verdict.standing]),
+        cell(evidence_words(verdict)),
         cell(verdict.reason.value, Tone.DIM),
     )
 
@@ -196,7 +177,7 @@ def _why_blocks(explanation: Explanation, policy: ContinuePolicy, now: Instant) 
     guards = Table(_GUARD_COLUMNS, tuple(map(_guard_row, explanation.decision.verdicts)))
     last = explanation.last_attempt
     before = Line(cell(_not_run(explanation), Tone.DIM)) if last is None else _last(explanation, last, now)
-    return [head, guards, Line(cell(verdict(explanation, policy, now), Tone.STRONG)), before]
+    return [head, guards, Line(cell(verdict(explanation, policy, now, TO_PROGRAM), Tone.STRONG)), before]
 
 
 def _where(explanation: Explanation) -> str:
@@ -208,14 +189,6 @@ def _where(explanation: Explanation) -> str:
         return f"any machine: {has_run}, or its machine is not known"
     which = "that it was found in" if _is_imported(explanation) else "that it used before"
     return f"the runtime {which}: {machine_words(runtime.machine)}, {runtime.home} ({runtime.id})"
-
-
-def machine_words(machine: str) -> str:
-    """A machine as a person tells it apart: this one, or the beginning of its id."""
-    from holdfast.config import data_dir  # only needed here
-    from holdfast.processes.machine import machine_id
-
-    return "this machine" if machine == machine_id(data_dir(os.environ)) else f"machine {machine[:12]}"
 
 
 def _is_imported(explanation: Explanation) -> bool:
@@ -274,78 +247,6 @@ def _lineage(explanation: Explanation, attempt: Attempt) -> str:
 # --- sentences ---
 
 
-def verdict(
-    explanation: Explanation, policy: ContinuePolicy, now: Instant, *, to_person: bool = False
-) -> str:
-    """What happens next to a session, in one sentence; with the codes of reasons unless a person reads it."""
-    session = explanation.session
-    if explanation.may_continue is MayContinue.FINAL:
-        return f"The session is {session.phase}; a fork can continue its work: holdfast fork {session.id}"
-    if explanation.waits_for is not None:
-        return _waiting(explanation.waits_for, explanation.may_continue)
-    if explanation.waiting is not None and (waits := _in_queue(explanation.waiting, now)):
-        return waits
-    then = next_turn(explanation.decision, explanation.provider, to_person=to_person)
-    if explanation.is_cut_off and explanation.last_attempt is not None:
-        then = f"Turn {explanation.last_attempt.seq} was cut off: what ran it is gone. To continue it: holdfast resume {session.id}. {then}"
-    if explanation.may_continue is MayContinue.YES:
-        return then
-    why_not = continue_words(explanation.may_continue, session, policy, now)
-    code = "" if to_person else f"{explanation.may_continue.value}: "
-    return f"The session should not continue ({code}{why_not}). If a turn is added anyway: {_lower(then)}"
-
-
-def _waiting(asked: Approval, answer: MayContinue) -> str:
-    waits = f"Turn {asked.seq} waits for an approval: {asked.what}"
-    if answer is MayContinue.EXPIRED:
-        return f"{waits}. The approval has expired; to cancel the turn: holdfast cancel {asked.session_id} --turn {asked.seq}"
-    return f"{waits}. To answer: holdfast approve {asked.id}"
-
-
-def _in_queue(waiting: WaitingTurn, now: Instant) -> str:
-    """Says what a queued turn waits for; empty if it only waits for a free worker."""
-    sentences = []
-    if waiting.until is not None:
-        sentences.append(_until(waiting.turn, waiting.until, now))
-    if waiting.runtime is not None:
-        sentences.append(_pinned(waiting.turn, waiting.runtime, now))
-    return " ".join(sentences)
-
-
-def _until(turn: Turn, until: Instant, now: Instant) -> str:
-    left = f"in {age(now, until)}"
-    if turn.attempts:
-        return f"Turn {turn.seq} is tried again at {moment(until)} ({left}, attempt {turn.attempts + 1})."
-    return f"Turn {turn.seq} does not start before {moment(until)} ({left})."
-
-
-def _pinned(turn: Turn, known: KnownRuntime, now: Instant) -> str:
-    where = f"{known.runtime.provider} in {known.runtime.home} on {machine_words(known.runtime.machine)}"
-    seen = f"last seen at {moment(known.last_seen_at)} ({age(known.last_seen_at, now)} ago)"
-    return f"Turn {turn.seq} waits for the runtime {known.id} only ({where}), {seen}."
-
-
-def _lower(sentence: str) -> str:
-    return sentence[:1].lower() + sentence[1:]
-
-
-def next_turn(decision: Decision, provider: str, *, to_person: bool = False) -> str:
-    reason = because(decision).sentence if to_person else because(decision).note
-    match decision:
-        case Resume(provider_session_id):
-            return f"The next turn resumes the {provider} session {provider_session_id}{_provided(decision)}."
-        case Fork(provider_session_id):
-            return f"The next turn forks the {provider} session {provider_session_id}{_provided(decision)}."
-        case Fresh():
-            return f"The next turn starts a fresh {provider} session with the whole context: {reason}."
-        case Wait():
-            return f"The next turn waits: {reason}."
-        case Refuse():
-            return f"The next turn would be refused: {reason}."
-        case _:
-            assert_never(decision)
-
-
 def this_turn(decision: Decision, starting: Starting | None = None) -> str:
     """Says what a turn does, before the agent starts; ``starting`` is None if it does not start."""
     reason = because(decision)
@@ -386,8 +287,3 @@ def _catching_up(decision: Resume | Fork) -> str:
     told = ranges_text(decision.catch_up)
     word = "turn" if told.isdecimal() else "turns"
     return f", with {word} {told} that it has not seen" if told else ""
-
-
-def _provided(decision: Decision) -> str:
-    unseen = sum(v.standing is Standing.NOT_OBSERVABLE for v in decision.verdicts)
-    return f", if the {unseen} guards that cannot be judged from here pass too" if unseen else ""

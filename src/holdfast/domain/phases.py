@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from holdfast.clock import SECOND, Instant
+from holdfast.clock import SECOND, Instant, age, duration
 from holdfast.domain.records import PlainRecord
 from holdfast.errors import InvalidInput
 
@@ -147,3 +147,30 @@ def _idle_too_long(
         last = max(last, approval.answered_at)
     # exactly the limit is too long
     return now - last >= limit * SECOND
+
+
+def continue_words(
+    answer: MayContinue, session: Continuable | None, policy: ContinueRules, now: Instant
+) -> str:
+    """Says why a session may or may not continue; ``session`` is None if it is missing or cannot be read."""
+    if session is None:
+        unreadable = answer is MayContinue.UNREADABLE
+        return "its stored row cannot be read" if unreadable else "the session was not found"
+    match answer:
+        case MayContinue.YES:
+            return "all conditions are met"
+        case MayContinue.FINAL:
+            return f"the session is {session.phase}, which is final; a fork can continue its work"
+        case MayContinue.PHASE:
+            return f"phase {session.phase} is not one of {', '.join(sorted(policy.resumable_phases))}"
+        case MayContinue.NOT_READY:
+            return "the session is not marked as ready to resume"
+        case MayContinue.ERRORS:
+            return f"{session.error_count} errors since the last success; the limit is {policy.max_errors}"
+        case MayContinue.TOO_OLD:
+            limit = duration(idle_limit(policy, session.agent) or 0)
+            return f"idle for {age(session.updated_at, now)}; the limit is {limit}"
+        case MayContinue.EXPIRED:
+            return "the approval that the session asked for has expired; ask again, or move to another phase"
+        case MayContinue.NOT_FOUND | MayContinue.UNREADABLE:
+            return "the session changed while it was read"
