@@ -27,7 +27,7 @@ def command(name: str) -> Command:
 
 
 #: until somebody stops them
-ENDLESS = ("serve",)
+ENDLESS = ("serve", "ui")
 #: their examples need the agent itself: tests/agents/test_starting.py runs them
 OF_AN_AGENT = ("claude", "codex", "opencode", "gemini")
 EXAMPLES = [

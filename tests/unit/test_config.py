@@ -92,6 +92,8 @@ OTHER_LISTS = {
     "server.public_origins": {"https://another.example", "http://10.0.0.7:8080"},
 }
 
+OTHER_TEXTS = {"notify.webhook": "https://another.example", "server.base_path": "/another"}
+
 #: by the type of a table's entries
 OTHER_ENTRIES: dict[type, tuple[object, object]] = {bool: (False, True), float: (1.5, 2.5)}
 
@@ -118,7 +120,7 @@ def another_value(key: Key) -> object:
         case dict():
             return dict(zip(("reviewer", "planner"), OTHER_ENTRIES[get_args(key.kind)[1]], strict=True))
         case _:
-            return "https://another.example" if key.name == "notify.webhook" else "another"
+            return OTHER_TEXTS.get(key.name, "another")
 
 
 def as_toml(value: object) -> str:

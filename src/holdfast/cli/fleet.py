@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import os
+import secrets
 import signal
+import sys
 import threading
+import webbrowser
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from types import FrameType
@@ -25,10 +28,13 @@ from holdfast.engine.running.agents import Agent
 from holdfast.engine.running.log_subject import log_subject
 from holdfast.engine.watched import take_in_watched
 from holdfast.engine.worker import Worker, WorkerOptions
-from holdfast.errors import ConfigError, HoldfastError
+from holdfast.errors import ConfigError, HoldfastError, MissingBinary
 from holdfast.hooks.spool import empty_spool
 
 _MOST_SLOTS = 256
+_UI_SLOTS = 2
+_UI_DRAIN = 5.0
+_UI_RATE = 1000.0
 
 
 @command("worker", "holdfast worker --once", "holdfast worker --provider scripted --slots 2 --once")
@@ -136,6 +142,79 @@ def _announce(url: str, *, as_json: bool) -> None:
     else:
         output.say(f"listening on {url}")
         output.flush()
+
+
+# --- ui ---
+
+
+@command("ui", "holdfast ui", "holdfast ui --no-browser --port 8788")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    default=0,
+    metavar="N",
+    help="The port to listen on; by default any free one, which is printed.",
+)
+@click.option("--no-browser", is_flag=True, help="Only print the address.")
+@click.option("--no-worker", is_flag=True, help="Run no turns: others do.")
+@pass_invocation
+def ui(run: Invocation, port: int, no_browser: bool, no_worker: bool) -> None:
+    """Show your sessions in a browser: what runs, what waits for you, what comes next.
+
+    Prints an address with a code that lets one browser in, once, and opens it. Listens on this machine only. A worker
+    runs the turns that you continue on the page, until you stop the command with Ctrl-C.
+    """
+    try:
+        from holdfast.web.page.login import Entrance
+        from holdfast.web.server import Listening, serve_until_stopped
+    except ImportError as exc:
+        raise ConfigError("ui", "the page needs an extra: pip install 'holdfast-sessions[server]'") from exc
+    code = secrets.token_urlsafe(24)
+
+    def announce(url: str) -> None:
+        address = f"{url}/login?code={code}"
+        if run.json:
+            output.json_line({"url": url, "login_url": address})
+        else:
+            output.say(f"open {address}")
+            output.flush()
+        if not no_browser and _has_browser():
+            webbrowser.open(address)
+
+    with nullcontext() if no_worker else _worker_beside(run):
+        entrance = Entrance(secrets.token_urlsafe(32), code)
+        serve_until_stopped(run.holdfast, Listening("127.0.0.1", port, _UI_RATE), announce, entrance)
+
+
+def _has_browser() -> bool:
+    """Whether somebody looks at this machine: a browser in a terminal would fight with what the command prints."""
+    return sys.platform == "darwin" or any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY"))
+
+
+@contextmanager
+def _worker_beside(run: Invocation) -> Iterator[None]:
+    """Runs turns in the block. Without an installed agent there is no worker; the page says so."""
+    settings, store = run.settings(), run.holdfast.store
+
+    def hand_over() -> None:
+        empty_spool(store, settings, os.environ)
+        take_in_watched(run.holdfast)
+
+    try:
+        working = run.holdfast.worker(
+            (), WorkerOptions(_UI_SLOTS, drain_seconds=_UI_DRAIN, hand_over=hand_over)
+        )
+    except MissingBinary as exc:
+        log.warning("no worker runs beside the page: %s", exc.message)
+        yield
+        return
+    thread = threading.Thread(target=working.run, name="holdfast worker")
+    thread.start()
+    try:
+        yield
+    finally:
+        working.stop()
+        thread.join()
 
 
 # --- runtimes and recover ---

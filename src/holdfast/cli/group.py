@@ -35,6 +35,7 @@ SECTIONS: Final = {
         "cleanup": "lifecycle:cleanup",
     },
     "Understand": {
+        "ui": "fleet:ui",
         "ps": "ps:ps",
         "search": "searching:search",
         "show": "show:show",

@@ -296,14 +296,23 @@ class ImportPolicy:
             raise InvalidRule("must be directories that begin with / or ~", "exclude")
 
 
+def _is_plain(part: str) -> bool:
+    return part.isascii() and part.replace("-", "").replace("_", "").isalnum()
+
+
 @frozen_record
 class ServerPolicy:
     """What ``holdfast serve`` has to know about where it runs."""
 
     #: the origins that browsers know it by, if a proxy before it has another name or does TLS; empty: its own
     public_origins: frozenset[str] = frozenset()
+    #: the path below which a proxy shows it: ``/holdfast``; empty: at the root
+    base_path: str = ""
 
     def __post_init__(self) -> None:
+        parts = self.base_path.split("/")
+        if self.base_path and (parts[0] or not all(_is_plain(part) for part in parts[1:])):
+            raise InvalidRule("must begin with / and consist of plain words, such as /holdfast", "base_path")
         object.__setattr__(self, "public_origins", frozenset(self.public_origins))
         for wrong in filter(None, map(_wrong_with_origin, sorted(self.public_origins))):
             problem = f"must be origins as browsers send them, such as https://fleet.example: one {wrong}"

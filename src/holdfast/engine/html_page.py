@@ -93,14 +93,16 @@ _HASH: Final = b64encode(sha256(_STYLE.encode()).digest()).decode()
 _POLICY: Final = f"default-src 'none'; style-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
 
 
-class _Markdown(MarkdownIt):
+class SafeMarkdown(MarkdownIt):
+    """Takes only links of ``SCHEMES``."""
+
     def validateLink(self, url: str) -> bool:  # noqa: N802 - markdown-it's name
         """A link of another scheme stays as it was written."""
         return url.partition(":")[0].lower() in SCHEMES
 
 
 _MARKDOWN: Final = (
-    _Markdown("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("image")
+    SafeMarkdown("commonmark", {"html": False}).enable(["table", "strikethrough"]).disable("image")
 )
 
 

@@ -39,7 +39,7 @@ class Manner:
 
     when: Callable[[Instant], str]
     codes: bool = True  #: reasons as codes, which programs and search engines know
-    commands: bool = True  #: what to type next; a page has buttons
+    commands: bool = True  #: what to type next, and the ids for that; a page has buttons
 
 
 def verdict(explanation: Explanation, policy: ContinuePolicy, now: Instant, manner: Manner) -> str:
@@ -107,10 +107,10 @@ def _lower(sentence: str) -> str:
 def next_turn(decision: Decision, provider: str, manner: Manner) -> str:
     reason = because(decision).note if manner.codes else because(decision).sentence
     match decision:
-        case Resume(provider_session_id):
-            return f"The next turn resumes the {provider} session {provider_session_id}{_provided(decision)}."
-        case Fork(provider_session_id):
-            return f"The next turn forks the {provider} session {provider_session_id}{_provided(decision)}."
+        case Resume(provider_session_id) | Fork(provider_session_id):
+            does = "resumes" if isinstance(decision, Resume) else "forks"
+            which = f"session {provider_session_id}" if manner.commands else "session"
+            return f"The next turn {does} the {provider} {which}{_provided(decision)}."
         case Fresh():
             return f"The next turn starts a fresh {provider} session with the whole context: {reason}."
         case Wait():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import math
 import re
 import time
@@ -24,6 +25,7 @@ from holdfast.errors import HoldfastError, InvalidInput, TooMany, Unauthenticate
 from holdfast.store.contract import FACTS
 from holdfast.store.http_store import is_loopback
 from holdfast.web.access import ANYONE, Caller
+from holdfast.web.page.login import credentials, is_open, is_page, to_login
 from holdfast.web.problems import answer_to, problem
 
 #: the most bytes of one body: a hook of Claude Code may quote what a subagent wrote
@@ -57,6 +59,7 @@ _SCHEME: Final = "bearer "
 #: a supervisor has no token
 _OPEN_TO_ALL: Final = "/healthz"
 _JSON: Final = "application/json"
+_FORM: Final = "application/x-www-form-urlencoded"
 _READS: Final = frozenset({"GET", "HEAD", "OPTIONS"})
 #: ``Sec-Fetch-Site`` of a request that a page of this server makes, or a person
 _OWN_PAGES: Final = frozenset({"same-origin", "none"})
@@ -134,6 +137,32 @@ class Callers:
     def _found(self, authorization: Sequence[str]) -> tuple[float, Caller | None]:
         nobody = (-REMEMBERED_SECONDS, None)
         return self._known.get(digest_of(authorization[0]), nobody) if len(authorization) == 1 else nobody
+
+
+class LocalCallers(Callers):
+    """Lets in the person who has the key of ``holdfast ui``, and callers with tokens; nobody without either."""
+
+    def __init__(self, book: TokenBook, key: str) -> None:
+        super().__init__(book)
+        self._key = key
+
+    def remembered(self, authorization: Sequence[str]) -> Caller | None:
+        if self._has_key(authorization):
+            return ANYONE
+        caller = super().remembered(authorization)
+        return None if caller is ANYONE else caller
+
+    def identify(self, authorization: Sequence[str]) -> Caller:
+        if self._has_key(authorization):
+            return ANYONE
+        caller = super().identify(authorization)
+        if caller is ANYONE:
+            raise Unauthenticated("open the address that holdfast ui has printed")
+        return caller
+
+    def _has_key(self, authorization: Sequence[str]) -> bool:
+        expected = f"Bearer {self._key}".encode()
+        return len(authorization) == 1 and hmac.compare_digest(authorization[0].encode(), expected)
 
 
 # --- how much at once --------------------------------------------------------------------------------------------
@@ -364,7 +393,7 @@ class Admission:
         headers = Headers(scope=scope)
         if (refused := _ambiguous(headers) or _oversized(headers)) is not None:
             return refused
-        authorization = headers.getlist("authorization")
+        authorization = credentials(scope)
         caller = self._callers.remembered(authorization)
         expected = caller or self._callers.last_known(authorization)
         charged = _bucket(expected, scope)
@@ -374,7 +403,11 @@ class Admission:
             if caller is None:
                 caller = await run_in_threadpool(self._callers.identify, authorization)
         except Unauthenticated as error:
-            return None if scope["path"] == _OPEN_TO_ALL else answer_to(error)
+            if scope["path"] == _OPEN_TO_ALL:
+                return None
+            if is_open(scope):
+                return _foreign_page(scope, self._public_origins)
+            return to_login(scope) if is_page(scope) else answer_to(error)
         except HoldfastError as error:
             return answer_to(error)
         if expected is None and caller.id:
@@ -383,7 +416,7 @@ class Admission:
                 return _too_many(wait)
         scope.setdefault("state", {})["caller"] = caller
         refused = _not_from_here(headers) if caller is ANYONE else None
-        return refused or _foreign_page(headers, self._public_origins) or _not_json(scope["method"], headers)
+        return refused or _foreign_page(scope, self._public_origins) or _wrong_body(scope)
 
 
 def _not_from_here(headers: Headers) -> Response | None:
@@ -402,13 +435,16 @@ def _not_from_here(headers: Headers) -> Response | None:
     return _foreign_origin()
 
 
-def _foreign_page(headers: Headers, public_origins: frozenset[str]) -> Response | None:
-    """A page on another host, port or scheme is foreign.
+def _foreign_page(scope: Scope, public_origins: frozenset[str]) -> Response | None:
+    """A page on another host, port or scheme is foreign. It may lead a person to our page, by a link.
 
     Only the proxy knows the scheme, unless ``public_origins`` says it: then the request's Host does not count, which
     a proxy may have changed.
     """
+    headers = Headers(scope=scope)
     origins, sites = headers.getlist("origin"), headers.getlist("sec-fetch-site")
+    if scope["method"] == "GET" and is_page(scope) and headers.getlist("sec-fetch-mode") == ["navigate"]:
+        sites = []
     if public_origins:
         is_own = public_origins.issuperset(origins)
     else:
@@ -426,12 +462,16 @@ def _has_body(headers: Headers) -> bool:
     return headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
 
 
-def _not_json(method: str, headers: Headers) -> Response | None:
-    """What a page of another site may send without asking first is never JSON (Fetch, CORS-safelisted)."""
+def _wrong_body(scope: Scope) -> Response | None:
+    """What a page of another site may send without asking first is never JSON (Fetch, CORS-safelisted).
+
+    The page has forms, which carry a token against that.
+    """
+    headers, expected = Headers(scope=scope), _FORM if is_page(scope) else _JSON
     kinds = [kind.partition(";")[0].strip().lower() for kind in headers.getlist("content-type")]
-    if method in _READS or kinds == [_JSON] or not (_has_body(headers) or kinds):
+    if scope["method"] in _READS or kinds == [expected] or not (_has_body(headers) or kinds):
         return None
-    words = f"send a body with one header: Content-Type: {_JSON}"
+    words = f"send a body with one header: Content-Type: {expected}"
     return problem(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "unsupported_media_type", words)
 
 

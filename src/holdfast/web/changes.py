@@ -27,6 +27,7 @@ from holdfast.errors import HoldfastError, StoreUnavailable, TooMany
 from holdfast.store.contract import Store
 from holdfast.web.access import Guarded, caller_of
 from holdfast.web.admission import Callers
+from holdfast.web.page.login import credentials
 from holdfast.web.serving import Served, served
 from holdfast.web.streams import LONGEST_SECONDS, MEDIA_TYPE, SIGN_SECONDS, Streams, TimedStream
 
@@ -353,7 +354,7 @@ async def changes(
     """
     watched: Changes = request.app.state.changes
     callers: Callers = request.app.state.callers
-    check = partial(callers.identify, request.headers.getlist("authorization"))
+    check = partial(callers.identify, credentials(request.scope))
     # all callers share a watcher, which must not have the limits of one of them
     messages = watched.of(served(request)).messages(last_event_id, check)
     return TimedStream(messages, watched.streams, caller_of(request).id)

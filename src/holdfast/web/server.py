@@ -18,6 +18,7 @@ from fastapi import APIRouter, FastAPI, Request
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from holdfast import __version__
+from holdfast.domain.policy import ServerPolicy
 from holdfast.domain.records import record
 from holdfast.domain.sessions import SessionFilter
 from holdfast.engine.holdfast import Holdfast
@@ -26,8 +27,10 @@ from holdfast.store.http_store import is_loopback
 from holdfast.web import changes, events, hooks, metrics, queue_news, resources, store_calls
 from holdfast.web.access import Guarded
 from holdfast.web.access_log import AccessLog
-from holdfast.web.admission import Admission, Callers, Rates
+from holdfast.web.admission import Admission, Callers, LocalCallers, Rates
 from holdfast.web.changes import Changes
+from holdfast.web.page import routes
+from holdfast.web.page.login import Entrance
 from holdfast.web.problems import ANSWERS, SCHEMA, answer_with_problems
 from holdfast.web.queue_news import Queues
 from holdfast.web.schemas import Schemas
@@ -140,9 +143,15 @@ def readyz(holdfast: Served) -> dict[str, str]:
 
 
 def create_app(
-    workspaces: Workspaces, callers: Callers, rates: Rates, public_origins: frozenset[str] = frozenset()
+    workspaces: Workspaces,
+    callers: Callers,
+    rates: Rates,
+    policy: ServerPolicy | None = None,
+    entrance: Entrance | None = None,
 ) -> FastAPI:
+    policy = policy or ServerPolicy()
     app = FastAPI(
+        root_path=policy.base_path,
         title="Holdfast",
         version=__version__,
         summary="Durable sessions for coding agents",
@@ -155,8 +164,10 @@ def create_app(
     app.state.streams = Streams()
     app.state.queues = queue_news.Queues()
     app.state.changes = watched = changes.Changes()
+    app.state.entrance = entrance or Entrance()
+    app.state.public_origins = policy.public_origins
     app.state.meters = meters = metrics.Meters()
-    app.add_middleware(Admission, callers=callers, rates=rates, public_origins=public_origins)
+    app.add_middleware(Admission, callers=callers, rates=rates, public_origins=policy.public_origins)
     app.add_middleware(AccessLog, meters=meters, stir=watched.stir)
     answer_with_problems(app)
     # first, as routes are looked through in their order; described below, by hand
@@ -166,6 +177,8 @@ def create_app(
     app.include_router(metrics.router)
     for router in (*resources.routers, events.router, changes.router, queue_news.router, hooks.router):
         app.include_router(router, prefix=_VERSION)
+    app.include_router(routes.doors)
+    app.include_router(routes.router)
     _describe(app)
     return app
 
@@ -195,15 +208,20 @@ class Listening:
     rate: float  #: requests a second that one caller may make
 
 
-def serve_until_stopped(holdfast: Holdfast, at: Listening, announce: Callable[[str], None]) -> None:
-    """``announce`` gets the address as soon as others can connect to it."""
+def serve_until_stopped(
+    holdfast: Holdfast, at: Listening, announce: Callable[[str], None], entrance: Entrance | None = None
+) -> None:
+    """``announce`` gets the address as soon as others can connect to it.
+
+    With an ``entrance`` that has a key, nobody comes in without that key or a token.
+    """
     store = holdfast.store
-    callers = Callers(store)
+    callers = LocalCallers(store, entrance.key) if entrance and entrance.key else Callers(store)
     if not callers.need_tokens() and not is_loopback(at.host):
         words = "others are let in with tokens only; make one first: holdfast token create --role admin"
         raise InvalidInput("host", f"{at.host!r} is not a loopback address: {words}")
-    origins = holdfast.policy.server.public_origins
-    app = create_app(Workspaces(store.workspace, holdfast.within), callers, Rates(at.rate), origins)
+    workspaces = Workspaces(store.workspace, holdfast.within)
+    app = create_app(workspaces, callers, Rates(at.rate), holdfast.policy.server, entrance)
     host = at.host
     with listen(host, at.port) as listening:
         shown = f"[{host}]" if ":" in host else host
