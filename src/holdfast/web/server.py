@@ -15,6 +15,7 @@ from typing import Any, Final, NoReturn
 import uvicorn
 from anyio import CapacityLimiter
 from fastapi import APIRouter, FastAPI, Request
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from holdfast import __version__
@@ -142,6 +143,18 @@ def readyz(holdfast: Served) -> dict[str, str]:
     return {"status": "ok"}
 
 
+class BasePath:
+    """Says below which path a proxy shows the server. Some proxies leave that path in their requests, others do not."""
+
+    def __init__(self, app: ASGIApp, base_path: str) -> None:
+        self._app = app
+        self._base_path = base_path
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        scope["root_path"] = self._base_path
+        await self._app(scope, receive, send)
+
+
 def create_app(
     workspaces: Workspaces,
     callers: Callers,
@@ -151,7 +164,6 @@ def create_app(
 ) -> FastAPI:
     policy = policy or ServerPolicy()
     app = FastAPI(
-        root_path=policy.base_path,
         title="Holdfast",
         version=__version__,
         summary="Durable sessions for coding agents",
@@ -169,6 +181,7 @@ def create_app(
     app.state.meters = meters = metrics.Meters()
     app.add_middleware(Admission, callers=callers, rates=rates, public_origins=policy.public_origins)
     app.add_middleware(AccessLog, meters=meters, stir=watched.stir)
+    app.add_middleware(BasePath, base_path=policy.base_path)
     answer_with_problems(app)
     # first, as routes are looked through in their order; described below, by hand
     app.add_route(f"{_VERSION}/store/{{verb}}", store_calls.call, methods=["POST"], include_in_schema=False)

@@ -128,7 +128,8 @@ def family(nodes: Sequence[Node]) -> Markup:
             .format(node.href, node.status, " here" if node.is_here else "", x, y, x + 14, y + 1,
                     one_line(node.title, _TITLE), x + 14, y + 16, words)
         )  # fmt: skip
-    return _svg("The family of this session", width, len(nodes) * _ROW + 6, parts)
+    picture = _svg("The family of this session", width, len(nodes) * _ROW + 6, parts)
+    return Markup(picture.replace("<svg ", f'<svg width="{width}" ', 1))  # noqa: S704 - a number of our own
 
 
 def _svg(title: str, width: int, height: int, parts: Sequence[Markup]) -> Markup:

@@ -22,7 +22,7 @@ from pygments.lexers import get_lexer_by_name
 from pygments.token import STANDARD_TYPES
 from pygments.util import ClassNotFound
 
-from holdfast.clock import Instant, age, seconds_between, to_datetime, to_iso
+from holdfast.clock import Instant, age, duration, seconds_between, to_datetime, to_iso
 from holdfast.domain.records import record
 from holdfast.domain.telling.tool_calls import ToolCall
 from holdfast.domain.usage import cost_words
@@ -212,6 +212,7 @@ def _environment() -> Environment:
         "markdown": markdown_html,
         "moment": _moment,
         "ago": _ago,
+        "duration": duration,
         "tokens": _tokens,
         "money": _money,
         "place": _place,

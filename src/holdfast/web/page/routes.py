@@ -23,7 +23,7 @@ from holdfast.processes.owners import this_user
 from holdfast.web.access import Caller, Guarded, caller_of, confined, may
 from holdfast.web.admission import Callers
 from holdfast.web.page import views
-from holdfast.web.page.login import Entrance, cookie_name, form_fields, form_token, log_in, own_path
+from holdfast.web.page.login import Entrance, cookie_name, form_fields, form_token, log_in, own_path, path_of
 from holdfast.web.page.rendering import HEADERS, HERE, TEMPLATES
 from holdfast.web.problems import answer_to
 from holdfast.web.resources import ApprovalPath, SessionPath
@@ -88,15 +88,16 @@ def _page(request: Request, name: str, view: Mapping[str, Any], status: int = 20
     def allowed(verb: str) -> bool:
         return caller is not None and may(caller.role, verb)
 
+    base = request.scope.get("root_path", "")
     said = SAID.get(request.query_params.get("said", ""))
     html = TEMPLATES.get_template(name).render(
-        base=request.scope.get("root_path", ""),
+        base=base,
         csrf=form_token(request),
         caller=caller,
         is_known=cookie_name(request.scope) in request.cookies,
         may=allowed,
         said=said,
-        path=request.url.path,
+        path=base + path_of(request.scope),
         query=request.url.query,
         version=__version__,
         **view,

@@ -100,6 +100,10 @@
     }
   });
 
+  // --- on a phone, the conversation comes before the evidence
+  const guards = document.getElementById("guards");
+  if (guards && matchMedia("(max-width: 700px)").matches) guards.open = false;
+
   // --- copying, filters, and forms that are sent once
   addEventListener("click", async (event) => {
     const copies = event.target.closest("[data-copy]");
