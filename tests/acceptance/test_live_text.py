@@ -105,3 +105,17 @@ def test_a_log_that_follows_shows_what_a_worker_is_writing(scripted_place: Path)
         assert worker.end() == 0
     assert "\n  half of the long answer\n" in log.shown
     assert log.shown.count("\n  half of") == 1
+
+
+def test_a_log_that_follows_shows_what_was_said_in_pieces(scripted_place: Path) -> None:
+    assert holdfast("run", "--name", "plan", "SAY the plan").code == 0
+    assert holdfast("enqueue", "plan", "SAY one\nAWAIT one\nWRITE two and\nAWAIT two\nSAY three").code == 0
+    with terminal("worker", "--once") as worker, terminal("log", "plan", "--follow", "--turn", "2") as log:
+        log.wait_for("\n  one\n")
+        go(scripted_place, "one")
+        log.wait_for("\n  one\n  two\n")
+        go(scripted_place, "two")
+        assert log.end() == 0
+        assert worker.end() == 0
+    assert "two and three\n" in log.shown
+    assert log.shown.count("\n  one") == 1

@@ -112,10 +112,9 @@ def _follow(reader: Reader, first: int, last: int | None) -> None:
     below = Below(INDENT)
     try:
         for text in _written(reader, reader.follow(first, last)):
-            partial = None if text else reader.store.partial_text(reader.session.id)
-            is_shown = partial is not None and last in (None, partial.turn)
-            below.show("\n".join(lines(partial.text)) if partial is not None and is_shown else "")
-            _write_or_wait(text, _LOOK_EVERY_WRITING if is_shown else _LOOK_EVERY)
+            unfinished = "" if text else reader.unfinished()
+            below.show("\n".join(lines(unfinished.strip("\n"))))
+            _write_or_wait(text, _LOOK_EVERY_WRITING if unfinished else _LOOK_EVERY)
     finally:
         below.close()
 

@@ -243,6 +243,7 @@ class Reader:
     def __init__(self, store: Store, session_id: str) -> None:
         self.store = store
         self.session = store.get_session(session_id)
+        self._telling: _Telling | None = None  #: of the turn that is followed, while nothing is new
 
     def conversation(self) -> Conversation:
         return self.store.get_conversation(self.session.conversation_id)
@@ -360,6 +361,14 @@ class Reader:
         """
         return self._walk(first, last, follows=True)
 
+    def unfinished(self) -> str:
+        """Of the turn that is followed: what was said since its last call, and what the agent is writing."""
+        if self._telling is None:
+            return ""
+        partial = self.store.partial_text(self.session.id)
+        is_its_own = partial is not None and partial.turn == self._telling.seq
+        return self._telling.held + (partial.text if partial is not None and is_its_own else "")
+
     def _walk(self, first: int, last: int | None, *, follows: bool) -> Iterator[Piece | None]:
         told: set[tuple[object, ...]] = set()
         while True:
@@ -400,7 +409,9 @@ class Reader:
             if status is TurnStatus.WAITING and asked is None:
                 asked = self.open_approval_of(read)
                 yield Notes(_waits(asked))
+            self._telling = telling
             yield None
+            self._telling = None
         yield from telling.end(self.turn(read.turn.seq) if follows else read)
 
     def open_approval_of(self, read: ReadTurn) -> Approval | None:
@@ -435,6 +446,14 @@ class _Telling:
         self._said: list[str] = []  #: in this attempt, before its last call
         self._said_size = 0
         self._held: list[str] = []  #: in this attempt, since its last call
+
+    @property
+    def seq(self) -> int:
+        return self._read.turn.seq
+
+    @property
+    def held(self) -> str:
+        return "".join(self._held)
 
     def take(self, attempt: int, event: Event) -> Iterator[Piece]:
         if attempt > self._attempt:
