@@ -11,6 +11,7 @@ from holdfast.clock import Instant
 from holdfast.domain.approvals import Approval
 from holdfast.domain.decisions import Fresh, Reason
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome
+from holdfast.domain.events import Writing
 from holdfast.domain.failures import Failure, FailureClass
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.observed import Sighting
@@ -147,6 +148,8 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "heartbeat": lambda s, t: s.heartbeat(t.lease, 60),
     "launch": lambda s, t: s.launch(t.lease, Launch(Fresh(Reason.NO_POINTER, ()))),
     "record_events": lambda s, t: s.record_events(t.lease, [an_event(2)]),
+    "put_partial_text": lambda s, t: s.put_partial_text(t.lease, 2, Writing("half of ")),
+    "partial_text": lambda s, t: s.partial_text(t.id),
     "pin": lambda s, t: s.pin(t.lease, a_provider_session_id()),
     "fall_back": lambda s, t: s.fall_back(t.lease, GONE, "another-claim"),
     "put_back": lambda s, t: s.put_back(t.lease),
