@@ -53,6 +53,8 @@ _WORTH_BYTES = 16 * 1000 * 1000
 _LONGEST_BYTES = 64 * 1024 * 1024
 #: that were read, and wait for those who store them
 _AHEAD_BYTES = 8 * 1024 * 1024
+#: what a pipe holds on Linux at most: on a busy machine, each time that it is full or empty costs a turn of the others
+_PIPE_BYTES = 1024 * 1024
 _HEAD = struct.Struct("!II")  #: before each part: the number of its source, and its length
 _encode = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
@@ -282,6 +284,7 @@ class _Process:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
+            pipesize=_PIPE_BYTES,
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
