@@ -28,6 +28,7 @@ MB = 1_000_000
 RATE, MEMORY, STORED, RESTORING = 5.0, 200.0, 0.3, 1.5
 _WARM_ROUNDS, _SEARCHES = 5, 7
 _BLOCK = 1024 * 1024
+_LOOK_SECONDS = 0.02
 #: short turns: it is their number that counts
 _SHORT = Shape(calls=1, result=200, answer=200, overhead=200)
 _PEER = f"agentsview {VERSION}"
@@ -37,7 +38,7 @@ _PEER = f"agentsview {VERSION}"
 class Ran:
     cpu: float
     wall: float
-    memory: float  #: MB at its peak
+    memory: float  #: MB at its peak, with that of the processes that it has started
 
 
 class _Home:
@@ -76,10 +77,28 @@ class _Home:
 def _run(command: Sequence[str], environ: Mapping[str, str]) -> Ran:
     start = time.monotonic()
     process = subprocess.Popen(command, env=environ, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-    _, status, used = os.wait4(process.pid, 0)
+    memory = 0
+    while True:
+        memory = max(memory, _peak_of(process.pid))
+        ended, status, used = os.wait4(process.pid, os.WNOHANG)
+        if ended:
+            break
+        time.sleep(_LOOK_SECONDS)
+    wall = time.monotonic() - start
     process.returncode = os.waitstatus_to_exitcode(status)
     assert process.returncode == 0, command
-    return Ran(used.ru_utime + used.ru_stime, time.monotonic() - start, used.ru_maxrss * 1024 / MB)
+    return Ran(used.ru_utime + used.ru_stime, wall, max(memory, used.ru_maxrss) * 1024 / MB)
+
+
+def _peak_of(pid: int) -> int:
+    """KiB: the sum of the peaks of a process and of those below it that live at this moment."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+        below = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return 0
+    own = next((int(line.split()[1]) for line in status.splitlines() if line.startswith("VmHWM:")), 0)
+    return own + sum(_peak_of(int(one)) for one in below)
 
 
 def measure(place: Place, found: Findings) -> None:
