@@ -54,6 +54,7 @@ LONGEST_PROMPT = 1024 * 1024
 
 
 _DECODER = json.JSONDecoder()
+_SPACES = " \t\r\n"  #: that JSON may have around a value
 #: the ending of a file that was compressed with Zstandard
 COMPRESSED: Final = ".zst"
 NOT_INSTALLED: Final = "it is compressed, and needs a package: pip install 'holdfast-sessions[vault]'"
@@ -389,11 +390,13 @@ def _objects(part: bytes) -> list[dict[str, Json]]:
 def parse_line(line: bytes) -> dict[str, Json] | None:
     """None if the line is damaged, or is not an object. A file that an editor has saved may begin with a byte order mark."""
     try:
-        # without the search for other encodings than UTF-8 that ``json.loads`` makes in bytes
-        found = _DECODER.decode(line.removeprefix(BOM_UTF8).decode("utf-8", "surrogatepass"))
+        # without the search for other encodings than UTF-8 that ``json.loads`` makes in bytes, and without that for
+        # spaces at both ends, which takes a third of the time of a short line
+        text = line.removeprefix(BOM_UTF8).decode("utf-8", "surrogatepass").strip(_SPACES)
+        found, end = _DECODER.raw_decode(text)
     except (ValueError, RecursionError):
         return None
-    return found if isinstance(found, dict) else None
+    return found if isinstance(found, dict) and end == len(text) else None
 
 
 def read_object(path: Path) -> dict[str, Json]:

@@ -598,8 +598,9 @@ def _bounded(value: Json, *, inside: bool = False) -> Json:
 
 def _is_cut(kept: Json) -> bool:
     """Whether a text was cut: only with ``_CUT`` at its end can it be longer than the limit."""
-    values = kept.values() if isinstance(kept, dict) else (kept,)
-    return any(isinstance(value, str) and len(value) > MAX_EVENT for value in values)
+    if isinstance(kept, dict):
+        return any(isinstance(value, str) and len(value) > MAX_EVENT for value in kept.values())
+    return isinstance(kept, str) and len(kept) > MAX_EVENT
 
 
 def _short(text: str) -> str:
