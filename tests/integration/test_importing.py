@@ -332,6 +332,15 @@ def test_what_the_other_process_leaves_is_read_here(
     assert figures(imported(hf)) == (0, 0, 2, {})
 
 
+def test_an_import_needs_no_other_process(begun: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reading_ahead, "_WORTH_BYTES", 1)
+    hf = begun.open()
+    with monkeypatch.context() as patch:
+        patch.setattr("sys.executable", "/none")
+        assert figures(imported(hf)) == (2, 0, 0, {})
+    assert prompts(hf, session_of(hf, ONE)) == ["SAY violet", "SAY amber"]
+
+
 @pytest.mark.usefixtures("reads_ahead")
 def test_secrets_that_another_process_reads_are_redacted(claude: Workshop) -> None:
     path = claude_session(claude, ONE, "one")

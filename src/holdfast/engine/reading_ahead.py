@@ -8,6 +8,7 @@ before its time, its work is done here.
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pickle
 import struct
@@ -39,6 +40,8 @@ from holdfast.engine.running.launching import recorded_data
 from holdfast.engine.running.provider_sessions import outside_key
 from holdfast.providers.contract import Archive, ReadTurn, SessionFacts, Source, StoredSession
 from holdfast.providers.registry import get_provider
+
+log = logging.getLogger("holdfast")
 
 #: of the texts that one call to the store takes: as JSON they may take six times as much, and a server takes 16 MiB
 PART_CHARACTERS = 2 * 1024 * 1024
@@ -118,12 +121,16 @@ class SessionReader:
         if sum(sizes) < _WORTH_BYTES or max(sizes) > _LONGEST_BYTES or not sys.executable:
             yield
             return
-        self._process = _Process(self._where, sources, self._now())
+        try:
+            self._process = _Process(self._where, sources, self._now())
+        except OSError as exc:
+            log.info("nothing is read ahead: %s", exc)
         try:
             yield
         finally:
             process, self._process = self._process, None
-            process.close()
+            if process is not None:
+                process.close()
 
 
 # --- one session ---
