@@ -151,6 +151,8 @@ _VARIES = (
     (re.compile(r"agent-\d{8}-\d{6}-[0-9a-f]{8}"), "agent-20260108-180530-6a13a176"),
     (re.compile(r"^(. )?[0-9a-f]{8}(?=  )", re.MULTILINE), r"\g<1>6a13a176"),
     (re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"), "6a13a176-0000-4000-8000-000000000000"),
+    (re.compile(r"conv-\d{8}-\d{6}-[0-9a-f]{8}"), "conv-20260108-180530-6a13a176"),
+    (re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d"), "2026-01-08 18:05:30"),
     (re.compile(r"\b\d+\.\d s\b"), "0.1 s"),
     (re.compile(r"\b\d+s( ago)?\b"), r"0s\1"),
 )  # fmt: skip

@@ -1,5 +1,6 @@
 """What a person sees on terminals of 80 and 200 columns, kept as text: lists, and what runs."""
 
+import os
 import re
 import sqlite3
 import time
@@ -14,10 +15,13 @@ from holdfast import Holdfast
 from holdfast.cli.group import SECTIONS
 from holdfast.cli.output import money
 from holdfast.clock import to_datetime, to_iso
+from holdfast.domain.events import Called, Event, Recorded, Spent
 from holdfast.domain.ids import short_id
 from holdfast.domain.sessions import SessionKind
+from holdfast.domain.usage import Usage, UsageReport
 from tests import steps
 from tests.acceptance.command import default_database, holdfast, ok, on_terminal
+from tests.acceptance.screen import WRITE, without_what_varies
 
 HOUR = 3600
 SCREENS = Path(__file__).with_name("screens")
@@ -65,6 +69,8 @@ def some(library: Holdfast) -> None:
 
 def same_as_kept(name: str, shown: str) -> None:
     """The screen as it was looked at and kept."""
+    if os.environ.get(WRITE):
+        (SCREENS / f"{name}.txt").write_text(shown + "\n", "utf-8")
     assert shown + "\n" == (SCREENS / f"{name}.txt").read_text("utf-8")
 
 
@@ -74,6 +80,34 @@ def test_a_list_is_as_it_was_looked_at(some: None, columns: int) -> None:
 
     same_as_kept(f"list-{columns}", shown)
     assert all(cell_len(line) <= columns for line in shown.splitlines())
+
+
+@pytest.fixture
+def told(library: Holdfast) -> None:
+    """A session of two turns, and one whose turn runs."""
+    asked = "Fix the login bug. Then write a test for it, and commit."
+    done = library.create("claude", asked, kind=SessionKind.CONVERSATION, name="login", provider="claude")
+    steps.run(library.store, done, asked, response="The cookie had no path.\n\n- `login.py` sets it now")
+    steps.run(library.store, done, "And the test?", response="It is in `test_login.py`, and passes.")
+    runs = library.create("claude", "Count the words.", kind=SessionKind.CONVERSATION, provider="claude")
+    steps.enqueue(library.store, runs, "Count the words.")
+    lease = steps.claim(library.store, runs).lease
+    said: list[Recorded] = [
+        Spent(UsageReport(Usage(1200, 300, 45))),
+        Called("c1", "Bash", {"command": "wc -w README.md"}),
+    ]
+    at = library.store.now()
+    library.store.record_events(lease, [Event(n, one.kind, one.data, at) for n, one in enumerate(said, 1)])
+    write("UPDATE attempts SET started_at = started_at - 7500000000 WHERE ended_at IS NULL")
+
+
+@pytest.mark.parametrize("columns", [80, 200])
+@pytest.mark.parametrize(("name", "words"), [("show", ["login"]), ("why", ["login"]), ("ps", [])])
+def test_a_screen_is_as_it_was_looked_at(told: None, name: str, words: list[str], columns: int) -> None:
+    shown = screen(name, *words, columns=columns)
+
+    assert all(cell_len(line) <= columns for line in shown.splitlines())
+    same_as_kept(f"{name}-{columns}", without_what_varies(shown))
 
 
 def test_each_first_column_of_a_list_names_its_session(some: None) -> None:

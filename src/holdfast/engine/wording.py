@@ -109,7 +109,7 @@ def next_turn(decision: Decision, provider: str, manner: Manner) -> str:
     match decision:
         case Resume(provider_session_id) | Fork(provider_session_id):
             does = "resumes" if isinstance(decision, Resume) else "forks"
-            which = f"session {provider_session_id}" if manner.commands else "session"
+            which = f"session {provider_session_id}" if manner.codes else "session"
             return f"The next turn {does} the {provider} {which}{_provided(decision)}."
         case Fresh():
             return f"The next turn starts a fresh {provider} session with the whole context: {reason}."
