@@ -22,9 +22,12 @@ COMMANDS = {
     "create": ("create", "--agent", "terraform-architect", "--purpose", "approval_workflow"),
     "list": ("list", "--limit", "10"),
     "list --json": ("list", "--limit", "10", "--json"),
+    "--help": ("--help",),
+    "completion of a command": ("env", "COMP_WORDS=holdfast re", "COMP_CWORD=1"),
+    "completion of a session": ("env", "COMP_WORDS=holdfast show agent", "COMP_CWORD=2"),
 }
 #: measured without a target: they load the whole command
-OTHERS = {"--version": ("--version",), "--help": ("--help",)}
+OTHERS = {"--version": ("--version",), "run --help": ("run", "--help")}
 
 
 def measure(place: Place, found: Findings) -> None:
@@ -32,7 +35,7 @@ def measure(place: Place, found: Findings) -> None:
     home.mkdir()
     environ = bare_environ(home)
     script = str(Path(sys.executable).with_name("holdfast"))
-    commands = {name: [script, *words] for name, words in (COMMANDS | OTHERS).items()}
+    commands = {name: _line(script, words) for name, words in (COMMANDS | OTHERS).items()}
     session_id = _said(commands["create"], environ)
     commands = {
         name: [session_id if word == "ID" else word for word in words] for name, words in commands.items()
@@ -62,6 +65,13 @@ def measure(place: Place, found: Findings) -> None:
             " target: they load the whole command.",
         )
     )
+
+
+def _line(script: str, words: tuple[str, ...]) -> list[str]:
+    """The command line; a shell asks for completion by variables alone."""
+    if words[0] != "env":
+        return [script, *words]
+    return ["env", "_HOLDFAST_COMPLETE=bash_complete", *words[1:], script]
 
 
 def _said(command: list[str], environ: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ from holdfast import Holdfast
 from holdfast.cli.command import Command
 from holdfast.cli.group import SECTIONS, cli
 from tests import steps
-from tests.acceptance.command import HOLDFAST, environment, holdfast, ok
+from tests.acceptance.command import HOLDFAST, environment, holdfast, ok, on_terminal
 
 PAGE = generate_cli.PAGE
 COMMANDS = [name for section in SECTIONS.values() for name in section]
@@ -42,6 +42,19 @@ def test_the_reference_page_is_what_would_be_generated_now() -> None:
     current = PAGE.read_text("utf-8")
 
     assert generate_cli.page(current) == current, "run: make docs"
+
+
+def test_the_overview_is_what_would_be_generated_now() -> None:
+    assert generate_cli.OVERVIEW.read_text("utf-8") == generate_cli.overview(), "run: make docs"
+
+
+@pytest.mark.parametrize("columns", [80, 90, 100, 200])
+def test_the_help_is_the_same_at_every_width(columns: int) -> None:
+    settings = {**cli.context_settings, "terminal_width": min(columns, 100) - 2}
+    with click.Context(cli, info_name="holdfast", **settings) as root:
+        expected = cli.get_help(root)
+
+    assert on_terminal("--help", columns=columns).out == f"{expected}\n"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], ["list", "--help"], ["--json", "why", "x", "-h"]])

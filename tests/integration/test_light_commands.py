@@ -375,6 +375,52 @@ def test_nothing_is_imported_that_the_answer_does_not_need(place: Place) -> None
         assert found & HEAVY == set(), call
 
 
+#: words before the cursor, as a shell gives them, and whether the light entrance answers
+TYPED = {
+    "holdfast ": True,
+    "holdfast re": True,
+    "holdfast zzz": True,
+    "holdfast show ": True,
+    "holdfast show age": True,
+    "holdfast show tidy": True,
+    "holdfast --": False,
+    "holdfast list --": False,
+    "holdfast show 'a": False,
+    "holdfast run --provider c": False,
+}
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_is_told_the_same_by_both_entrances(place: Place, shell: str) -> None:
+    place.make("--agent", "claude", "--name", "tidy", "--purpose", "Tidy up: the store.")
+    place.make("--agent", "claude", "--purpose", "Look at it\tagain")
+    bare = set(start(f"import sys; {ALLOWED}; print(*sys.modules)", [], place.environ).out.split())
+    for typed, is_light in TYPED.items():
+        words = typed.split(" ")
+        cursor = words[-1] if shell == "fish" else str(len(words) - 1)
+        asked = {"_HOLDFAST_COMPLETE": f"{shell}_complete", "COMP_WORDS": typed, "COMP_CWORD": cursor}
+        environ = {**place.environ, **asked}
+        if not is_light:
+            assert start(LEFT_ALONE, [], environ, place.home).code == 0, typed
+            continue
+        whole, told = (start(program, [], environ, place.home) for program in (WHOLE, LOADED))
+        assert (told.code, told.out) == (0, whole.out), typed
+        found = set(told.err.split())
+        assert {name for name in found - bare if not name.startswith("holdfast")} == set(), typed
+        assert found & HEAVY == set(), typed
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"]])
+def test_the_help_is_the_same_and_loads_nothing(place: Place, arguments: list[str]) -> None:
+    told = start(LOADED, arguments, place.environ)
+    assert told.out == place.whole(*arguments).out
+    assert [
+        name for name in told.err.split() if name.startswith(("click", "holdfast.domain", "sqlite3"))
+    ] == []
+    wide = {**place.environ, "COLUMNS": "90"}
+    assert start(LEFT_ALONE, arguments, wide).code == 0
+
+
 @pytest.mark.parametrize("name", light.OPTIONS)
 def test_its_options_are_those_of_the_command(name: str) -> None:
     command = cli.get_command(click.Context(cli), name)

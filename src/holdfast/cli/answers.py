@@ -1,4 +1,4 @@
-"""Owns the answers of the commands that scripts call all the time: create, update, should-resume and list. Light."""
+"""Owns the answers of the commands that scripts call all the time, and of completion. Light."""
 
 from __future__ import annotations
 
@@ -7,13 +7,16 @@ from holdfast.clock import to_iso
 from holdfast.domain.phases import MayContinue
 from holdfast.engine.documents import session_document
 from holdfast.errors import NotFound, Refused
+from holdfast.escape import one_line
 
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from holdfast.domain.sessions import PhaseChange, Session, SessionPage, SessionState
+
+_LONGEST_TITLE = 60
 
 
 def tell_created(session: Session, state: SessionState | None) -> None:
@@ -67,3 +70,13 @@ def tell_list(pages: Iterable[SessionPage]) -> None:
         unreadable |= page.unreadable
         more = page.next_cursor is not None
     output.document({"sessions": sessions, "unreadable": unreadable, "more": more})
+
+
+def completed_sessions(sessions: Sequence[Session], beginning: str) -> list[tuple[str, str]]:
+    """The names and ids that begin like this, each with the title of its session, for a shell."""
+    return [
+        (word, one_line(session.title or session.agent, _LONGEST_TITLE))
+        for session in sessions
+        for word in (session.name, session.id)
+        if word is not None and word.startswith(beginning) and word == one_line(word)
+    ]

@@ -10,7 +10,9 @@ import click
 from click.shell_completion import CompletionItem, get_completion_class
 
 from holdfast.cli import output
+from holdfast.cli.answers import completed_sessions
 from holdfast.cli.command import Invocation, command, pass_invocation
+from holdfast.cli.light import MOST_COMPLETED
 from holdfast.config import default_url
 from holdfast.domain.sessions import Session, SessionFilter
 from holdfast.engine.default import open_with
@@ -21,9 +23,6 @@ from holdfast.providers.registry import BUILT_IN, provider_names
 from holdfast.store.open import sqlite_path
 
 T = TypeVar("T")
-
-_MOST = 200
-_LONGEST_TITLE = 60
 
 
 @command("completion", "holdfast completion bash")
@@ -51,12 +50,8 @@ def completion(ctx: click.Context, run: Invocation, shell: str) -> None:
 
 def sessions_like(run: Invocation, incomplete: str) -> list[CompletionItem]:
     """Returns names and ids of the sessions that were active last, each with its title."""
-    return [
-        CompletionItem(word, help=one_line(session.title or session.agent, _LONGEST_TITLE))
-        for session in _look(run, _sessions)
-        for word in (session.name, session.id)
-        if word is not None and word.startswith(incomplete) and word == one_line(word)
-    ]
+    found = completed_sessions(_look(run, _sessions), incomplete)
+    return [CompletionItem(word, help=told) for word, told in found]
 
 
 def providers_like(incomplete: str) -> list[str]:
@@ -83,7 +78,7 @@ def models_like(run: Invocation, provider: str | None, incomplete: str) -> list[
 
 
 def _sessions(holdfast: Holdfast) -> list[Session]:
-    return list(holdfast.page(SessionFilter(by_activity=True), _MOST).sessions)
+    return list(holdfast.page(SessionFilter(by_activity=True), MOST_COMPLETED).sessions)
 
 
 def _look(run: Invocation, read: Callable[[Holdfast], list[T]]) -> list[T]:

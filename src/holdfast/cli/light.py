@@ -1,4 +1,4 @@
-"""Owns the light entrance: plain calls of five commands on a SQLite file, answered with few imports.
+"""Owns the light entrance: the help, completion, and plain calls of five commands on a SQLite file, with few imports.
 
 Scripts call ``create``, ``get``, ``update``, ``should-resume`` and ``list`` all the time, and loading the whole command
 takes longer than everything else that these do. This module has no rule, no message and no format of its own: it
@@ -67,6 +67,10 @@ OPTIONS: dict[str, dict[str, tuple[str, str]]] = {
 NAMED = ("update", "should-resume", "get")
 #: what one page holds: longer lists are left to the command, which prints them a page at a time
 _MOST_LISTED = 500
+MOST_COMPLETED = 200
+_COMPLETE = "_HOLDFAST_COMPLETE"
+#: with one of these, the shell's own rules say what the words are
+_SHELL_SIGNS = frozenset("\\'\"#")
 
 
 class NotPlain(Exception):
@@ -90,12 +94,17 @@ class Call:
 
 def answer(arguments: Sequence[str]) -> int | None:
     """Returns the exit code, or None if the whole command must answer; then nothing was written or printed."""
-    call = parse(arguments)
-    if call is None:
-        return None
+    tell: Callable[[], int | None] | None
+    if _COMPLETE in os.environ:
+        call, tell = None, _completion()
+    elif list(arguments) in (["--help"], ["-h"]):
+        call, tell = None, _help()
+    else:
+        call, tell = parse(arguments), None
     code = 0
     try:
-        tell = _ask(call)
+        if call is not None:
+            tell = _ask(call)
         if tell is None:
             return None
         code = tell() or 0
@@ -109,7 +118,7 @@ def answer(arguments: Sequence[str]) -> int | None:
 
 def parse(arguments: Sequence[str]) -> Call | None:
     """None unless the command, each option and each value are plain: every doubt is left to the command's own parser."""
-    if not arguments or arguments[0] not in OPTIONS or "_HOLDFAST_COMPLETE" in os.environ:
+    if not arguments or arguments[0] not in OPTIONS:
         return None
     options, given = OPTIONS[arguments[0]], dict[str, str]()
     words = iter(arguments[1:])
@@ -128,6 +137,69 @@ def parse(arguments: Sequence[str]) -> Call | None:
         given[name] = value
     session = given.pop("session", "")
     return Call(arguments[0], session, given) if bool(session) is (arguments[0] in NAMED) else None
+
+
+def _help() -> Callable[[], int | None] | None:
+    """None if the terminal has a width for which the help is not kept."""
+    from holdfast.cli.overview import HELP
+
+    if sys.stdout is None:
+        return None
+    text = HELP.get(min(_columns(), max(HELP)))
+    return None if text is None else partial(_print, text)
+
+
+def _columns() -> int:
+    """As ``shutil.get_terminal_size`` tells it, which loads much else."""
+    told = os.environ.get("COLUMNS", "")
+    if told.isdecimal() and int(told):
+        return int(told)
+    try:
+        return os.get_terminal_size(sys.__stdout__.fileno() if sys.__stdout__ else -1).columns or 80
+    except (OSError, ValueError):
+        return 80
+
+
+def _print(text: str) -> None:
+    sys.stdout.write(f"{text}\n")
+
+
+def _completion() -> Callable[[], int | None] | None:
+    """What the shell is told for the name of a command, or for the session that a command takes first."""
+    from holdfast.cli.overview import SHORT, TAKES_SESSION
+
+    shell, is_asked, _ = os.environ[_COMPLETE].partition("_complete")
+    words, place = os.environ.get("COMP_WORDS", ""), os.environ.get("COMP_CWORD", "")
+    if shell not in ("bash", "zsh", "fish") or not is_asked or _SHELL_SIGNS & set(words + place):
+        return None
+    typed = words.split()[1:]
+    if shell == "fish":
+        before = typed[:-1] if place and typed[-1:] == [place] else typed
+        beginning = place
+    elif place.isdecimal():
+        before, beginning = typed[: int(place) - 1], "".join(typed[int(place) - 1 : int(place)])
+    else:
+        return None
+    if beginning and not beginning[0].isalnum():
+        return None  # an option
+    if not before:
+        items = [(name, told) for name, told in SHORT.items() if name.startswith(beginning)]
+        return partial(_print, _completed(shell, items))
+    if len(before) == 1 and before[0] in TAKES_SESSION and sys.stdout is not None:
+        return _ask(Call("complete", beginning, {"shell": shell}))
+    return None
+
+
+def _completed(shell: str, items: Sequence[tuple[str, str]]) -> str:
+    """As click writes it."""
+    if shell == "bash":
+        return "\n".join(f"plain,{word}" for word, _ in items)
+    if shell == "fish":
+        return "\n".join(f"plain,{word}\t{told}" if told else f"plain,{word}" for word, told in items)
+    return "\n".join(
+        "plain\n{}\n{}".format(word.replace(":", r"\:") if told else word, told or "_")
+        for word, told in items
+    )
 
 
 def _ask(call: Call) -> Callable[[], int | None] | None:
@@ -326,6 +398,17 @@ def _list(call: Call, store: LightStore, _: HookSettings) -> Callable[[], int | 
     return partial(tell_lines, page)
 
 
+def _complete(call: Call, store: LightStore, _: HookSettings) -> Callable[[], int | None]:
+    from holdfast.cli.answers import completed_sessions
+    from holdfast.domain.sessions import SessionFilter
+    from holdfast.store.sql import sessions
+
+    wanted = SessionFilter(by_activity=True)
+    page = store.transact(lambda s: sessions.list_page(s, wanted, MOST_COMPLETED, None), writes=False)
+    items = completed_sessions(page.sessions, call.session)
+    return partial(_print, _completed(call.given["shell"], items))
+
+
 def _limit(call: Call) -> int | None:
     text = call.text("limit")
     if text is None:
@@ -341,4 +424,5 @@ _COMMANDS: dict[str, Callable[[Call, LightStore, HookSettings], Callable[[], int
     "get": _get,
     "should-resume": _should_resume,
     "list": _list,
+    "complete": _complete,
 }
