@@ -35,7 +35,10 @@ def test_a_name_that_is_taken_is_refused(library: Holdfast) -> None:
     taken = holdfast("rename", other.id, "deploy")
 
     assert taken.code == 4
-    assert taken.one_line_error() == f"the name 'deploy' is taken by {holder.id}; 'deploy-2' is free"
+    assert taken.one_line_error() == (
+        f"the name 'deploy' is taken by {holder.id}; 'deploy-2' is free; "
+        f"to continue the one that has it: holdfast resume {holder.id}"
+    )
 
 
 def test_the_name_that_is_offered_is_the_next_free_one(library: Holdfast) -> None:

@@ -26,6 +26,8 @@ from tests.acceptance.screen import terminal
         (["fork"], 2, "the ID of a session is missing; holdfast list shows them (see: holdfast fork --help)"),
         (["resume", "nosuch", "go on"], 3, "session not found: nosuch; holdfast list shows the sessions"),
         (["run", "hello", "--provider", "clod"], 2, "provider: 'clod' is not one of claude, codex, "),
+        (["run", "hello", "--provider", "cluade"], 2,
+         "provider: 'cluade' is not one of claude, codex, opencode, gemini, scripted; did you mean claude?"),
         (["run", "hello", "--provider", "claude"], 2,
          "claude: its command claude is not on PATH; install it with npm install -g @anthropic-ai/claude-code, or name its binary with HOLDFAST_CLAUDE_BINARY"),
         (["run", "hello", "--provider", "scripted", "--cwd", "/no/such"], 2, "cwd: /no/such is not a directory"),

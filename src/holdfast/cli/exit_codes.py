@@ -14,7 +14,15 @@ from typing import Final, NamedTuple
 import click
 
 from holdfast.cli.group import PROGRAM, cli
-from holdfast.errors import Busy, HoldfastError, NotFound, SchemaTooNew, StoreUnavailable, Unauthenticated
+from holdfast.errors import (
+    Busy,
+    Conflict,
+    HoldfastError,
+    NotFound,
+    SchemaTooNew,
+    StoreUnavailable,
+    Unauthenticated,
+)
 from holdfast.escape import one_line
 
 FAILED: Final = 1
@@ -123,6 +131,8 @@ def _hint(error: HoldfastError) -> str:
     match error:
         case NotFound(kind=kind):
             return _SHOWN_BY.get(kind, "")
+        case Conflict() if "free" in error.details:
+            return f"to continue the one that has it: holdfast resume {error.details['session_id']}"
         case SchemaTooNew():
             others = _other_versions()
             instead = f"use the other one on PATH, {others[0]}, or " if others else ""

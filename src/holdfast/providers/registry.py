@@ -43,7 +43,12 @@ def get_provider(name: str) -> Provider:
         return cast("Provider", getattr(import_module(module), attribute)())
     found = _entry_points().get(name)
     if found is None:
-        raise InvalidInput("provider", f"{name[:40]!r} is not one of {', '.join(provider_names())}")
+        import difflib  # only needed here
+
+        names = provider_names()
+        close = difflib.get_close_matches(name[:40], names, n=1)
+        meant = f"; did you mean {close[0]}?" if close else ""
+        raise InvalidInput("provider", f"{name[:40]!r} is not one of {', '.join(names)}{meant}")
     return _load(found)
 
 
