@@ -10,6 +10,7 @@ from holdfast.domain.pointers import Rights
 from holdfast.domain.policy import Policy, ResumePolicy
 from holdfast.domain.sessions import SessionFilter
 from holdfast.engine.result import RunResult
+from holdfast.providers.scripted import ScriptedArchive
 from tests.integration.workshop import FROM_PROMPT, FROM_SESSION, OPENING, RECALL, Workshop
 
 READ_ONLY = Rights(permission_mode="plan")
@@ -266,3 +267,19 @@ def test_standalone_runs_are_strangers_to_each_other(shop: Workshop) -> None:
     assert len({result.provider_session_id for result in results}) == 10
     assert {s.id for s in hf.page(SessionFilter()).sessions} == {result.session_id for result in results}
     assert not hf.store.orphans()
+
+
+def test_the_agents_own_title_is_taken_after_a_turn_and_a_name_takes_precedence(
+    shop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    titles = iter(["The first title", None, "A better title"])
+    monkeypatch.setattr(ScriptedArchive, "title", lambda *_: next(titles))
+    library = shop.open()
+    session_id = shop.begin().session_id
+    found = [library.session(session_id).title]
+    for _ in range(2):
+        library.resume(session_id, "SAY more")
+        found.append(library.session(session_id).title)
+
+    assert found == ["The first title", "The first title", "A better title"]
+    assert library.rename(session_id, "mine").title == "mine"

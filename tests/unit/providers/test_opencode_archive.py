@@ -195,6 +195,21 @@ def test_what_is_not_in_the_main_file_yet_is_read(archive: OpencodeArchive, data
         writer.execute("COMMIT")
 
 
+@pytest.mark.parametrize(
+    ("given", "title"),
+    [("Violets", "Violets"), ("New session - 2026-01-08T18:05:30.000Z", None), ("New session - mine", "New session - mine")],
+)  # fmt: skip
+def test_a_title_that_nobody_chose_is_none(
+    archive: OpencodeArchive, database: Path, given: str, title: str | None
+) -> None:
+    with closing(sqlite3.connect(database, isolation_level=None)) as writer:
+        writer.execute("UPDATE session SET title = ?", (given,))
+
+    assert archive.title(str(database), PARENT) == title
+    assert archive.read(str(database), PARENT).facts.title is None  # until its turns are read
+    assert {one.title for one in archive.sessions()} == {title}
+
+
 def test_reading_does_not_stop_a_writer(archive: OpencodeArchive, database: Path, change: Change) -> None:
     with closing(sqlite3.connect(database, timeout=0, isolation_level=None)) as writer:
         writer.execute("UPDATE session SET title = 'a'")

@@ -330,6 +330,21 @@ def test_names_and_ancestors_are_not_looked_for_again_for_each_session(
     assert facts.title == "second"
 
 
+def test_a_title_is_read_without_the_turns(tmp_path: Path) -> None:
+    native = ProviderSessionId(SESSION)
+    claude = write(
+        tmp_path / "s.jsonl", line("user", "look", uuid="u1"), {"type": "ai-title", "aiTitle": "Cats"}
+    )
+    gemini = write(tmp_path / "g.jsonl", {"sessionId": SESSION}, {"$set": {"summary": "Dogs"}}, {"$set": {}})
+    write(tmp_path / "session_index.jsonl", {"id": SESSION, "thread_name": "Birds"})
+
+    assert ClaudeArchive(tmp_path).title(str(claude), native) == "Cats"
+    assert GeminiArchive(tmp_path).title(str(gemini), native) == "Dogs"
+    assert CodexArchive(tmp_path).title(str(claude), native) == "Birds"
+    for archive in (ClaudeArchive(tmp_path), GeminiArchive(tmp_path)):
+        assert archive.title(str(tmp_path / "nothing"), native) is None
+
+
 def test_lines_that_are_too_long_are_not_read_in_the_file_of_an_ancestor_either(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
