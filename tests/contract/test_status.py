@@ -9,6 +9,7 @@ from holdfast.domain.delegations import DelegationEnd, DelegationOutcome
 from holdfast.domain.failures import FailureClass
 from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import (
+    Old,
     Program,
     Session,
     SessionFilter,
@@ -17,7 +18,7 @@ from holdfast.domain.sessions import (
     SessionUpdate,
 )
 from holdfast.domain.turns import Launch
-from holdfast.errors import NotFound
+from holdfast.errors import Busy, NotFound
 from holdfast.store.contract import Store
 from tests.builders import (
     a_claim,
@@ -108,6 +109,22 @@ class TestStatus:
         assert status(store, session) is SessionStatus.RUNNING
         store.attend(session.id, "us", 0)
         assert status(store, session) is SessionStatus.IDLE
+
+    def test_a_session_in_a_program_is_neither_removed_nor_abandoned(
+        self, store: Store, clock: ManualClock
+    ) -> None:
+        session = begin(store)
+        clock.advance(3600)
+        store.attend(session.id, "us", 60)
+        clock.advance(30)
+        store.attend(session.id, "us", 60)
+        with pytest.raises(Busy):
+            store.remove_session(session.id)
+        assert store.clean_up(Old(clock())).count == 0
+        store.attend(session.id, "us", 0)
+        clock.advance(1)
+        assert store.clean_up(Old(clock())).abandoned == (session.id,)
+        store.remove_session(session.id)
 
     def test_using_a_program_is_activity_and_saying_so_again_is_none(
         self, store: Store, clock: ManualClock

@@ -283,7 +283,7 @@ class Store(Protocol):
     def remove_session(self, session_id: str) -> None:
         """Delete a session and its conversation.
 
-        Raises Busy while the session is leased, and Conflict while forks or other agents need the
+        Raises Busy while the session is leased or a person uses its program, and Conflict while forks or other agents need the
         conversation. A provider session that another session points to, or was the last to write to, belongs
         to that session from then on. What the vault has of provider sessions that belong to nobody then is dropped.
         """

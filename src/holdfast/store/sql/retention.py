@@ -16,18 +16,19 @@ NOTHING_ASKED = """
 NOT EXISTS (SELECT 1 FROM approvals a
     WHERE a.workspace = :ws AND a.session_id = sessions.id AND a.status = 'open'
         AND (a.expires_at IS NULL OR a.expires_at > :now))"""
+_NOT_USED = "(program_until IS NULL OR program_until <= :now)"
 CUTOFF = "CASE kind WHEN 'delegated' THEN CAST(:cutoff AS BIGINT) ELSE CAST(:conversations AS BIGINT) END"
 # created_at is never later than updated_at, and unlike it has an index
 IDLE_SESSIONS = f"""
 SELECT id FROM sessions
 WHERE workspace = :ws AND created_at < :latest AND updated_at < {CUTOFF} AND finalized_at IS NULL
-    AND imported_at IS NULL AND lease_expires_at IS NULL AND head_seq IS NULL AND {NOTHING_ASKED}
+    AND imported_at IS NULL AND lease_expires_at IS NULL AND head_seq IS NULL AND {_NOT_USED} AND {NOTHING_ASKED}
 ORDER BY created_at"""
 # what somebody is changing at this moment is not idle; and cleaning up, which needs many rows, never waits
 STILL_IDLE = f"""
 SELECT phase, agent FROM sessions
 WHERE workspace = :ws AND id = :id AND updated_at < {CUTOFF} AND finalized_at IS NULL
-    AND lease_expires_at IS NULL AND head_seq IS NULL AND {NOTHING_ASKED} FOR UPDATE SKIP LOCKED"""
+    AND lease_expires_at IS NULL AND head_seq IS NULL AND {_NOT_USED} AND {NOTHING_ASKED} FOR UPDATE SKIP LOCKED"""
 LOCK_UNUSED = """
 SELECT id FROM conversations WHERE workspace = :ws AND id = :id FOR UPDATE SKIP LOCKED"""
 FINAL = f"""
@@ -56,7 +57,9 @@ WHERE workspace = :ws AND conversation_id = :id
     AND (finalized_at IS NULL OR finalized_at >= {CUTOFF} OR lease_expires_at IS NOT NULL
         OR imported_at IS NOT NULL)
 LIMIT 1"""
-LOCK_OWNER = "SELECT lease_owner, agent FROM sessions WHERE workspace = :ws AND id = :id FOR UPDATE"
+LOCK_OWNER = """
+SELECT COALESCE(lease_owner, CASE WHEN program_until > :now THEN program_owner END), agent FROM sessions
+WHERE workspace = :ws AND id = :id FOR UPDATE"""
 _SESSIONS = "SELECT id FROM sessions WHERE workspace = :ws AND conversation_id = :id"
 DELETE_CONVERSATION = (
     # an import does not bring back what was deleted
@@ -205,7 +208,7 @@ def remove(s: Scope, session_id: str) -> None:
     """One session and its conversation, for good. Refuses while anything else needs it."""
     # without reading all of it: a row that cannot be understood can still be removed
     conversation_id = history.lock_of_session(s, session_id).id
-    owner, agent = s.one(LOCK_OWNER, id=session_id) or (None, "")
+    owner, agent = s.one(LOCK_OWNER, id=session_id, now=s.now) or (None, "")
     if owner is not None:
         raise Busy(f"session {session_id}", owner)
     forks = [fork for (fork,) in s.all(FORKS_OF, id=conversation_id)]
