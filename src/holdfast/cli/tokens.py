@@ -54,9 +54,9 @@ def token(
 ) -> None:
     """Create, list or revoke tokens for a server.
 
-    A token is valid in its workspace only, and is printed once. Every role may read; an operator also starts,
-    changes and cancels, a worker runs turns, an admin does everything. Once a token exists, the server requires
-    one. The time of last use is exact to the hour.
+    A token is valid in its workspace only, and is printed once. A viewer sees figures and states, and no contents;
+    every other role may read all. An operator also starts, changes and cancels, a worker runs turns, an admin does
+    everything. Once a token exists, the server requires one. The time of last use is exact to the hour.
     """
     given = {"ID": token_id, "--role": role, "--name": name, "--expires": expires}
     wanted = {"create": ("--role", "--name", "--expires"), "list": (), "revoke": ("ID",)}[action]

@@ -26,6 +26,7 @@ NO_DIGEST = "0" * 64
 
 
 class Role(StrEnum):
+    VIEWER = "viewer"  #: may read figures and states, and no contents
     READER = "reader"  #: may read
     OPERATOR = "operator"  #: may read, begin and change sessions, cancel and answer
     WORKER = "worker"  #: may read, and run turns

@@ -114,8 +114,10 @@ def verb(
     in_parts: bool = False,
     begins_work: bool = False,
 ) -> Callable[[F], F]:
-    """Declare the facts of a verb. What readers may call, operators and workers may call, too."""
+    """Declare the facts of a verb. What viewers may call, readers may call, too; what these may, operators and workers."""
     allowed = {*roles, Role.ADMIN}
+    if Role.VIEWER in allowed:
+        allowed.add(Role.READER)
     if Role.READER in allowed:
         allowed |= {Role.OPERATOR, Role.WORKER}
 
@@ -179,12 +181,12 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.VIEWER, Role.AGENT)
     def get_session(self, session_id: str) -> Session:
         """Raises UnreadableSession for a row that cannot be understood. Such a row affects no other verb."""
         ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.VIEWER, Role.AGENT)
     def find_session(self, given: str) -> SessionId:
         """Find a session by its id, its name, the beginning of its id, the end of its id (at least 4 characters)
         or its title, in that order.
@@ -193,17 +195,17 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.VIEWER, Role.AGENT)
     def session_state(self, session_id: str) -> SessionState:
         """Returns the session's status at this moment, and the provider session that its provider would resume."""
         ...
 
-    @verb(Role.READER, Role.AGENT, many=True)
+    @verb(Role.VIEWER, Role.AGENT, many=True)
     def phase_history(self, session_id: str) -> tuple[PhaseChange, ...]:
         """Returns the changes of phase, oldest first; none for an unknown session."""
         ...
 
-    @verb(Role.READER, many=True)
+    @verb(Role.VIEWER, many=True)
     def trail(self, session_id: str, *, after: int = 0, limit: int = 1000) -> tuple[SessionChange, ...]:
         """Returns who changed what about a session: the changes with a number above ``after``, oldest first.
 
@@ -239,7 +241,7 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER, many=True)
+    @verb(Role.VIEWER, many=True)
     def list_sessions(self, wanted: SessionFilter, limit: int, cursor: str | None = None) -> SessionPage:
         """Returns a page of at most ``limit`` sessions, newest first, with the state of each.
 
@@ -251,7 +253,7 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER)
+    @verb(Role.VIEWER)
     def pulse(self, since: Instant, limit: int = 1000) -> Pulse:
         """Returns where the sessions stand that were active since then, or have an open turn, approval or delegation.
 
@@ -260,7 +262,7 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER, many=True)
+    @verb(Role.VIEWER, many=True)
     def children(self, session_id: str) -> tuple[Session, ...]:
         """Returns the sessions that were forked from this one, oldest first."""
         ...
@@ -313,10 +315,10 @@ class Store(Protocol):
 
     # --- conversations ---
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.VIEWER, Role.AGENT)
     def get_conversation(self, conversation_id: str) -> Conversation: ...
 
-    @verb(Role.READER, Role.AGENT, in_parts=True)
+    @verb(Role.VIEWER, Role.AGENT, in_parts=True)
     def history(
         self,
         conversation_id: str,
@@ -426,15 +428,15 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.VIEWER, Role.AGENT)
     def get_turn(self, conversation_id: str, seq: int) -> Turn: ...
 
-    @verb(Role.READER, Role.AGENT, in_parts=True)
+    @verb(Role.VIEWER, Role.AGENT, in_parts=True)
     def turns(self, session_id: str, *, after: int = 0, limit: int = 1000) -> tuple[Turn, ...]:
         """Returns this session's own turns in order, including those that were dropped from the history."""
         ...
 
-    @verb(Role.READER, Role.AGENT, in_parts=True)
+    @verb(Role.VIEWER, Role.AGENT, in_parts=True)
     def newest_turns(
         self, session_id: str, limit: int, *, before: int | None = None, dropped: bool = True
     ) -> tuple[Turn, ...]:
@@ -445,7 +447,7 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.VIEWER, Role.AGENT)
     def head_turn(self, session_id: str) -> Turn | None:
         """Returns the session's oldest open turn: the one that runs, waits, or comes next."""
         ...
@@ -495,7 +497,7 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.VIEWER, Role.AGENT)
     def situation(self, session_id: str, provider: str | None = None) -> Situation:
         """Returns what the next turn of a session depends on, all read at one moment, without texts. Changes nothing.
 
@@ -649,12 +651,12 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER, many=True)
+    @verb(Role.VIEWER, many=True)
     def orphans(self, limit: int = 100, *, even_live: bool = False) -> tuple[Orphan, ...]:
         """Returns open attempts whose lease has expired, the oldest first; with ``even_live``, all open attempts."""
         ...
 
-    @verb(Role.READER)
+    @verb(Role.VIEWER)
     def holder(self, session_id: str) -> Orphan | None:
         """Returns the open attempt of a leased session, whether or not the lease has expired."""
         ...
@@ -699,10 +701,10 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.VIEWER, Role.AGENT)
     def get_approval(self, approval_id: str) -> Approval: ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.VIEWER, Role.AGENT)
     def find_approval(self, given: str) -> ApprovalId:
         """Find an approval by its id, by the unique beginning of its id, or by its session.
 
@@ -711,7 +713,7 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER, Role.AGENT, many=True)
+    @verb(Role.VIEWER, Role.AGENT, many=True)
     def approvals(
         self,
         *,
@@ -742,14 +744,14 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.VIEWER, Role.AGENT)
     def approval_window(self, session_id: str) -> ApprovalWindow | None:
         """Returns how the newest approval of a session affects ``may_continue``; None if it does not."""
         ...
 
     # --- the record ---
 
-    @verb(Role.READER, Role.AGENT, many=True)
+    @verb(Role.VIEWER, Role.AGENT, many=True)
     def attempts(self, conversation_id: str, seq: int) -> tuple[Attempt, ...]: ...
 
     @verb(Role.READER, many=True)
@@ -771,7 +773,7 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.VIEWER, Role.AGENT)
     def newest_attempt(self, session_id: str) -> Attempt | None:
         """Returns the last attempt of a session, successful or not: it decides how the session is judged."""
         ...
@@ -788,12 +790,12 @@ class Store(Protocol):
         """Returns the last ``limit`` pairs of attempt number and event, in order."""
         ...
 
-    @verb(Role.READER, many=True)
+    @verb(Role.VIEWER, many=True)
     def late_reports(self, conversation_id: str) -> tuple[LateReport, ...]: ...
 
     # --- pointers, runtimes ---
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.VIEWER, Role.AGENT)
     def explain(
         self,
         session_id: str,
@@ -809,12 +811,12 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.VIEWER, Role.AGENT)
     def pointer(self, session_id: str, provider: str) -> Pointer | None:
         """A pointer without a runtime gets the runtime of the attempt that made this provider session."""
         ...
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.VIEWER, Role.AGENT)
     def pointers(self, session_id: str) -> tuple[Pointer, ...]: ...
 
     @verb(Role.OPERATOR, Role.WORKER)
@@ -844,12 +846,12 @@ class Store(Protocol):
         """Never use this provider session again. Idempotent; the first reason stays."""
         ...
 
-    @verb(Role.READER)
+    @verb(Role.VIEWER)
     def provider_sessions(self, session_id: str) -> tuple[ProviderSessionTotals, ...]:
         """Returns every provider session that this session used or points to, with its usage, oldest first."""
         ...
 
-    @verb(Role.READER)
+    @verb(Role.VIEWER)
     def usage(
         self,
         group: UsageGroup,
@@ -868,7 +870,7 @@ class Store(Protocol):
         """Record that a runtime was seen now. The recorded time is exact to five seconds."""
         ...
 
-    @verb(Role.READER)
+    @verb(Role.VIEWER)
     def runtimes(self) -> tuple[KnownRuntime, ...]: ...
 
     # --- delegations ---
@@ -932,7 +934,7 @@ class Store(Protocol):
         """
         ...
 
-    @verb(Role.READER)
+    @verb(Role.VIEWER)
     def delegation_counts(self) -> DelegationCounts: ...
 
     # --- sessions that providers kept alone ---
@@ -1064,7 +1066,7 @@ class Store(Protocol):
         """Returns what is kept, without its parts: the bundle that was changed first comes first."""
         ...
 
-    @verb(Role.READER)
+    @verb(Role.VIEWER)
     def vault_figures(self) -> VaultFigures: ...
 
     @verb(Role.OPERATOR, Role.WORKER)
@@ -1100,20 +1102,20 @@ class Store(Protocol):
 
     # --- the store itself ---
 
-    @verb(Role.READER, Role.AGENT)
+    @verb(Role.VIEWER, Role.AGENT)
     def now(self) -> Instant:
         """Returns the store's own time."""
         ...
 
-    @verb(Role.READER)
+    @verb(Role.VIEWER)
     def bytes_used(self) -> int: ...
 
-    @verb(Role.READER)
+    @verb(Role.VIEWER)
     def statistics(self) -> Statistics:
         """Returns counts of everything in this workspace. Rows that cannot be understood are left out."""
         ...
 
-    @verb(Role.READER)
+    @verb(Role.VIEWER)
     def totals(
         self, *, since: Instant | None = None, until: Instant | None = None, agent: str | None = None
     ) -> Totals:

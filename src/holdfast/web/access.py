@@ -11,18 +11,21 @@ from fastapi.dependencies.models import Dependant
 from fastapi.routing import APIRoute
 from starlette.responses import Response
 
-from holdfast.domain.approvals import Answer
-from holdfast.domain.decisions import Reason
+from holdfast.domain.approvals import Answer, Approval
+from holdfast.domain.conversations import HistoryTurn
+from holdfast.domain.decisions import Reason, Verdict
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, NewDelegation, Question
+from holdfast.domain.failures import Failure
+from holdfast.domain.ids import SessionId
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.observed import Sighting
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights
-from holdfast.domain.records import record, replace
-from holdfast.domain.sessions import SessionUpdate
+from holdfast.domain.records import fields, record, replace
+from holdfast.domain.sessions import Session, SessionChange, SessionError, SessionUpdate
 from holdfast.domain.tokens import Role
-from holdfast.domain.turns import NewTurn
+from holdfast.domain.turns import LateReport, NewTurn, Turn
 from holdfast.engine.holdfast import Holdfast
-from holdfast.errors import Forbidden, InvalidInput, NotFound
+from holdfast.errors import AmbiguousId, Forbidden, InvalidInput, NotFound
 from holdfast.store.contract import FACTS, Store
 from holdfast.store.verbs import verbs
 
@@ -215,11 +218,13 @@ _NOT_TAKEN: Final = (DelegationOutcome.LOST, DelegationOutcome.ASKED)
 
 
 def confined(caller: Caller, holdfast: Holdfast) -> Holdfast:
-    """The same Holdfast; for agents, workers and operators, on a store that checks each call."""
+    """The same Holdfast; for all but readers and admins, on a store that checks each call."""
     if caller.role is Role.WORKER:
         return Holdfast(cast(Store, Checked(holdfast.store, CHECKED, check_work)), holdfast.policy)
     if caller.role is Role.OPERATOR:
         return Holdfast(cast(Store, Checked(holdfast.store, OF_OPERATORS, check_order)), holdfast.policy)
+    if caller.role is Role.VIEWER:
+        return Holdfast(cast(Store, Viewed(holdfast.store)), holdfast.policy)
     if caller.role is not Role.AGENT or caller.session_id is None:
         return holdfast
     return Holdfast(cast(Store, Confined(holdfast.store, caller.session_id)), holdfast.policy)
@@ -249,6 +254,79 @@ class Checked:
             return call(*args, **kwargs)
 
         return checked
+
+
+#: what a record has of contents: of what people, agents and tools have said and done
+_CONTENTS: Final[Mapping[type, Mapping[str, Any]]] = {
+    Approval: {"what": "", "arguments": {}, "arguments_hash": "", "nonce": "", "note": None},
+    Failure: {"message": ""},
+    HistoryTurn: {"prompt": "", "response": None},
+    LateReport: {"report": {}},
+    Session: {"purpose": "", "metadata": {}, "summary": None},
+    SessionChange: {"error": None},
+    SessionError: {"message": ""},
+    Turn: {"prompt": "", "response": None},
+    Verdict: {"evidence": ""},
+}
+
+
+def without_contents(value: Any) -> Any:
+    """The same records, with empty texts."""
+    if type(value) in (tuple, list):
+        return type(value)(map(without_contents, value))
+    if isinstance(value, Mapping):
+        return {key: without_contents(item) for key, item in value.items()}
+    emptied = _CONTENTS.get(type(value), {})
+    kept = [name for name in fields(type(value)) if name not in emptied]
+    if not kept:  # not a record, or one of figures alone
+        return value
+    return replace(value, **{name: without_contents(getattr(value, name)) for name in kept}, **emptied)
+
+
+class Viewed:
+    """A store for a viewer: figures and states, and no contents."""
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str) -> Any:
+        verb = verbs().get(name)
+        if verb is None:
+            return getattr(self._store, name)
+        self._check_role(name)
+        call: Callable[..., Any] = getattr(self._store, name)
+
+        def viewed(*args: Any, **kwargs: Any) -> Any:
+            given = verb.signature.bind(None, *args, **kwargs).arguments
+            if name == "list_sessions" and (given["wanted"].grep or given["wanted"].metadata):
+                raise Forbidden(
+                    f"a token of the role {Role.VIEWER} does not look for texts and metadata",
+                    role=Role.VIEWER.value,
+                )
+            return without_contents(call(*args, **kwargs))
+
+        return viewed
+
+    def find_session(self, given: str) -> SessionId:
+        """By its id or its name. A title is a part of what was said."""
+        try:
+            found = self._store.find_session(given)
+        except AmbiguousId as exc:
+            if not any(given in fits for fits in exc.candidates):
+                raise NotFound("session", given) from None
+            raise
+        if given not in found and self._store.get_session(found).name != given:
+            raise NotFound("session", given)
+        return found
+
+    def in_parts(self, name: str, arguments: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
+        """See ``Store.in_parts``."""
+        self._check_role(name)
+        return map(without_contents, self._store.in_parts(name, arguments))
+
+    def _check_role(self, name: str) -> None:
+        if not may(Role.VIEWER, name):
+            raise Forbidden(f"a token of the role {Role.VIEWER} does not do {name}", role=Role.VIEWER.value)
 
 
 class Confined:
