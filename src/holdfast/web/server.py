@@ -25,7 +25,7 @@ from holdfast.domain.sessions import SessionFilter
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import InvalidInput
 from holdfast.store.http_store import is_loopback
-from holdfast.web import changes, events, hooks, metrics, queue_news, resources, store_calls
+from holdfast.web import api_page, changes, events, hooks, metrics, queue_news, resources, store_calls
 from holdfast.web.access import Guarded
 from holdfast.web.access_log import AccessLog
 from holdfast.web.admission import Admission, Callers, LocalCallers, Rates
@@ -168,6 +168,8 @@ def create_app(
         version=__version__,
         summary="Durable sessions for coding agents",
         responses=ANSWERS,
+        docs_url=None,  # the framework's own pages load scripts from another host
+        redoc_url=None,
         generate_unique_id_function=lambda route: f"{route.tags[0]}.{route.name}",
     )
     app.state.workspaces = workspaces
@@ -188,6 +190,7 @@ def create_app(
     app.include_router(_health)
     app.include_router(_readiness)
     app.include_router(metrics.router)
+    app.include_router(api_page.router)
     for router in (*resources.routers, events.router, changes.router, queue_news.router, hooks.router):
         app.include_router(router, prefix=_VERSION)
     app.include_router(routes.doors)
