@@ -524,3 +524,30 @@ def test_a_change_that_leaves_the_phase_is_not_on_the_way_back_from_an_approval(
     assert store.session_state(session.id).status is SessionStatus.WAITING
     store.answer_approval(approval.id, an_answer(approval))
     assert store.get_session(session.id).phase is Phase.PLANNING
+
+
+def test_the_trail_tells_who_did_what_besides(store: Store, clock: ManualClock) -> None:
+    session = begin(store)
+    run(store, session, "one")
+    enqueue(store, session, "two", key="once")
+    enqueue(store, session, "two", key="once")
+    store.cancel_turn(session.id, 2)
+    store.cancel_turn(session.id, 2)
+    store.edit_turn(session.id, 1, prompt="uno")
+    store.retry_turn(session.id, 1)
+    store.cancel_turn(session.id, 3)
+    store.truncate(session.id, 0)
+    store.new_generation(session.id)
+    store.rename_session(session.id, "renamed")
+    store.record_deed(session.id, "restore")
+    child = store.fork(session.id, a_session_id())
+
+    deeds = [(change.did, change.turn) for change in store.trail(session.id) if change.did is not None]
+
+    assert deeds == [
+        ("enqueue_turn", 1), ("enqueue_turn", 2), ("cancel_turn", 2), ("edit_turn", 1), ("retry_turn", 3),
+        ("cancel_turn", 3), ("truncate", 0), ("new_generation", None), ("rename_session", None), ("restore", None),
+    ]  # fmt: skip
+    assert {change.by for change in store.trail(session.id)} == {this_user()}
+    assert [(change.did, change.turn) for change in store.trail(child.id)] == [("fork", 0)]
+    assert store.phase_history(session.id) == ()

@@ -111,6 +111,7 @@ VERBS: dict[str, Callable[[Store, Theirs], object]] = {
     "session_state": lambda s, t: s.session_state(t.id),
     "find_session": lambda s, _: s.find_session("theirs"),
     "pulse": lambda s, t: s.pulse(Instant(0)).marks,
+    "record_deed": lambda s, t: s.record_deed(t.id, "restore"),
     "trail": lambda s, t: s.trail(t.id),
     "totals": lambda s, _: s.totals().rows,
     "phase_history": lambda s, t: s.phase_history(t.id),

@@ -125,6 +125,7 @@ MATRIX = {
     "read_past": "rowa",
     "search": "rowa",
     "readyz": "vrowa",
+    "record_deed": "-owa",
     "record_events": "--wa",
     "record_turn": "-owa",
     "recover": "--wa",
@@ -1043,3 +1044,38 @@ def test_the_resource_refuses_wider_rights_in_the_same_words(make_fleet: Callabl
             ask(fleet.served.url, "POST", path, token, body='{"prompt": "go", "provider": "claude"}')[0]
             == 201
         )
+
+
+def test_the_trail_names_the_token_of_whoever_did_it(
+    make_fleet: Callable[[], Fleet], caplog: pytest.LogCaptureFixture
+) -> None:
+    fleet = make_fleet()
+    session_id = fleet.full.create_session(a_session()).id
+    operator = bearer(fleet.token(Role.OPERATOR, fleet.room))
+    path = f"/v1/sessions/{session_id}"
+
+    def done(method: str, path: str, **body: object) -> dict[str, Any]:
+        status, told = ask(fleet.served.url, method, path, operator, body=json.dumps(body))
+        assert status in (200, 201), told
+        return told
+
+    done("POST", f"{path}/turns", prompt="go", provider="claude")
+    done("POST", f"{path}/turns/1/cancel")
+    done("PUT", f"{path}/name", name="by-operator")
+    child = done("POST", f"{path}/fork")["session_id"]
+
+    _, told = ask(fleet.served.url, "GET", f"{path}/trail", bearer(fleet.token(Role.VIEWER, fleet.room)))
+    _, first = ask(fleet.served.url, "GET", f"{path}/trail?limit=2", operator)
+    (forked,) = fleet.full.trail(child)
+    with caplog.at_level("INFO", "holdfast.web"):
+        done("DELETE", f"/v1/sessions/{child}")
+
+    did = {entry["data"]["verb"]: entry["by"] for entry in told["entries"] if entry["kind"] == "did"}
+    assert set(did) == {"enqueue_turn", "cancel_turn", "rename_session"}
+    token_id = fleet.token(Role.OPERATOR, fleet.room).split("_")[1]
+    assert {*did.values(), forked.by} == {f"operator ({token_id})"}
+    assert (len(first["entries"]), first["next_after"]) == (2, 2)
+    (removed,) = [
+        one.__dict__["about"] for one in caplog.records if one.getMessage() == "DELETE remove_session"
+    ]
+    assert (removed["session"], removed["token"]) == (child, token_id)

@@ -102,6 +102,7 @@ PATHS = [
     "/v1/sessions", "/v1/sessions?by_activity=true&subagents=true", "/v1/sessions/told", "/v1/sessions/told/history",
     "/v1/sessions/told/turns", "/v1/sessions/told/turns/1", "/v1/sessions/told/turns/2", "/v1/sessions/told/turns/3",
     "/v1/sessions/told/decision", "/v1/sessions/told/wait?seconds=0", "/v1/approvals", "/v1/approvals?every=true",
+    "/v1/sessions/told/trail",
     "/v1/runtimes", "/readyz",
 ]  # fmt: skip
 

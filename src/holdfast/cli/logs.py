@@ -16,7 +16,7 @@ from holdfast.cli.conversation import INDENT, PlainSheet, Sheet, conversation, o
 from holdfast.cli.pager import page
 from holdfast.clock import to_iso
 from holdfast.domain.events import Event, EventKind
-from holdfast.engine.documents import event_document
+from holdfast.engine.documents import audit_document, event_document
 from holdfast.engine.reading import Piece, Reader
 from holdfast.engine.session_log import (
     BEGINNING,
@@ -210,16 +210,7 @@ def _print(run: Invocation, found: _Found) -> None:
 
 def _print_entry(run: Invocation, entry: AuditEntry) -> None:
     if run.json:
-        document: dict[str, object] = {
-            "turn": entry.turn,
-            "attempt": None,
-            "number": None,
-            "at": to_iso(entry.at),
-            "kind": entry.kind.value,
-            "by": entry.by,
-            "data": entry.data,
-        }
-        output.json_line(document)
+        output.json_line(audit_document(entry))
     else:
         by = "" if entry.by is None else f" (by {entry.by})"
         words = f"{entry.words[:_LONGEST]}{by}".strip()

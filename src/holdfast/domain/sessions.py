@@ -90,6 +90,8 @@ class SessionChange:
     error: str | None = None
     cleared_errors: bool = False
     summary: bool = False  #: whether it was given one
+    did: str | None = None  #: the verb that was called, if it changes neither phase nor metadata
+    turn: int | None = None  #: what that was about
 
 
 @record

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from holdfast.engine.explain import Explanation, Waited, WaitingTurn
     from holdfast.engine.restoring import Restoration
     from holdfast.engine.result import RunResult
+    from holdfast.engine.session_log import AuditEntry
 
 Document = dict[str, object]
 
@@ -329,6 +330,18 @@ def event_document(attempt: int, event: Event) -> Document:
         "at": to_iso(event.at),
         "kind": event.kind.value,
         "data": dict(event.data),
+    }
+
+
+def audit_document(entry: AuditEntry) -> Document:
+    return {
+        "turn": entry.turn,
+        "attempt": None,
+        "number": None,
+        "at": to_iso(entry.at),
+        "kind": entry.kind.value,
+        "by": entry.by,
+        "data": entry.data,
     }
 
 

@@ -1100,7 +1100,10 @@ class Holdfast:
         Raises NotFound if the vault has nothing of the session, Busy while a program has the session open, and
         Refused if the files belong to another machine or cannot be written. With ``dry_run`` nothing is written.
         """
-        return self._runner.restore(self.session(session_id).id, dry_run=dry_run)
+        restored = self._runner.restore(self.session(session_id).id, dry_run=dry_run)
+        if any(file.is_written for each in restored for file in each.files) and not dry_run:
+            self.store.record_deed(session_id, "restore")
+        return restored
 
     def recover(self) -> tuple[Turn, ...]:
         """Take over from all workers that are gone; see ``Store.recover``."""

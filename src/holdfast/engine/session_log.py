@@ -10,7 +10,7 @@ from holdfast.clock import Instant
 from holdfast.domain.approvals import Approval, ApprovalStatus
 from holdfast.domain.events import Event
 from holdfast.domain.phases import FINAL_PHASES
-from holdfast.domain.records import record
+from holdfast.domain.records import record, replace
 from holdfast.domain.redaction import Json
 from holdfast.domain.sessions import Session, SessionChange
 from holdfast.domain.turns import Turn
@@ -95,6 +95,20 @@ _HOLDFAST = (
 )
 
 
+#: by the verb
+_DEEDS = {
+    "cancel_turn": "cancelled turn {turn}",
+    "edit_turn": "edited turn {turn}",
+    "enqueue_turn": "put turn {turn} into the queue",
+    "fork": "forked it from another session, up to turn {turn}",
+    "new_generation": "began again with an empty history",
+    "rename_session": "renamed it",
+    "restore": "restored the agent's files",
+    "retry_turn": "ran a turn again, as turn {turn}",
+    "truncate": "took the turns after {turn} out of the history",
+}
+
+
 class AuditKind(StrEnum):
     CREATED = "created"
     PHASE = "phase"
@@ -104,6 +118,7 @@ class AuditKind(StrEnum):
     SUMMARY = "summary"
     APPROVAL = "approval"  #: asked, approved, denied, used, voided or expired
     FINALIZED = "finalized"
+    DID = "did"  #: something that changes no phase, by its verb
 
 
 @record
@@ -142,6 +157,9 @@ def _of_change(change: SessionChange) -> Iterator[AuditEntry]:
     def entry(kind: AuditKind, words: str, **data: Json) -> AuditEntry:
         return AuditEntry(change.at, kind, change.by, words, data, key=(change.number, kind))
 
+    if change.did is not None:
+        words = _DEEDS.get(change.did, change.did).format(turn=change.turn)
+        yield replace(entry(AuditKind.DID, words, verb=change.did, turn=change.turn), turn=change.turn)
     if change.metadata:
         yield entry(AuditKind.METADATA, ", ".join(change.metadata), keys=list(change.metadata))
     if change.cleared_errors:

@@ -209,8 +209,14 @@ class Store(Protocol):
     def trail(self, session_id: str, *, after: int = 0, limit: int = 1000) -> tuple[SessionChange, ...]:
         """Returns who changed what about a session: the changes with a number above ``after``, oldest first.
 
-        Of metadata only the keys are recorded. Who made a change before schema version 11 is not known.
+        Recorded are changes of phase, metadata, errors and summary, and who has put in, cancelled, repeated or edited
+        a turn, renamed or forked a session, cut its history or restored its files. Of metadata only the keys are recorded. Who made a change before schema version 11 is not known.
         """
+        ...
+
+    @verb(Role.OPERATOR, Role.WORKER, repeatable=False)
+    def record_deed(self, session_id: str, did: str) -> None:
+        """Record in the trail who has done something with a session that no verb of the store does."""
         ...
 
     @verb(Role.OPERATOR, Role.WORKER, Role.AGENT, repeatable=False)

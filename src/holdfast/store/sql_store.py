@@ -195,6 +195,9 @@ class SqlStore(HookVerbs):
         with self._read() as s:
             return sessions.trail(s, session_id, after, limit)
 
+    def record_deed(self, session_id: str, did: str) -> None:
+        return self._write(sessions.note_deed, session_id, did)
+
     def update_session(self, session_id: str, change: SessionUpdate) -> Session:
         return self._write(lifecycle.update, session_id, change)
 

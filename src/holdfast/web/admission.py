@@ -72,7 +72,9 @@ _PROXY_PREFIX: Final = b"x-forwarded-"
 _LARGE_CALL: Final = re.compile(
     rf".*/v1/store/(?:{'|'.join(verb for verb, facts in FACTS.items() if facts.many)})/?\Z"
 )
-_LARGE_PAGE: Final = re.compile(r".*/v1/(?:approvals|sessions(?:/[^/]+/(?:history|turns(?:/[^/]+)?))?)/?\Z")
+_LARGE_PAGE: Final = re.compile(
+    r".*/v1/(?:approvals|sessions(?:/[^/]+/(?:history|trail|turns(?:/[^/]+)?))?)/?\Z"
+)
 
 
 # --- who calls ---------------------------------------------------------------------------------------------------

@@ -28,6 +28,7 @@ from holdfast.engine.documents import (
     Document,
     approval_document,
     attempt_document,
+    audit_document,
     conversation_document,
     history_turn_document,
     known_runtime_document,
@@ -41,6 +42,7 @@ from holdfast.engine.documents import (
 )
 from holdfast.engine.explain import Reached, look
 from holdfast.engine.holdfast import Holdfast
+from holdfast.engine.session_log import audit_trail
 from holdfast.engine.turn_requests import LONGEST_DELAY, MOST_PRIORITY
 from holdfast.errors import InvalidInput
 from holdfast.processes.owners import this_user
@@ -215,9 +217,10 @@ def rename_session(holdfast: ServedOnce, session: SessionPath, given: NameBody) 
 
 
 @_sessions.delete("/{session}", name="remove_session")
-def remove_session(holdfast: ServedOnce, session: SessionPath) -> Document:
+def remove_session(request: Request, holdfast: ServedOnce, session: SessionPath) -> Document:
     """Delete a session and its history. Refused while a turn runs, and while a fork or another agent needs the history."""
     found = holdfast.find(session)
+    request.state.about = {"session": found}  # the trail goes with the session: the log says who removed it
     holdfast.remove(found)
     return {"session_id": found, "removed": True}
 
@@ -323,6 +326,22 @@ def decision(holdfast: Served, session: SessionPath) -> Document:
     """How the next turn would continue if it were claimed now, why, and what it waits for."""
     found = holdfast.find(session)
     return decision_document(holdfast.decide(found)) | waiting_document(holdfast.waiting(found))
+
+
+@_sessions.get("/{session}/trail", name="trail")
+def trail(
+    holdfast: Served,
+    session: SessionPath,
+    behind: Annotated[int, Query(alias="after", ge=0, le=MAX_NUMBER)] = 0,
+    limit: Limit = 50,
+) -> Document:
+    """Who did what with the session, oldest first, with the token's name; ``next_after`` leads to the next page."""
+    entries = audit_trail(holdfast.store, holdfast.find(session))
+    shown_until = behind + limit
+    return {
+        "entries": [audit_document(entry) for entry in entries[behind:shown_until]],
+        "next_after": shown_until if len(entries) > shown_until else None,
+    }
 
 
 TurnPath = Annotated[int, Path(ge=1, le=MAX_NUMBER)]

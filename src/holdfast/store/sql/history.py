@@ -23,6 +23,7 @@ from holdfast.store.driver import Row
 from holdfast.store.sql import approvals, codec, provider_sessions, sessions
 from holdfast.store.sql.rows import Rows, part
 from holdfast.store.sql.scope import Scope
+from holdfast.store.sql.session_statements import record_deed
 from holdfast.store.sql.tables import (
     CONVERSATIONS,
     HISTORY_CHANGES,
@@ -519,6 +520,7 @@ def fork(s: Scope, parent_id: str, child_id: SessionId, at: int | None, name: st
     child = sessions.insert(s, insertion)
     provider_sessions.copy_pointers(s, parent.id, child.id, seq)
     approvals.copy_tools(s, parent.id, child.id)
+    record_deed(s, child.id, "fork", seq)
     return child
 
 

@@ -23,6 +23,12 @@ RECORD_PHASE = """
 INSERT INTO phase_changes (workspace, session_id, number, from_phase, to_phase, at, made_by, change)
 SELECT :ws, :id, COALESCE(MAX(number), 0) + 1, :from_phase, :to_phase, :now, :by, :change
 FROM phase_changes WHERE workspace = :ws AND session_id = :id"""
+RECORD_DEED = """
+INSERT INTO phase_changes (workspace, session_id, number, from_phase, to_phase, at, made_by, change)
+SELECT :ws, :id, COALESCE(
+        (SELECT MAX(number) FROM phase_changes WHERE workspace = :ws AND session_id = :id), 0) + 1,
+    phase, phase, :now, :by, :change
+FROM sessions WHERE workspace = :ws AND id = :id"""
 # the answer to an agent's own question stays what it was: it may have been acted on
 VOID_APPROVALS = """
 UPDATE approvals INDEXED BY approvals_of_sessions SET status = 'voided', void_reason = :reason, voided_at = :now
@@ -76,6 +82,13 @@ def record_phase(s: Scope, session_id: str, from_phase: str, phase: Phase, chang
         RECORD_PHASE, id=session_id, from_phase=from_phase, to_phase=phase.value, now=s.now, by=s.by,
         change=change,
     )  # fmt: skip
+
+
+def record_deed(s: Scope, session_id: str, did: str, turn: int | None = None) -> None:
+    """Record for the trail who did something that changes no phase. The session must be locked, or new."""
+    from holdfast.store.sql.json_text import dump  # hooks do nothing of the kind
+
+    s.run(RECORD_DEED, id=session_id, now=s.now, by=s.by, change=dump({"did": did, "turn": turn}))
 
 
 def approval_window(s: Scope, session_id: str) -> ApprovalWindow | None:

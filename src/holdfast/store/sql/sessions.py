@@ -45,6 +45,7 @@ from holdfast.store.sql.session_statements import (
     PHASES,
     approval_window,
     begin_conversation,
+    record_deed,
     record_phase,
 )
 from holdfast.store.sql.tables import MISREAD, PHASE_CHANGES, SESSIONS, problem_of, read_instant, unreadable
@@ -373,14 +374,21 @@ def _read_change(row: Row) -> SessionChange:
     more = {} if change is None else decode_object(change)
     return SessionChange(
         number, read_instant(at), by, from_phase, to_phase, tuple(more.get("metadata", ())),
-        more.get("error"), bool(more.get("cleared_errors")), bool(more.get("summary")),
+        more.get("error"), bool(more.get("cleared_errors")), bool(more.get("summary")), more.get("did"),
+        more.get("turn"),
     )  # fmt: skip
+
+
+def note_deed(s: Scope, session_id: str, did: str) -> None:
+    lock(s, session_id)
+    record_deed(s, session_id, did)
 
 
 def rename(s: Scope, session_id: str, name: str | None) -> Session:
     lock(s, session_id)
     refuse_taken_name(s, session_id, name)
     s.run(RENAME, id=session_id, name=name, now=s.now)
+    record_deed(s, session_id, "rename_session")
     return get(s, session_id)
 
 

@@ -28,6 +28,7 @@ from holdfast.store.sql import (
 )
 from holdfast.store.sql.rows import Rows, coded, computed, cut, part
 from holdfast.store.sql.scope import Scope
+from holdfast.store.sql.session_statements import record_deed
 from holdfast.store.sql.tables import TEXT, TURNS, is_instant
 
 
@@ -175,7 +176,12 @@ def read_turn(s: Scope, row: Row) -> Turn:
 def enqueue(s: Scope, session_id: str, new: NewTurn) -> Turn:
     """Idempotent by ``new.key``."""
     locked = lock_both(s, session_id)
-    return known(s, locked, new) or put(s, locked, new)
+    there = known(s, locked, new)
+    if there is not None:
+        return there
+    turn = put(s, locked, new)
+    record_deed(s, session_id, "enqueue_turn", turn.seq)
+    return turn
 
 
 def lock_both(s: Scope, session_id: str) -> Locked:
@@ -324,14 +330,16 @@ def retry(s: Scope, session_id: str, seq: int, prompt: str | None) -> Turn:
         prompt=again.prompt if prompt is None else prompt, provider=old.provider, request=request,
         priority=old.priority, runtime_id=old.runtime_id, max_attempts=old.max_attempts,
     )  # fmt: skip
-    return put(s, lock_both(s, target), new, retry_of=seq)
+    turn = put(s, lock_both(s, target), new, retry_of=seq)
+    record_deed(s, target, "retry_turn", turn.seq)
+    return turn
 
 
 def edit_history(
     s: Scope, session_id: str, seq: int, prompt: str | None, response: str | None
 ) -> HistoryTurn:
     edited = history.edit(s, lock_both(s, session_id).conversation, seq, prompt, response)
-    s.run(sessions.TOUCH, id=session_id, now=s.now)
+    _was_changed(s, session_id, "edit_turn", seq)
     return edited
 
 
@@ -339,7 +347,7 @@ def truncate_history(s: Scope, session_id: str, keep: int) -> Conversation:
     conversation = lock_both(s, session_id).conversation
     changed, waiting = history.truncate(s, conversation, keep)
     _were_dropped(s, conversation.id, waiting)
-    s.run(sessions.TOUCH, id=session_id, now=s.now)
+    _was_changed(s, session_id, "truncate", keep)
     return changed
 
 
@@ -347,8 +355,14 @@ def begin_again(s: Scope, session_id: str) -> Conversation:
     conversation = lock_both(s, session_id).conversation
     changed, waiting = history.new_generation(s, conversation)
     _were_dropped(s, conversation.id, waiting)
-    s.run(sessions.TOUCH, id=session_id, now=s.now)
+    _was_changed(s, session_id, "new_generation")
     return changed
+
+
+def _was_changed(s: Scope, session_id: str, did: str, turn: int | None = None) -> None:
+    """The history was: the session counts as active now."""
+    s.run(sessions.TOUCH, id=session_id, now=s.now)
+    record_deed(s, session_id, did, turn)
 
 
 def _were_dropped(s: Scope, conversation_id: str, session_ids: Iterable[str]) -> None:
@@ -392,7 +406,10 @@ def cancel(s: Scope, session_id: str, seq: int) -> Turn:
         heads.promote_head(s, session.conversation_id, session.id)
         if turn.status is TurnStatus.WAITING:
             leave_approval(s, session)
+        record_deed(s, session_id, "cancel_turn", seq)
     elif turn.status.is_open:
+        if not turn.cancel_requested:
+            record_deed(s, session_id, "cancel_turn", seq)
         s.run(REQUEST_CANCEL, id=session.conversation_id, seq=seq, now=s.now)
     elif turn.status is not TurnStatus.CANCELLED:
         raise Conflict(f"turn {seq} of {session_id} has already ended: {turn.status}", status=turn.status)
