@@ -159,7 +159,7 @@ def _announce(url: str, *, as_json: bool) -> None:
 @click.option("--no-worker", is_flag=True, help="Run no turns: others do.")
 @pass_invocation
 def ui(run: Invocation, port: int, no_browser: bool, no_worker: bool) -> None:
-    """Show your sessions in a browser: what runs, what waits for you, what comes next.
+    """Show your sessions in a browser, and answer your agents.
 
     Prints an address with a code that lets one browser in, once, and opens it. Listens on this machine only. A worker
     runs the turns that you continue on the page, until you stop the command with Ctrl-C.

@@ -15,11 +15,12 @@ from starlette.responses import Response
 
 from holdfast import __version__
 from holdfast.domain.approvals import Answer, check_note
-from holdfast.domain.inputs import MAX_NUMBER
+from holdfast.domain.inputs import MAX_NAME, MAX_NUMBER
 from holdfast.domain.turns import TurnRequest
 from holdfast.engine.holdfast import CONTINUE, Holdfast
 from holdfast.errors import HoldfastError, InvalidInput, NotFound, Unauthenticated
 from holdfast.processes.owners import this_user
+from holdfast.store.wire import MAX_WORD
 from holdfast.web.access import Caller, Guarded, caller_of, confined, may
 from holdfast.web.admission import Callers
 from holdfast.web.page import views
@@ -65,7 +66,14 @@ class PageRoute(Guarded):
         return shown
 
 
-router = APIRouter(tags=["page"], route_class=PageRoute, include_in_schema=False)
+def _said(said: Annotated[str, Query(max_length=20)] = "") -> str | None:
+    """What a form has done: every page may be its answer."""
+    return SAID.get(said)
+
+
+router = APIRouter(
+    tags=["page"], route_class=PageRoute, include_in_schema=False, dependencies=[Depends(_said)]
+)
 #: for people who are not known yet
 doors = APIRouter(tags=["page"], include_in_schema=False)
 
@@ -126,9 +134,37 @@ def _to(request: Request, path: str, said: str | None = None, anchor: str = "") 
 # --- what there is to see ---
 
 
+Word = Annotated[str, Query(max_length=MAX_NAME)]
+
+
+def _filters(
+    q: Word = "",
+    status: Word = "",
+    agent: Word = "",
+    provider: Word = "",
+    project: Annotated[str, Query(max_length=MAX_WORD)] = "",
+    since: Word = "",
+) -> dict[str, str]:
+    """Those that are given; a form sends the others, too, without a value."""
+    given = {
+        "q": q,
+        "status": status,
+        "agent": agent,
+        "provider": provider,
+        "project": project,
+        "since": since,
+    }
+    return {name: value.strip() for name, value in given.items() if value.strip()}
+
+
 @router.get("/", name="list_sessions")
-def sessions(request: Request, holdfast: Served) -> Response:
-    view = views.sessions(holdfast, request.query_params)
+def sessions(
+    request: Request,
+    holdfast: Served,
+    filters: Annotated[dict[str, str], Depends(_filters)],
+    cursor: Annotated[str | None, Query(max_length=MAX_WORD)] = None,
+) -> Response:
+    view = views.sessions(holdfast, filters, cursor)
     return _page(request, "sessions.html", {**view, **_waiting(holdfast)})
 
 
@@ -148,6 +184,12 @@ def turns(
 ) -> Response:
     """A part of the page: older turns, or those from ``first`` on as they are now."""
     return _page(request, "turns.html", views.turns(holdfast, holdfast.find(session), before, first))
+
+
+@router.get("/s/{session}/outline", name="history")
+def outline(request: Request, holdfast: Served, session: SessionPath) -> Response:
+    """A part of the page: the beginnings of the newest requests."""
+    return _page(request, "outline.html", views.outline(holdfast, holdfast.find(session)))
 
 
 @router.get("/s/{session}/edit", name="edit_turn")

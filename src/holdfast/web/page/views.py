@@ -10,13 +10,12 @@ from holdfast.clock import DAY, SECOND, Instant, after, seconds_between
 from holdfast.domain.approvals import Approval
 from holdfast.domain.conversations import Conversation
 from holdfast.domain.decisions import WORDS, Decision, Fork, Fresh, Outcome, Refuse, Resume, Standing, Wait
-from holdfast.domain.inputs import MAX_NAME
 from holdfast.domain.phases import MayContinue, Phase, continue_words
 from holdfast.domain.pointers import Pointer, Rights
 from holdfast.domain.records import record
 from holdfast.domain.runtimes import KnownRuntime
 from holdfast.domain.sessions import Session, SessionFilter, SessionPage, SessionState, SessionStatus
-from holdfast.domain.turns import PastRequest, RecordedTurn, TurnStatus
+from holdfast.domain.turns import PastRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE, Usage, UsageGroup
 from holdfast.engine.explain import Explanation, Tree
 from holdfast.engine.holdfast import Holdfast
@@ -73,26 +72,21 @@ class Row:
     asked: Approval | None
 
 
-def sessions(holdfast: Holdfast, query: Mapping[str, str]) -> View:
-    """``query`` is what the address says: filters, words to look for, and the cursor of the page."""
-    known = {name: value.strip()[:MAX_NAME] for name, value in query.items() if value.strip()}
-    unknown = set(known) - {*_FILTERS, "cursor", "said"}
-    if unknown:
-        raise InvalidInput("address", f"this page knows no {min(unknown)!r}")
-    now, words = holdfast.store.now(), known.get("q")
+def sessions(holdfast: Holdfast, chosen: Mapping[str, str], cursor: str | None) -> View:
+    """``chosen`` are the filters that the address names, and the words to look for."""
+    now, words = holdfast.store.now(), chosen.get("q")
     wanted = SessionFilter(
-        status=_status(known.get("status")),
-        agent=known.get("agent"),
-        provider=known.get("provider"),
-        project=known.get("project"),
-        since=_since(known.get("since"), now),
+        status=_status(chosen.get("status")),
+        agent=chosen.get("agent"),
+        provider=chosen.get("provider"),
+        project=chosen.get("project"),
+        since=_since(chosen.get("since"), now),
         grep=words,
         by_activity=True,
     )
-    page = holdfast.page(wanted, ROWS, known.get("cursor"))
-    chosen = {name: known[name] for name in _FILTERS if name in known}
+    page = holdfast.page(wanted, ROWS, cursor)
     found = None
-    if words is not None and "cursor" not in known:
+    if words is not None and cursor is None:
         found = holdfast.search(
             words, agent=wanted.agent, provider=wanted.provider, project=wanted.project, since=wanted.since,
             limit=_HITS,
@@ -101,13 +95,13 @@ def sessions(holdfast: Holdfast, query: Mapping[str, str]) -> View:
         "rows": rows(holdfast, page),
         "unreadable": sorted(page.unreadable),
         "next_cursor": page.next_cursor,
-        "filters": dict.fromkeys(_FILTERS, "") | chosen,
+        "filters": {**dict.fromkeys(_FILTERS, ""), **chosen},
         "chosen": chosen,
         "found": found,
         "statuses": list(SessionStatus),
         "spans": list(_SPANS),
         "providers": sorted({one.runtime.provider for one in holdfast.store.runtimes()}),
-        "is_first": "cursor" not in known,
+        "is_first": cursor is None,
         "now": now,
     }
 
@@ -190,7 +184,6 @@ def session(holdfast: Holdfast, session_id: str, before: int | None = None) -> V
         "asked": asked,
         "phases": _phases(found),
         "commands": _commands(found, state),
-        "outline": outline(holdfast, conversation),
         "newest": conversation.next_seq - 1,
         **turns(holdfast, found.id, before),
         "now": now,
@@ -353,16 +346,14 @@ def _commands(found: Session, state: SessionState) -> list[tuple[str, str]]:
     ]
 
 
-def outline(holdfast: Holdfast, conversation: Conversation) -> list[RecordedTurn]:
+def outline(holdfast: Holdfast, session_id: str) -> View:
     """The newest turns with the beginning of each request, oldest first."""
+    store, found = holdfast.store, holdfast.session(session_id)
+    conversation = store.get_conversation(found.conversation_id)
     last = conversation.next_seq - 1
-    if last < 1:
-        return []
     wanted = PastRequest(((1, last),), limit=_OUTLINED, calls=False, characters=90, unsent=True)
-    found = as_of_one_revision(
-        holdfast.store, conversation, lambda now: holdfast.store.read_past(now.id, now.revision, wanted)
-    )
-    return [*reversed(found)]
+    read = as_of_one_revision(store, conversation, lambda now: store.read_past(now.id, now.revision, wanted))
+    return {"session": found, "outline": [one.turn for one in reversed(read)], "newest": last, "shown": TURNS}
 
 
 # --- the inbox ---
