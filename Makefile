@@ -75,9 +75,10 @@ demo: $(STAMP) ## show what holdfast does, on this machine, without any agent or
 chaos: $(STAMP) ## run turns while everything breaks, on either database, for minutes (ARGS=--write publishes it)
 	@$(VENV)/bin/python -m tests.chaos $(ARGS)
 
-# where nothing may be skipped, the real agents are installed before the first test needs one
+# where nothing may be skipped, the real agents and the browser are installed before the first test needs one
 test: $(STAMP) ## run the tests (ARGS="-k lease" selects some)
 	@[ "$$HOLDFAST_REQUIRE" != all ] || $(VENV)/bin/python -m tests.agents.lab.install
+	@[ "$$HOLDFAST_REQUIRE" != all ] || $(VENV)/bin/python -m tests.page.browser
 	@$(VENV)/bin/python -m pytest -n logical --dist worksteal $(ARGS)
 
 # Where the development environment has the newest Python already, there is nothing more to run. The contract runs on
@@ -123,6 +124,7 @@ docs: $(STAMP) ## write the generated parts of the documentation
 
 pictures: $(STAMP) ## draw the pictures of the documentation from real runs
 	@$(VENV)/bin/python docs/generate_terminal.py
+	@$(VENV)/bin/python -m tests.page.pictures
 
 bench: $(BENCH_STAMP) ## measure holdfast beside its peers, in an environment of its own
 	@$(BENCH_VENV)/bin/python bench/run.py $(ARGS)

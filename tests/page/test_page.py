@@ -160,7 +160,9 @@ def test_a_closed_session_is_forked(site: Site, visit: Open) -> None:
     (child,) = site.holdfast.store.children(site.sample.closed)
     assert page.url.startswith(f"{site.url}/s/{child.id}")
     page.get_by_text("Lineage and what it cost").click()
-    expect(page.locator(".node")).to_have_count(2)
+    expect(page.locator("svg.chart .node circle")).to_have_count(2)
+    page.locator("svg .node").first.click()
+    expect(page.get_by_role("heading", level=1)).to_contain_text("Write the runbook")
 
 
 def test_one_turn_is_forked_edited_and_dropped(site: Site, visit: Open) -> None:
@@ -318,6 +320,7 @@ PAGES = (
     "/numbers",
     "/login",
     "/?q=plan",
+    "/docs",
 )
 
 

@@ -128,13 +128,14 @@ def family(nodes: Sequence[Node]) -> Markup:
             .format(node.href, node.status, " here" if node.is_here else "", x, y, x + 14, y + 1,
                     one_line(node.title, _TITLE), x + 14, y + 16, words)
         )  # fmt: skip
-    picture = _svg("The family of this session", width, len(nodes) * _ROW + 6, parts)
-    return Markup(picture.replace("<svg ", f'<svg width="{width}" ', 1))  # noqa: S704 - a number of our own
+    # in its own size: text that grows with the window is hard to read
+    return _svg("The family of this session", width, len(nodes) * _ROW + 6, parts, is_fixed=True)
 
 
-def _svg(title: str, width: int, height: int, parts: Sequence[Markup]) -> Markup:
+def _svg(title: str, width: int, height: int, parts: Sequence[Markup], *, is_fixed: bool = False) -> Markup:
     # a drawing with links is a group, not one image, to a screen reader
     role = "group" if any("<a " in part for part in parts) else "img"
-    return Markup('<svg class="chart" role="{}" aria-label="{}" viewBox="0 0 {} {}">{}</svg>').format(
-        role, title, width, height, Markup("").join(parts)
+    size = Markup(' width="{}" height="{}"').format(width, height) if is_fixed else ""
+    return Markup('<svg class="chart" role="{}" aria-label="{}"{} viewBox="0 0 {} {}">{}</svg>').format(
+        role, title, size, width, height, Markup("").join(parts)
     )

@@ -236,6 +236,13 @@ def numbers(
     return _page(request, "numbers.html", {**view, **_waiting(holdfast)})
 
 
+@router.get("/docs", name="list_sessions")
+def docs(request: Request, holdfast: Served) -> Response:
+    """The API, from the document that describes it."""
+    described: dict[str, Any] = request.app.openapi()
+    return _page(request, "docs.html", {"described": described, **_waiting(holdfast)})
+
+
 # --- what can be done ---
 
 

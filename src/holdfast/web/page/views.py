@@ -174,7 +174,8 @@ def session(holdfast: Holdfast, session_id: str, before: int | None = None) -> V
         "objections": [
             (WORDS[one.reason].holds, objection_words(one))
             for one in told.decision.verdicts
-            if one.outcome is not Outcome.RESUME
+            # the verdict says the first of them
+            if one.outcome is not Outcome.RESUME and one.reason is not told.decision.reason
         ],
         "judged_for": None if told.runtime is None else machine_words(told.runtime.machine),
         "price": price(told.decision, pointer, conversation, now),
