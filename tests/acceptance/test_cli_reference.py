@@ -106,12 +106,12 @@ def test_every_example_works_as_written(name: str, example: str, library: Holdfa
 def test_an_example_that_goes_on_until_it_is_stopped(example: str) -> None:
     process = subprocess.Popen(
         ["sh", "-ec", f"exec {example}"],
-        env=environment({"PATH": f"{HOLDFAST.parent}:/usr/bin:/bin"}),
+        env=environment({"PATH": f"{HOLDFAST.parent}:/usr/bin:/bin", "BROWSER": "true"}),
         stdout=subprocess.PIPE,
         text=True,
     )
     assert process.stdout is not None
-    assert process.stdout.readline().startswith("listening on http://127.0.0.1:")
+    assert re.match(r"(listening on|open) http://127\.0\.0\.1:\d+", process.stdout.readline())
     process.terminate()
     process.communicate(timeout=30)
     assert process.returncode == 0

@@ -4,6 +4,7 @@ import json
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ import pytest
 from holdfast import Holdfast
 from holdfast.domain.policy import ServerPolicy
 from holdfast.domain.tokens import ENTROPY, Role, make_token
+from holdfast.errors import ConfigError
 from holdfast.web.page.login import Entrance
 from tests.acceptance.command import HOLDFAST, holdfast
 from tests.page.conftest import Site, serving
@@ -317,3 +319,14 @@ def test_ui_prints_an_address_runs_a_worker_and_ends_when_it_is_stopped(
         if process.stdout is not None:
             process.stdout.close()
     assert process.returncode == 0
+
+
+def test_ui_without_the_servers_packages_says_what_to_install() -> None:
+    script = "import sys; sys.modules['fastapi'] = None; sys.argv = ['holdfast', 'ui']\nfrom holdfast.cli.main import main; sys.exit(main())"
+    ended = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert "pip install 'holdfast-sessions[server]'" in ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert ended.returncode == ConfigError.exit_code

@@ -147,7 +147,7 @@ def _announce(url: str, *, as_json: bool) -> None:
 # --- ui ---
 
 
-@command("ui", "holdfast ui", "holdfast ui --no-browser --port 8788")
+@command("ui", "holdfast ui", "holdfast ui --no-browser")
 @click.option(
     "--port",
     type=click.IntRange(0, 65535),
