@@ -77,7 +77,7 @@ def test_once_there_is_a_token_the_server_asks_for_one(store: str) -> None:
         env = {"HOLDFAST_URL": url, "HOLDFAST_TOKEN": token}
         session = ok("create", "--agent", "terraform-architect", env=env).out.strip()
         assert ok("get", session, env=env).json["phase"] == "initializing"
-        for path in ("/openapi.json", "/readyz", "/v1/store/now", "/nothing"):
+        for path in ("/docs", "/openapi.json", "/readyz", "/v1/store/now", "/nothing"):
             response, problem = ask(url, "GET", path)
             assert (response.status, problem["code"]) == (401, "unauthenticated")
             assert response.headers["www-authenticate"] == "Bearer"

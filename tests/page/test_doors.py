@@ -172,6 +172,22 @@ def test_a_reader_sees_no_button_and_cannot_act(guarded: Site) -> None:
     assert guarded.holdfast.store.head_turn(guarded.sample.idle) is None
 
 
+@pytest.mark.parametrize("path", ["/", "/s/buckets", "/inbox", "/fleet", "/numbers", "/s/buckets/lineage"])
+def test_a_viewer_sees_states_without_contents(guarded: Site, path: str) -> None:
+    status, _, body = log_in(guarded, Role.VIEWER).get(path)
+
+    assert status == 200
+    for word in (
+        "Step 1",
+        "two buckets",
+        "terraform plan",
+        "terraform apply",
+        "Move the log buckets",
+        "upgrade it",
+    ):
+        assert word not in body
+
+
 def test_who_did_what_is_recorded(guarded: Site) -> None:
     client = log_in(guarded)
     asked = guarded.holdfast.approval(guarded.sample.approval)
@@ -330,3 +346,9 @@ def test_ui_without_the_servers_packages_says_what_to_install() -> None:
     assert "pip install 'holdfast-sessions[server]'" in ended.stderr
     assert "Traceback" not in ended.stderr
     assert ended.returncode == ConfigError.exit_code
+
+
+def test_a_person_who_is_logged_in_may_read_the_api(guarded: Site) -> None:
+    client = log_in(guarded)
+
+    assert [client.get(path)[0] for path in ("/docs", "/docs.css", "/openapi.json")] == [200, 200, 200]

@@ -320,7 +320,6 @@ PAGES = (
     "/numbers",
     "/login",
     "/?q=plan",
-    "/docs",
 )
 
 

@@ -165,8 +165,6 @@ def create_app(
     policy = policy or ServerPolicy()
     app = FastAPI(
         title="Holdfast",
-        docs_url=None,  # the framework's pages load their scripts from another host
-        redoc_url=None,
         version=__version__,
         summary="Durable sessions for coding agents",
         responses=ANSWERS,

@@ -18,9 +18,9 @@ from holdfast.errors import Forbidden, InvalidInput
 
 #: what a person may open without a token
 _OPEN: Final = ("/login", "/static/")
-_PAGES: Final = ("/s/", "/a/", "/inbox", "/fleet", "/numbers", "/logout", "/docs", *_OPEN)
+_PAGES: Final = ("/s/", "/a/", "/inbox", "/fleet", "/numbers", "/logout", *_OPEN)
 #: what the page reads besides
-_READ: Final = ("/openapi.json", "/v1/changes")
+_READ: Final = ("/docs", "/docs.css", "/openapi.json", "/v1/changes")
 _BEARER: Final = "Bearer "
 _MONTH: Final = 30 * 24 * 3600
 _MOST_FIELDS: Final = 50

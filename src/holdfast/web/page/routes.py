@@ -125,6 +125,10 @@ def _waiting(holdfast: Holdfast) -> dict[str, int]:
     return {"waiting": len(holdfast.store.approvals(limit=100))}
 
 
+def _sees_contents(request: Request) -> bool:
+    return may(caller_of(request).role, "events")
+
+
 def _to(request: Request, path: str, said: str | None = None, anchor: str = "") -> Response:
     words = "" if said is None else f"?{urlencode({'said': said})}"
     base = request.scope.get("root_path", "")
@@ -170,8 +174,8 @@ def sessions(
 
 @router.get("/s/{session}", name="history")
 def session(request: Request, holdfast: Served, session: SessionPath, before: Number = None) -> Response:
-    found = holdfast.find(session)
-    return _page(request, "session.html", {**views.session(holdfast, found, before), **_waiting(holdfast)})
+    view = views.session(holdfast, holdfast.find(session), before, contents=_sees_contents(request))
+    return _page(request, "session.html", {**view, **_waiting(holdfast)})
 
 
 @router.get("/s/{session}/turns", name="history")
@@ -222,7 +226,11 @@ def question(request: Request, holdfast: Served, approval: ApprovalPath) -> Resp
 
 @router.get("/fleet", name="runtimes")
 def fleet(request: Request, holdfast: Served) -> Response:
-    return _page(request, "fleet.html", {**views.fleet(holdfast), **_waiting(holdfast)})
+    return _page(
+        request,
+        "fleet.html",
+        {**views.fleet(holdfast, contents=_sees_contents(request)), **_waiting(holdfast)},
+    )
 
 
 @router.get("/numbers", name="totals")
@@ -234,13 +242,6 @@ def numbers(
 ) -> Response:
     view = views.numbers(holdfast, since or None, agent or None)
     return _page(request, "numbers.html", {**view, **_waiting(holdfast)})
-
-
-@router.get("/docs", name="list_sessions")
-def docs(request: Request, holdfast: Served) -> Response:
-    """The API, from the document that describes it."""
-    described: dict[str, Any] = request.app.openapi()
-    return _page(request, "docs.html", {"described": described, **_waiting(holdfast)})
 
 
 # --- what can be done ---

@@ -154,7 +154,8 @@ class ShownTurn:
     ends: TurnEnds | None
 
 
-def session(holdfast: Holdfast, session_id: str, before: int | None = None) -> View:
+def session(holdfast: Holdfast, session_id: str, before: int | None = None, *, contents: bool = True) -> View:
+    """``contents``: the reader may see what was said."""
     told = holdfast.why(session_id)
     found, store, now = told.session, holdfast.store, holdfast.store.now()
     state = store.session_state(found.id)
@@ -186,7 +187,8 @@ def session(holdfast: Holdfast, session_id: str, before: int | None = None) -> V
         "phases": _phases(found),
         "commands": _commands(found, state),
         "newest": conversation.next_seq - 1,
-        **turns(holdfast, found.id, before),
+        **(turns(holdfast, found.id, before) if contents else _NO_TURNS),
+        "contents": contents,
         "now": now,
     }
 
@@ -208,6 +210,9 @@ def turns(holdfast: Holdfast, session_id: str, before: int | None = None, first:
         "follows": any(one.read.turn.status in (TurnStatus.CLAIMED, TurnStatus.RUNNING) for one in shown),
         "now": holdfast.store.now(),
     }
+
+
+_NO_TURNS: Final = {"turns": (), "first": 1, "older": None, "has_newer": True, "follows": False}
 
 
 def one_turn(holdfast: Holdfast, session_id: str, seq: int) -> View:
@@ -397,7 +402,7 @@ class Machine:
     runtimes: tuple[tuple[KnownRuntime, bool], ...]  #: each with whether it reported lately
 
 
-def fleet(holdfast: Holdfast) -> View:
+def fleet(holdfast: Holdfast, *, contents: bool = True) -> View:
     store, now = holdfast.store, holdfast.store.now()
     limit = holdfast.policy.queue.recover_seconds * _MISSED
     by_machine: dict[str, list[tuple[KnownRuntime, bool]]] = {}
@@ -411,7 +416,7 @@ def fleet(holdfast: Holdfast) -> View:
     )
     return {
         "machines": [Machine(machine_words(name), tuple(found)) for name, found in by_machine.items()],
-        "running": holdfast.running(),
+        "running": holdfast.running() if contents else (),  # their last calls are contents
         "queue": waiting,
         "orphans": store.orphans(ROWS),
         "counts": store.statistics(),
