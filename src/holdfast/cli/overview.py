@@ -35,7 +35,8 @@ Everyday:
 All others:
   Work with agents    open, codex, opencode, gemini
   Lifecycle           create, update, should-resume, get, finalize, cleanup
-  Understand          tree, export, usage, stats, observed, runtimes, packet
+  Understand          ui, tree, export, usage, stats, observed, runtimes,
+                      packet
   Ask people          approvals, approve, deny, request-approval, wait
   Change the history  edit, truncate, retry, new
   Fleet               enqueue, worker, serve, token
@@ -79,7 +80,7 @@ Everyday:
 All others:
   Work with agents    open, codex, opencode, gemini
   Lifecycle           create, update, should-resume, get, finalize, cleanup
-  Understand          tree, export, usage, stats, observed, runtimes, packet
+  Understand          ui, tree, export, usage, stats, observed, runtimes, packet
   Ask people          approvals, approve, deny, request-approval, wait
   Change the history  edit, truncate, retry, new
   Fleet               enqueue, worker, serve, token
@@ -112,6 +113,7 @@ SHORT = {
     "list": "List sessions, on a terminal the last...",
     "finalize": "Close a session as completed, failed or...",
     "cleanup": "Abandon idle delegated sessions and delete...",
+    "ui": "Show your sessions in a browser, and...",
     "ps": "Show what runs now: how long, the last...",
     "search": "Find sessions by what was said and done in...",
     "show": "Show everything about a session.",
