@@ -283,6 +283,16 @@ def test_only_the_files_of_the_page_are_served(site: Site, file: str) -> None:
     assert Client(site.url).get(f"/static/{file}")[0] == 404
 
 
+def test_no_file_of_the_machine_can_be_asked_for(site: Site, tmp_path: Path) -> None:
+    secret = tmp_path / "notes.txt"
+    secret.write_text("secret")
+    client = Client(site.url)
+
+    for path in (f"/static/{secret}", f"/static//{secret}", f"/static/..{secret}", f"/static/%2f{secret}"):
+        status, _, body = client.get(path)
+        assert (status, "secret" in body) == (404, False), path
+
+
 def test_behind_a_base_path_every_address_begins_with_it(opened: Holdfast) -> None:
     fill(opened)
     with serving(opened, policy=ServerPolicy(base_path="/holdfast")) as url:

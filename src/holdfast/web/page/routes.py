@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
 from http import HTTPStatus
-from pathlib import PurePosixPath
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
@@ -391,8 +390,9 @@ async def logout(request: Request) -> Response:
 @doors.get("/static/{file:path}", name="static")
 def static(request: Request, file: str) -> Response:
     request.state.verb = "static"
-    path = HERE / "static" / PurePosixPath(file)
-    if ".." in PurePosixPath(file).parts or path.suffix not in _FILES or not path.is_file():
+    root = HERE / "static"
+    path = (root / file).resolve()  # of an absolute path, or one with "..", nothing of the root is left
+    if not path.is_relative_to(root.resolve()) or path.suffix not in _FILES or not path.is_file():
         raise NotFound("file", file[:100])
     # the addresses have the version in them
     fresh = {"cache-control": "public, max-age=31536000, immutable" if request.query_params else "no-cache"}
