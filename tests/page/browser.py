@@ -57,7 +57,7 @@ def _install_chromium() -> None:
             return
         for command in (
             ["apt-get", "update"],
-            ["apt-get", "install", "-y", "--no-install-recommends", "chromium"],
+            ["apt-get", "install", "-y", "--no-install-recommends", "chromium", "fonts-dejavu-core"],
         ):
             run = subprocess.run(
                 command, env={**ENVIRONMENT, "DEBIAN_FRONTEND": "noninteractive"}, stdin=subprocess.DEVNULL,
