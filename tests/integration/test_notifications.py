@@ -17,9 +17,10 @@ import pytest
 
 from holdfast.clock import Instant
 from holdfast.domain.failures import Failure, FailureClass
-from holdfast.domain.ids import SessionId
+from holdfast.domain.ids import ApprovalId, SessionId
 from holdfast.domain.notices import Notice, Occasion, notice_document
 from holdfast.domain.policy import NotifyPolicy, Policy
+from holdfast.domain.redaction import Json
 from holdfast.domain.turns import TurnStatus
 from holdfast.engine.running.turn_path import turn_notice
 from holdfast.notifying import notify
@@ -162,6 +163,20 @@ def test_the_notice_on_the_page_is_a_notice() -> None:
     assert isinstance(made, dict)
     assert json.loads(shown).keys() == made.keys()
     assert NotifyPolicy(**tomllib.loads(written)["notify"]).wants(Occasion.TURN_FAILED)
+
+
+@pytest.mark.parametrize("page", ["https://fleet.example/holdfast", "https://fleet.example/holdfast/"])
+def test_a_notice_links_to_what_it_is_about(page: str) -> None:
+    asks = a_notice(occasion=Occasion.APPROVAL_WANTED, approval_id=ApprovalId("apr-1"))
+
+    def link(notice: Notice, to: str | None) -> Json:
+        document = notice_document(notice, to)
+        assert isinstance(document, dict)
+        return document["link"]
+
+    assert link(asks, page) == "https://fleet.example/holdfast/a/apr-1"
+    assert link(a_notice(), page) == "https://fleet.example/holdfast/s/agent-20260108-180530-abc12345"
+    assert link(asks, None) is None
 
 
 def test_what_is_not_wanted_is_not_told(shop: Workshop, server: Server) -> None:

@@ -92,7 +92,11 @@ OTHER_LISTS = {
     "server.public_origins": {"https://another.example", "http://10.0.0.7:8080"},
 }
 
-OTHER_TEXTS = {"notify.webhook": "https://another.example", "server.base_path": "/another"}
+OTHER_TEXTS = {
+    "notify.webhook": "https://another.example",
+    "notify.page": "https://another.example",
+    "server.base_path": "/another",
+}
 
 #: by the type of a table's entries
 OTHER_ENTRIES: dict[type, tuple[object, object]] = {bool: (False, True), float: (1.5, 2.5)}

@@ -133,6 +133,8 @@ def test_a_notice_needs_someone_to_tell_and_an_occasion_that_is_wanted(
         (NotifyPolicy, {"command": "https://chat.example"}, ("command",)),
         (NotifyPolicy, {"webhook": "ftp://chat.example"}, ("webhook",)),
         (NotifyPolicy, {"webhook": "http://[chat.example"}, ("webhook",)),
+        (NotifyPolicy, {"page": "fleet.example"}, ("page",)),
+        (NotifyPolicy, {"page": "https://fleet.example/?x=1"}, ("page",)),
         (QueuePolicy, {"lease_seconds": 0.0}, ("lease_seconds",)),
         (QueuePolicy, {"heartbeat_seconds": 60.0}, ("heartbeat_seconds", "lease_seconds")),
         (QueuePolicy, {"grace_seconds": -1.0}, ("grace_seconds",)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from holdfast.clock import Instant, to_iso
-from holdfast.domain.ids import SessionId
+from holdfast.domain.ids import ApprovalId, SessionId
 from holdfast.domain.records import record
 from holdfast.domain.redaction import Json, redact_value
 
@@ -28,10 +28,15 @@ class Notice:
     command: str  #: what a person types to answer, to continue, or to look at the session
     at: Instant
     turn: int | None = None
+    approval_id: ApprovalId | None = None  #: what a person is asked
 
 
-def notice_document(notice: Notice) -> Json:
-    """The notice as JSON, bounded and without secrets. The same occasion always has the same ``id``."""
+def notice_document(notice: Notice, page: str | None = None) -> Json:
+    """The notice as JSON, bounded and without secrets. The same occasion always has the same ``id``.
+
+    ``page`` is the address of the page; with it, the notice links to the question, else to the session.
+    """
+    place = f"s/{notice.session_id}" if notice.approval_id is None else f"a/{notice.approval_id}"
     at = to_iso(notice.at)
     what = notice.what if len(notice.what) <= _LONGEST_WHAT else f"{notice.what[:_LONGEST_WHAT]}…"
     return redact_value(
@@ -44,6 +49,7 @@ def notice_document(notice: Notice) -> Json:
             "agent": notice.agent,
             "what": what,
             "command": notice.command,
+            "link": None if page is None else f"{page.rstrip('/')}/{place}",
             "at": at,
         }
     )

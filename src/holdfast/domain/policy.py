@@ -269,6 +269,8 @@ class NotifyPolicy:
     webhook: str | None = field(default=None, repr=False)
     #: the occasions that cause a notice
     events: frozenset[str] = OCCASIONS
+    #: the address of the page, as people's browsers know it: notices link to what they are about
+    page: str | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "events", frozenset(self.events))
@@ -278,6 +280,8 @@ class NotifyPolicy:
             raise InvalidRule("must be a program and its arguments, with quotes in pairs", "command")
         if self.webhook is not None and not _is_address(self.webhook):
             raise InvalidRule("must be an http or https address", "webhook")
+        if self.page is not None and (not _is_address(self.page) or "?" in self.page or "#" in self.page):
+            raise InvalidRule("must be the http or https address of the page", "page")
 
     def wants(self, occasion: Occasion) -> bool:
         return occasion in self.events and (self.command or self.webhook) is not None

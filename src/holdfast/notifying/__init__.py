@@ -38,6 +38,7 @@ def approval_notice(approval: Approval, agent: str) -> Notice:
         command,
         approval.requested_at,
         approval.seq,
+        approval.id,
     )
 
 
@@ -76,7 +77,7 @@ def _job(policy: NotifyPolicy, notice: Notice) -> str:
         {
             "command": [os.path.expanduser(word) for word in words[:1]] + words[1:],  # noqa: PTH111 - a word, not yet a path
             "webhook": policy.webhook,
-            "notice": notice_document(notice),
+            "notice": notice_document(notice, policy.page),
             "log": str(state_dir(os.environ) / LOG_NAME),
         }
     )
