@@ -182,6 +182,11 @@ class TestStatus:
         store.answer_approval(asked.id, an_answer(asked))
         assert status(store, session) is SessionStatus.IDLE
         clock.advance(1)
+        second = store.request_approval(session.id, an_approval(call_id=None))
+        assert status(store, session) is SessionStatus.WAITING
+        store.answer_approval(second.id, an_answer(second))
+        assert status(store, session) is SessionStatus.IDLE
+        clock.advance(1)
         for phase in (Phase.EXECUTING, Phase.APPROVAL):
             store.update_session(session.id, SessionUpdate(phase=phase))
         assert status(store, session) is SessionStatus.WAITING

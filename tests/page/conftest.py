@@ -126,6 +126,7 @@ def visit(browser: Browser) -> Iterator[Open]:
             ),
         )
         page = context.new_page()
+        page.on("dialog", lambda asked: asked.accept())
         page.goto(url)
         return page
 

@@ -6,12 +6,12 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from holdfast.domain.approvals import ApprovalStatus
-from holdfast.domain.events import EventKind
+from holdfast.domain.events import EventKind, Writing
 from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import SessionKind, SessionStatus
 from holdfast.domain.turns import NewTurn, TurnRequest
 from holdfast.domain.usage import NO_USAGE
-from tests.builders import a_claim, an_event, done
+from tests.builders import a_claim, an_answer, an_event, deferred, done
 from tests.page.conftest import PATIENCE, Open, Site
 from tests.page.sample import ANSWER
 
@@ -209,12 +209,49 @@ def test_text_of_a_running_turn_appears_while_it_runs(site: Site, visit: Open) -
     assert claim is not None
     expect(page.locator(".end.claimed, .end.running")).to_contain_text("running")
 
+    store.put_partial_text(claim.lease, 1, Writing("about to be half way there "))
+    expect(page.locator("#turns .writing")).to_contain_text("about to be half way there")
     store.record_events(claim.lease, [an_event(1, data={"text": "half way there"})])
+    expect(page.locator("#turns .writing")).to_have_count(0)
     expect(page.locator("#turns")).to_contain_text("half way there")
 
     store.finish_turn(claim.lease, done("upgraded"))
     expect(page.locator("#turns .answer")).to_have_text("upgraded")
     expect(page.locator("#follows")).to_have_count(0)
+
+
+def test_the_button_is_always_that_of_the_verdict(site: Site, visit: Open) -> None:
+    store, idle = site.holdfast.store, site.sample.idle
+    page = visit(f"{site.url}/s/buckets")
+    page.get_by_label("What to do next").fill("half a thought")
+
+    store.enqueue_turn(idle, NewTurn("from elsewhere", "claude"))
+    expect(page.get_by_role("button", name="Cancel the turn")).to_be_visible()
+    expect(page.get_by_role("button", name="Continue", exact=True)).to_have_count(0)
+
+    claim = store.claim_turn(a_claim(session_id=idle))
+    assert claim is not None
+    store.finish_turn(claim.lease, deferred())
+    expect(page.get_by_role("button", name="Approve")).to_be_visible()
+    expect(page.get_by_role("button", name="Cancel the turn", exact=True)).to_have_count(0)
+
+    (asked,) = store.approvals(session_id=idle)
+    store.answer_approval(asked.id, an_answer(asked))
+    claim = store.claim_turn(a_claim(session_id=idle))
+    assert claim is not None
+    store.finish_turn(claim.lease, done("applied"))
+    expect(page.get_by_role("button", name="Continue", exact=True)).to_be_visible()
+    expect(page.get_by_label("What to do next")).to_have_value("half a thought")
+
+
+def test_what_cannot_be_undone_is_asked_first(site: Site, visit: Open) -> None:
+    page = visit(f"{site.url}/s/buckets")
+    page.evaluate("window.confirm = (words) => { window.asked = words; return false; }")
+    page.locator("#more > summary").click()
+    page.get_by_role("button", name="Close it").click()
+
+    assert page.evaluate("window.asked") == "Close the session? Only a fork can continue it then."
+    assert site.holdfast.status(site.sample.idle) is SessionStatus.IDLE
 
 
 def test_what_the_reader_has_opened_and_typed_stays(site: Site, visit: Open) -> None:

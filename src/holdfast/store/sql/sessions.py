@@ -138,13 +138,16 @@ _NOT_BEGUN = ", ".join(f"'{kind}'" for kind in FailureClass if not kind.then.was
 STATUS = f"""
 CASE
 WHEN finalized_at IS NOT NULL THEN CASE phase WHEN 'failed' THEN 'failed' ELSE 'done' END
-WHEN phase = 'approval' AND NOT EXISTS (
+WHEN phase = 'approval' AND (EXISTS (
+    SELECT 1 FROM approvals o
+    WHERE o.workspace = sessions.workspace AND o.session_id = sessions.id AND o.status = 'open')
+OR NOT EXISTS (
     SELECT 1 FROM approvals a
     WHERE a.workspace = sessions.workspace AND a.session_id = sessions.id
         AND a.status IN ('approved', 'denied') AND a.answered_at >= (
             SELECT MAX(c.at) FROM phase_changes c WHERE c.workspace = sessions.workspace
                 AND c.session_id = sessions.id AND c.to_phase = 'approval'
-                AND c.from_phase <> 'approval')) THEN 'waiting'
+                AND c.from_phase <> 'approval'))) THEN 'waiting'
 WHEN lease_expires_at > :now OR program_until > :now THEN 'running'
 WHEN head_seq IS NOT NULL THEN COALESCE((
     SELECT CASE WHEN t.status = 'waiting' THEN 'waiting'

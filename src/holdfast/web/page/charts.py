@@ -30,7 +30,7 @@ def count(value: Number) -> str:
 
 
 def dollars(value: Number) -> str:
-    return f"${value:,.2f}"
+    return f"${value:,.2f}" if value >= 0.01 or not value else f"${value:.4f}"
 
 
 def columns(
@@ -120,7 +120,7 @@ def family(nodes: Sequence[Node]) -> Markup:
                     left, node.parent * _ROW + 27, y, x - 7
                 )
             )
-        spent = f" · ${node.whole.cost_usd:,.2f} with all below" if node.whole.cost_usd else ""
+        spent = f" · {dollars(node.whole.cost_usd)} with all below" if node.whole.cost_usd else ""
         words = f"{node.kind} · {node.status} · {count(node.own.input_tokens + node.own.output_tokens)} tokens{spent}"
         parts.append(
             Markup('<a href="{}" class="node {}{}"><circle cx="{}" cy="{}" r="6"/><text x="{}" y="{}">{}</text>'

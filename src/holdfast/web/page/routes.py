@@ -40,8 +40,8 @@ SAID: Final = {
     "closed": "The session is closed.",
     "renamed": "The session has its new name.",
     "restored": "The agent's files are as the vault has them.",
-    "approved": "Approved. The agent continues as soon as a worker takes its turn.",
-    "denied": "Denied. The agent is told why.",
+    "approved": "Approved. If a turn waits for it, the next free worker continues that turn.",
+    "denied": "Denied. The agent is told so, with your note, in its next turn.",
 }
 _FILES: Final = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml", ".txt": "text/plain"}
 _NO_STORE: Final = {"cache-control": "no-store"}

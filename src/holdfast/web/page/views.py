@@ -67,7 +67,6 @@ class Row:
     session: Session
     state: SessionState
     words: str
-    is_cut_off: bool
     turns: int
     asked: Approval | None
 
@@ -113,9 +112,8 @@ def rows(holdfast: Holdfast, page: SessionPage) -> list[Row]:
 
 
 def _row(holdfast: Holdfast, session: Session, state: SessionState, asked: Approval | None) -> Row:
-    is_cut_off = state.status is SessionStatus.RUNNING and holdfast.is_cut_off(session.id)
     turns = holdfast.store.get_conversation(session.conversation_id).next_seq - 1
-    return Row(session, state, status_words(session, state, asked), is_cut_off, turns, asked)
+    return Row(session, state, status_words(session, state, asked), turns, asked)
 
 
 def _status(given: str | None) -> SessionStatus | None:
@@ -158,7 +156,7 @@ def session(holdfast: Holdfast, session_id: str, before: int | None = None, *, c
     """``contents``: the reader may see what was said."""
     told = holdfast.why(session_id)
     found, store, now = told.session, holdfast.store, holdfast.store.now()
-    state = store.session_state(found.id)
+    state = holdfast.session_state(found.id)
     conversation = store.get_conversation(found.conversation_id)
     pointer = store.pointer(found.id, told.provider)
     asked = store.approvals(session_id=found.id)
@@ -201,13 +199,15 @@ def turns(holdfast: Holdfast, session_id: str, before: int | None = None, first:
     # by numbers: a turn that was dropped is shown, too
     begin = max(1, last - TURNS + 1 if first is None else first, last - _MOST_TURNS)
     shown = list(_gathered(reader.walk(begin, last))) if last >= 1 else []
+    follows = any(one.read.turn.status in (TurnStatus.CLAIMED, TurnStatus.RUNNING) for one in shown)
     return {
         "session": reader.session,
         "turns": shown,
         "first": begin,
         "older": begin if begin > 1 and first is None else None,
         "has_newer": last < newest,
-        "follows": any(one.read.turn.status in (TurnStatus.CLAIMED, TurnStatus.RUNNING) for one in shown),
+        "follows": follows,
+        "writing": holdfast.store.partial_text(session_id) if follows else None,
         "now": holdfast.store.now(),
     }
 
@@ -250,7 +250,7 @@ def button(told: Explanation, state: SessionState, asked: tuple[Approval, ...]) 
         return "answer"
     if told.may_continue is MayContinue.FINAL:
         return "fork"
-    if state.status in (SessionStatus.RUNNING, SessionStatus.QUEUED) and not told.is_cut_off:
+    if state.status in (SessionStatus.RUNNING, SessionStatus.QUEUED):
         return "wait"
     match told.decision:
         case Fresh():

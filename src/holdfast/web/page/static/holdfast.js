@@ -8,6 +8,25 @@
   keeps.beforeNodeMorphed = (old) => !(old.nodeType === 1 && old.hasAttribute("data-keep"));
   keeps.beforeAttributeUpdated = (name, node) => !(name === "open" && node.tagName === "DETAILS");
 
+  // --- what a form has said is told once
+  const address = new URL(location.href);
+  if (address.searchParams.has("said")) {
+    address.searchParams.delete("said");
+    history.replaceState(null, "", address);
+  }
+  document.body.addEventListener("changed", () => document.querySelector(".said")?.remove());
+
+  // --- a prompt that is not sent yet survives a form that comes and goes
+  const drafts = () => document.querySelectorAll("[data-draft]");
+  function findDrafts() {
+    for (const field of drafts()) field.value = field.value || sessionStorage.getItem(field.dataset.draft) || "";
+  }
+  addEventListener("input", (event) => {
+    if (event.target.dataset.draft) sessionStorage.setItem(event.target.dataset.draft, event.target.value);
+  });
+  findDrafts();
+  document.body.addEventListener("htmx:afterSettle", findDrafts);
+
   // --- times, in the zone of the reader
   const near = new Intl.DateTimeFormat(undefined, { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
   const far = new Intl.DateTimeFormat(undefined, { year: "numeric", month: "short", day: "numeric" });
@@ -15,7 +34,7 @@
   const long = (then) => then.getFullYear() === new Date().getFullYear() ? near.format(then) : far.format(then);
   const ago = (seconds) => {
     for (const [unit, size] of [["d", 86400], ["h", 3600], ["m", 60]]) if (seconds >= size) return Math.floor(seconds / size) + unit;
-    return seconds < 1 ? "now" : Math.floor(seconds) + "s";
+    return Math.max(0, Math.floor(seconds)) + "s";
   };
   function tellTimes() {
     for (const time of document.querySelectorAll("time")) {
@@ -119,8 +138,10 @@
       for (const field of form.elements) if (field.name && !field.value) field.disabled = true;
       return;
     }
-    if (form.dataset.sent) { event.preventDefault(); return; }
+    const sure = event.submitter?.dataset.sure;
+    if (form.dataset.sent || (sure && !confirm(sure))) { event.preventDefault(); return; }
     form.dataset.sent = "yes";
+    for (const field of form.querySelectorAll("[data-draft]")) sessionStorage.removeItem(field.dataset.draft);
   });
   addEventListener("pageshow", () => {
     for (const field of document.querySelectorAll("form :disabled")) field.disabled = false;
