@@ -196,6 +196,7 @@ def test_every_interpreter_that_the_source_starts_is_isolated() -> None:
                 assert following == ["'-I'"], f"{name}:{node.lineno}: {ast.unparse(node)}"
                 found.append(name)
     assert sorted(found) == [
+        "engine/reading_ahead.py",
         "engine/running/tool_gate.py",
         "hooks/spool.py",
         "notifying/__init__.py",

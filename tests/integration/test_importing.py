@@ -324,7 +324,7 @@ def test_what_the_other_process_leaves_is_read_here(
 ) -> None:
     monkeypatch.setattr(reading_ahead, "_WORTH_BYTES", 1)
     monkeypatch.setattr(reading_ahead, "PART_CHARACTERS", 10)
-    monkeypatch.setattr(reading_ahead, "_COMMAND", ("-c", program))
+    monkeypatch.setattr(reading_ahead, "_PROGRAM", program)
     hf = begun.open()
     assert figures(imported(hf)) == (2, 0, 0, {})
     assert prompts(hf, session_of(hf, ONE)) == ["SAY violet", "SAY amber"]

@@ -274,8 +274,8 @@ def _metadata(facts: SessionFacts) -> dict[str, Json]:
 
 # --- the process that reads ahead ---
 
-#: -P: a module in the current directory is never imported in the place of one of ours
-_COMMAND = ("-P", "-c", "from holdfast.engine.reading_ahead import main; main()")
+#: imports from where this process does, and nothing from the current directory
+_PROGRAM = "import sys; sys.path[:] = sys.argv[1:]; from holdfast.engine.reading_ahead import main; main()"
 
 
 class _Process:
@@ -286,7 +286,7 @@ class _Process:
         self._held: tuple[int, bytes] | None = None  #: a part that was not taken yet
         # a session of its own: Ctrl-C is for the process that stores
         self._process = subprocess.Popen(
-            [sys.executable, *_COMMAND],
+            [sys.executable, "-I", "-c", _PROGRAM, *filter(os.path.isabs, sys.path)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
