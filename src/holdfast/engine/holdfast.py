@@ -99,6 +99,7 @@ from holdfast.errors import (
     MissingBinary,
     NotFound,
     Refused,
+    StoreCorrupt,
     StoreError,
     UnreadableSession,
 )
@@ -355,7 +356,10 @@ class Holdfast:
     def _seen_here(self, session_id: str, state: SessionState) -> SessionState:
         if state.status is not SessionStatus.RUNNING:
             return state  # most sessions: nothing of the machine is loaded for them
-        return self._runner.seen_here(SessionId(session_id), state)
+        try:
+            return self._runner.seen_here(SessionId(session_id), state)
+        except StoreCorrupt:
+            return state  # what cannot be read of one session holds up no list
 
     def update(  # noqa: PLR0913 - everything that can be changed, by keyword
         self,
