@@ -170,6 +170,9 @@ SESSIONS = [
     BEGIN,
     client("update", lambda walk: walk.store.update_session(MAIN, PLAN), PhaseConflict),
     client("rename", lambda walk: walk.store.rename_session(MAIN, "the-main-one")),
+    client("attend", lambda walk: walk.store.attend(MAIN, "a-program", 60.0)),
+    client("leave", lambda walk: walk.store.attend(MAIN, "a-program", 0.0)),
+    client("record a deed", lambda walk: walk.store.record_deed(MAIN, "restore")),
     # the old one goes, the idle one is abandoned
     client("clean up", lambda walk: walk.store.clean_up(Old(after(walk.clock.now, -12 * 3600)))),
     client("remove", lambda walk: walk.store.remove_session(TWIN), NotFound),

@@ -40,7 +40,7 @@ def status_of(pieces: list[Message], *, pause: float = 0.0) -> int:
     async def send(message: Message) -> None:
         sent.append(message)
 
-    scope = {"type": "http", "method": "POST", "path": "/", "headers": A_BODY}
+    scope = {"type": "http", "method": "POST", "path": "/work", "headers": A_BODY}
     asyncio.run(Admission(reads_everything, Callers(NoTokens()), Rates(1000))(scope, receive, send))
     return int(sent[0]["status"])
 
@@ -92,10 +92,10 @@ def test_more_than_can_be_answered_are_told_so_and_a_supervisor_is_answered(
         staying = asyncio.create_task(ask("/stay"))
         await stays.wait()
         await ask("/healthz")
-        await ask("/")
+        await ask("/work")
         left.set()
         await staying
-        await ask("/")
+        await ask("/work")
 
     asyncio.run(meet())
 
@@ -141,7 +141,13 @@ class Entrance:
         authorization = f"Bearer hft_{token_id}_{'0' * 64}".encode()
         headers = [(b"host", b"localhost"), (b"authorization", authorization)]
         client = ("10.0.0.7", 1)
-        scope = {"type": "http", "method": "POST", "path": "/", "headers": headers, "client": client}
+        scope = {
+            "type": "http",
+            "method": "POST",
+            "path": "/work",
+            "headers": headers,
+            "client": client,
+        }
         asyncio.run(self._door(scope, receive, send))
         return int(sent[0]["status"])
 
@@ -228,7 +234,7 @@ class Visits:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body"})
 
-    async def visit(self, caller: int, path: str = "/", *, body: asyncio.Event | None = None) -> None:
+    async def visit(self, caller: int, path: str = "/work", *, body: asyncio.Event | None = None) -> None:
         headers = [*(A_BODY if body else A_BODY[:1]), (b"authorization", a_token(caller))]
 
         async def receive() -> Message:

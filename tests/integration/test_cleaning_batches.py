@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from typing import Any
 
 import pytest
 
@@ -45,11 +46,11 @@ def before_batch(
     def arrange(number: int, happens: Callable[[], object]) -> None:
         write, begun = driver.write, iter(range(1, 100))
 
-        def hooked() -> object:
+        def hooked(**how: Any) -> object:
             if next(begun) == number:
                 monkeypatch.setattr(driver, "write", write)
                 happens()
-            return write()
+            return write(**how)
 
         monkeypatch.setattr(driver, "write", hooked)
 

@@ -50,6 +50,7 @@ def pointed(store: Store) -> Store:
 SCENARIOS: dict[str, Callable[[Store, Store], object]] = {
     "update_session": lambda here, there: there.update_session(ID, SessionUpdate(error="it broke")),
     "finalize_session": lambda here, there: there.finalize_session(ID, Phase.COMPLETED, "good"),
+    "record_deed": lambda here, there: there.record_deed(ID, "restore"),
     "rename_session": lambda here, there: there.rename_session(ID, "blue"),
     "remove_session": lambda here, there: there.remove_session(ID),
     "enqueue_turn": lambda here, there: there.enqueue_turn(ID, a_turn()),

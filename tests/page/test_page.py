@@ -81,6 +81,7 @@ def test_keys_alone_open_a_session(site: Site, visit: Open) -> None:
     page.keyboard.press("Enter")
 
     expect(page.get_by_role("heading", level=1)).to_contain_text("Review the network module")
+    page.wait_for_load_state()  # its script listens
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_be_visible()
 
