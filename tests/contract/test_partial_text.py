@@ -155,6 +155,29 @@ class TestPartialText:
         assert "sk-ant" not in text
         assert text.startswith("the key is [redacted:")
 
+    @pytest.mark.parametrize("filler", [0, 100, 15_500, 16_000])
+    def test_no_part_of_a_private_key_is_shown_when_its_beginning_is_cut_off(
+        self, store: Store, filler: int
+    ) -> None:
+        line = "MIIEpAIBAAKCAQEA7bq3" * 3
+        key = "\n".join(
+            ["-----BEGIN RSA PRIVATE KEY-----", *[line] * 20, "Zm9v=", "-----END RSA PRIVATE KEY-----"]
+        )
+        whole = f"This is it:\n{key}\n{'and so on ' * (filler // 10)}"
+        lease = writing(store)
+
+        for cut in (
+            0,
+            30,
+            50,
+            700,
+            1_270,
+        ):  # in the words before it, in its first line, in the middle, at its end
+            store.put_partial_text(lease, 1, Writing(whole[cut:], skipped=cut))
+            text = shown(store, lease) or ""
+            assert "MIIE" not in text
+            assert "Zm9v" not in text
+
     def test_a_text_without_spaces_is_shown_where_its_letters_are_no_secrets(self, store: Store) -> None:
         lease = writing(store, "答えは四十二です")
         assert shown(store, lease) == "答えは四十二です"

@@ -535,16 +535,23 @@ def read_event(s: Scope, seq: int, row: Row) -> tuple[int, Event]:
 
 #: the beginning of a word, at the end of a text: half a secret has no shape that redaction could know
 _UNFINISHED_WORD = re.compile(r"[!-~]+\Z")
-#: the end of a word, at the beginning of a text whose beginning is not there
+#: the end of a word, at the beginning of a text whose beginning is not there; also with the rest of a private key
 _CUT_WORD = re.compile(r"\A[!-~]+")
+_CUT_SECRET = re.compile(
+    r"\A(?:[^\n]*(?:\s+[A-Za-z0-9+/=]{20,})+|[!-~]*)"
+    r"(?:\s+[A-Za-z0-9+/=]+(?=\s+-{4,5} ?END ))?(?:\s+-{4,5} ?END [^\n]*)?"
+)
 
 
 def put_partial_text(s: Scope, lease: Lease, number: int, writing: Writing) -> None:
     text, skipped = clean_text(writing.text), writing.skipped
-    if skipped or len(text) > MAX_WRITING:
-        whole, text = text, _CUT_WORD.sub("", text[-MAX_WRITING:])
+    if skipped:
+        whole, text = text, _CUT_SECRET.sub("", text)
         skipped += len(whole) - len(text)
     text = redact_text(_UNFINISHED_WORD.sub("", text))
+    if len(text) > MAX_WRITING:  # only now: redaction would not know half a secret
+        whole, text = text, _CUT_WORD.sub("", text[-MAX_WRITING:])
+        skipped += len(whole) - len(text)
     changed = s.changed(
         PUT_PARTIAL_TEXT, session_id=lease.session_id, conversation_id=lease.conversation_id, seq=lease.seq,
         attempt=lease.attempt, fence=lease.fence,
