@@ -20,6 +20,7 @@ from holdfast.domain.tokens import ENTROPY, Role, make_token
 from holdfast.errors import ConfigError
 from holdfast.web.page.login import Entrance
 from tests.acceptance.command import HOLDFAST, holdfast
+from tests.builders import an_approval
 from tests.page.conftest import Site, serving
 from tests.page.sample import fill
 
@@ -281,6 +282,51 @@ def test_nothing_is_inline(site: Site, path: str) -> None:
 )
 def test_only_the_files_of_the_page_are_served(site: Site, file: str) -> None:
     assert Client(site.url).get(f"/static/{file}")[0] == 404
+
+
+def test_a_question_shows_every_argument_that_is_approved(site: Site) -> None:
+    edits = [
+        {"file_path": "a.tf", "old_string": "old-one", "new_string": "new-one", "command": "hidden-command"},
+        {"path": "b.tf", "edits": [{"old_string": "x", "new_string": "y", "url": "https://hidden.example"}]},
+        {"file_path": "c.tf", "content": "whole", "filePath": "hidden.tf", "replace_all": True},
+        {"file_path": "d.tf", "old_string": "z", "new_string": "n" * 30_000 + "hidden-end"},
+    ]
+    for arguments in edits:
+        site.holdfast.store.request_approval(
+            site.sample.delegated, an_approval(call_id=None, tool="Edit", arguments=arguments)
+        )
+    body = Client(site.url).get("/inbox")[2]
+
+    for shown in (
+        "old-one",
+        "new-one",
+        "hidden-command",
+        "https://hidden.example",
+        "hidden.tf",
+        "replace_all",
+    ):
+        assert shown in body, shown
+    assert re.search(r"… 1[0-9],[0-9]{3} more characters", body)
+
+
+def test_an_edit_that_changes_nothing_is_none(site: Site) -> None:
+    client, session = Client(site.url), site.sample.idle
+    token = client.token_of("/s/buckets")
+    store = site.holdfast.store
+    conversation = store.get_session(session).conversation_id
+    known, before = store.history(conversation)[0], store.get_conversation(conversation).revision
+
+    status, headers, _ = client.post(
+        f"/s/{session}/edit", csrf=token, turn="1", prompt=known.prompt, response=known.response or ""
+    )
+
+    assert (status, "said=unchanged" in headers["location"]) == (303, True)
+    assert store.get_conversation(conversation).revision == before
+
+
+@pytest.mark.parametrize("path", ["/static/%00", f"/static/{'x' * 5000}.css", "/login?code=%C3%A9"])
+def test_odd_addresses_are_answered(site: Site, path: str) -> None:
+    assert Client(site.url).get(path)[0] in (200, 404)
 
 
 def test_no_file_of_the_machine_can_be_asked_for(site: Site, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from holdfast.domain.phases import Phase
 from holdfast.domain.sessions import SessionKind, SessionStatus
 from holdfast.domain.turns import NewTurn, TurnRequest
 from holdfast.domain.usage import NO_USAGE
-from tests.builders import a_claim, an_answer, an_event, deferred, done
+from tests.builders import a_claim, an_answer, an_approval, an_event, deferred, done
 from tests.page.conftest import PATIENCE, Open, Site
 from tests.page.sample import ANSWER
 
@@ -315,6 +315,14 @@ def test_a_question_is_answered_with_a_thumb(
     answered = site.holdfast.approval(site.sample.approval)
     assert (answered.status, answered.note) == (status, "only the logs")
     expect(page).to_have_title("Inbox · Holdfast")
+
+
+def test_a_question_elsewhere_is_counted_in_the_title_of_every_page(site: Site, visit: Open) -> None:
+    page = visit(f"{site.url}/s/buckets")
+
+    site.holdfast.store.request_approval(site.sample.delegated, an_approval(call_id=None))
+
+    expect(page).to_have_title("(2) buckets · Holdfast")
 
 
 def test_a_new_question_appears_in_the_inbox_and_in_the_title(site: Site, visit: Open) -> None:

@@ -18,7 +18,7 @@ from holdfast.errors import Forbidden, InvalidInput
 
 #: what a person may open without a token
 _OPEN: Final = ("/login", "/static/")
-_PAGES: Final = ("/s/", "/a/", "/inbox", "/fleet", "/numbers", "/logout", *_OPEN)
+_PAGES: Final = ("/s/", "/a/", "/inbox", "/badge", "/fleet", "/numbers", "/logout", *_OPEN)
 #: what the page reads besides
 _READ: Final = ("/docs", "/docs.css", "/openapi.json", "/v1/changes")
 _BEARER: Final = "Bearer "
@@ -37,7 +37,11 @@ class Entrance:
 
     def exchange(self, code: str) -> str | None:
         """The key for the code; None if the code is wrong, or was used."""
-        if self._code is None or self.key is None or not hmac.compare_digest(self._code, code):
+        if (
+            self._code is None
+            or self.key is None
+            or not hmac.compare_digest(self._code.encode(), code.encode())
+        ):
             return None
         self._code = None
         return self.key

@@ -113,9 +113,8 @@ class FileDiff:
 
 def diffs_of(arguments: Mapping[str, Any]) -> list[FileDiff]:
     """What a call would change, if its arguments say so in one of the ways that agents have."""
-    path = str(
-        next((arguments[k] for k in ("file_path", "path", "filePath", "absolute_path") if k in arguments), "")
-    )
+    named = _path_name(arguments)
+    path = "" if named is None else str(arguments[named])
     edits = arguments.get("edits")
     pairs = [one for one in edits if isinstance(one, Mapping)] if isinstance(edits, list) else [arguments]
     found = [_edit(path, one) for one in pairs]
@@ -126,6 +125,39 @@ def diffs_of(arguments: Mapping[str, Any]) -> list[FileDiff]:
     if path and isinstance(content, str) and not any(found):
         found.append(_limited(path, (DiffLine("add", line) for line in content.split("\n"))))
     return [one for one in found if one is not None]
+
+
+def _path_name(arguments: Mapping[str, Any]) -> str | None:
+    return next((k for k in ("file_path", "path", "filePath", "absolute_path") if k in arguments), None)
+
+
+def beside_diffs(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments that the diffs of a call do not show whole: a person who approves the call approves all of them."""
+    named = _path_name(arguments)
+    shown = {named} if named is not None and isinstance(arguments[named], str) else set[str]()
+    edits = arguments.get("edits")
+    if isinstance(edits, list) and all(isinstance(one, Mapping) and _is_plain_edit(one) for one in edits):
+        shown.add("edits")
+    elif _is_plain_edit({k: v for k, v in arguments.items() if k in _EDIT_NAMES}):
+        shown |= _EDIT_NAMES
+    patch = next((k for k in ("patch", "input", "diff") if isinstance(arguments.get(k), str)), None)
+    content = arguments.get("content")
+    has_edits = bool(shown & {"edits", *_EDIT_NAMES})
+    if patch is not None:
+        shown.add(patch)
+    elif isinstance(content, str) and not has_edits:
+        shown.add("content")
+    return {name: value for name, value in arguments.items() if name not in shown}
+
+
+_EDIT_NAMES: Final = frozenset({"old_string", "new_string", "oldString", "newString"})
+
+
+def _is_plain_edit(edit: Mapping[str, Any]) -> bool:
+    """Whether the diff of an edit shows all of it."""
+    names = set(edit)
+    is_known = names in ({"old_string", "new_string"}, {"oldString", "newString"})
+    return is_known and all(isinstance(text, str) and len(text) <= LONGEST_OUTPUT for text in edit.values())
 
 
 def _edit(path: str, edit: Mapping[str, Any]) -> FileDiff | None:
@@ -218,6 +250,7 @@ def _environment() -> Environment:
         "place": _place,
         "arguments": _arguments,
         "diffs": diffs_of,
+        "beside_diffs": beside_diffs,
         "pretty": _pretty,
         "kind": lambda value: type(value).__name__,
     }

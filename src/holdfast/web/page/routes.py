@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Coroutine, Mapping
+from functools import cache
 from http import HTTPStatus
+from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlencode
 
@@ -17,6 +20,7 @@ from holdfast.domain.approvals import Answer, check_note
 from holdfast.domain.inputs import MAX_NAME, MAX_NUMBER
 from holdfast.domain.turns import TurnRequest
 from holdfast.engine.holdfast import CONTINUE, Holdfast
+from holdfast.engine.restoring import RestoreOutcome
 from holdfast.errors import HoldfastError, InvalidInput, NotFound, Unauthenticated
 from holdfast.processes.owners import this_user
 from holdfast.store.wire import MAX_WORD
@@ -33,6 +37,7 @@ from holdfast.web.serving import Served, served, signed
 SAID: Final = {
     "queued": "The turn is in the queue.",
     "forked": "This is the fork.",
+    "unchanged": "Nothing was changed.",
     "edited": "The turn is edited. A session that has seen it starts fresh next time.",
     "truncated": "The later turns are out of the history.",
     "retried": "The turn is in the queue again.",
@@ -40,6 +45,7 @@ SAID: Final = {
     "closed": "The session is closed.",
     "renamed": "The session has its new name.",
     "restored": "The agent's files are as the vault has them.",
+    "left_alone": "Nothing was written: the agent's files are there. If they differ from what was recorded, both are kept.",
     "approved": "Approved. If a turn waits for it, the next free worker continues that turn.",
     "denied": "Denied. The agent is told so, with your note, in its next turn.",
 }
@@ -114,7 +120,8 @@ def _page(request: Request, name: str, view: Mapping[str, Any], status: int = 20
 
 def _failure(request: Request, error: HoldfastError) -> Response:
     problem = answer_to(error)
-    view = {"status": HTTPStatus(problem.status_code).phrase, "words": error.message, "waiting": 0}
+    words = str(json.loads(bytes(problem.body))["detail"])  # without places of this machine
+    view = {"status": HTTPStatus(problem.status_code).phrase, "words": words, "waiting": 0}
     request.state.code = error.code
     return _page(request, "error.html", view, problem.status_code)
 
@@ -218,6 +225,12 @@ def inbox(request: Request, holdfast: Served) -> Response:
     return _page(request, "inbox.html", {**views.inbox(holdfast), **_waiting(holdfast)})
 
 
+@router.get("/badge", name="approvals")
+def badge(request: Request, holdfast: Served) -> Response:
+    """A part of every page: how many questions wait."""
+    return _page(request, "badge.html", _waiting(holdfast))
+
+
 @router.get("/a/{approval}", name="get_approval")
 def question(request: Request, holdfast: Served, approval: ApprovalPath) -> Response:
     return _page(request, "inbox.html", {**views.inbox(holdfast, approval), **_waiting(holdfast)})
@@ -250,9 +263,12 @@ def numbers(
 def continue_session(request: Request, holdfast: Acting, session: SessionPath, form: Form) -> Response:
     """Queues a turn with the rights that the session has: nothing here can widen them."""
     found = holdfast.session(holdfast.find(session))
-    asked = TurnRequest(force_fresh="fresh" in form)
-    prompt = form.get("prompt", "").strip() or CONTINUE
-    holdfast.enqueue(found.id, prompt, holdfast.new_turn(found, asked))
+    prompt = form.get("prompt", "").strip()
+    # a turn of the queue whose worker is gone continues by itself
+    taken_over = holdfast.take_over(found.id) if not prompt else None
+    if taken_over is None or not taken_over.status.is_open:
+        asked = TurnRequest(force_fresh="fresh" in form)
+        holdfast.enqueue(found.id, prompt or CONTINUE, holdfast.new_turn(found, asked))
     return _to(request, f"/s/{found.id}", "queued", "#newest")
 
 
@@ -266,8 +282,15 @@ def fork(request: Request, holdfast: Acting, session: SessionPath, form: Form) -
 @router.post("/s/{session}/edit", name="edit_turn")
 def edit(request: Request, holdfast: Acting, session: SessionPath, form: Form) -> Response:
     found, turn = holdfast.find(session), _whole(form, "turn")
-    holdfast.edit(found, turn, prompt=form.get("prompt"), response=form.get("response"))
-    return _to(request, f"/s/{found}", "edited", f"#turn-{turn}")
+    before = views.one_turn(holdfast, found, turn)["turn"]
+    changed = {
+        name: form[name]
+        for name in ("prompt", "response")
+        if name in form and form[name] != getattr(before, name)
+    }
+    if changed:
+        holdfast.edit(found, turn, prompt=changed.get("prompt"), response=changed.get("response"))
+    return _to(request, f"/s/{found}", "edited" if changed else "unchanged", f"#turn-{turn}")
 
 
 @router.post("/s/{session}/truncate", name="truncate")
@@ -308,8 +331,8 @@ def rename(request: Request, holdfast: Acting, session: SessionPath, form: Form)
 @router.post("/s/{session}/restore", name="restore")
 def restore(request: Request, holdfast: Acting, session: SessionPath, form: Form) -> Response:  # noqa: ARG001 - it proves who asks
     found = holdfast.find(session)
-    holdfast.restore(found)
-    return _to(request, f"/s/{found}", "restored")
+    is_done = any(each.outcome is RestoreOutcome.RESTORED for each in holdfast.restore(found))
+    return _to(request, f"/s/{found}", "restored" if is_done else "left_alone")
 
 
 @router.post("/a/{approval}", name="answer_approval")
@@ -387,13 +410,19 @@ async def logout(request: Request) -> Response:
     return left
 
 
+@cache
+def _names(root: Path) -> frozenset[str]:
+    """The files of the page: no other name is ever looked for on the disk."""
+    return frozenset(path.relative_to(root).as_posix() for path in root.rglob("*") if path.suffix in _FILES)
+
+
 @doors.get("/static/{file:path}", name="static")
 def static(request: Request, file: str) -> Response:
     request.state.verb = "static"
     root = HERE / "static"
-    path = (root / file).resolve()  # of an absolute path, or one with "..", nothing of the root is left
-    if not path.is_relative_to(root.resolve()) or path.suffix not in _FILES or not path.is_file():
+    if file not in _names(root):
         raise NotFound("file", file[:100])
+    path = root / file
     # the addresses have the version in them
     fresh = {"cache-control": "public, max-age=31536000, immutable" if request.query_params else "no-cache"}
     return FileResponse(path, media_type=_FILES[path.suffix], headers={**HEADERS, **fresh})

@@ -78,9 +78,13 @@
       addEventListener("pagehide", () => worker.port.postMessage("bye"));
       addEventListener("pageshow", (event) => { if (event.persisted) location.reload(); });
     } else {
-      const source = new EventSource(url);
-      source.addEventListener("change", (message) => hear(JSON.parse(message.data)));
-      for (const kind of ["reload", "ready"]) source.addEventListener(kind, () => hear({ reload: true }));
+      const listen = () => {
+        const source = new EventSource(url);
+        source.addEventListener("change", (message) => hear(JSON.parse(message.data)));
+        for (const kind of ["reload", "ready"]) source.addEventListener(kind, () => hear({ reload: true }));
+        source.addEventListener("error", () => { if (source.readyState === EventSource.CLOSED) setTimeout(listen, 3000); });
+      };
+      listen();
     }
   }
 

@@ -7,6 +7,8 @@ let isReady = false;
 function listen(url) {
   if (source && source.readyState !== EventSource.CLOSED) return;
   source = new EventSource(url);
+  // a browser gives up after an answer that is no stream, as a proxy gives while the server restarts
+  source.addEventListener("error", () => { if (source?.readyState === EventSource.CLOSED && tabs.size) setTimeout(() => listen(url), 3000); });
   const tell = (news) => { for (const tab of tabs) tab.postMessage(news); };
   source.addEventListener("change", (message) => tell(JSON.parse(message.data)));
   source.addEventListener("reload", () => tell({ reload: true }));
