@@ -86,7 +86,7 @@ SECTIONS: Final = {
 ALIASES: Final = {"ls": "list"}
 
 #: The help describes these and only names the others, so that it fits on a screen.
-EVERYDAY: Final = ("run", "resume", "fork", "chat", "claude", "list", "search", "log", "show", "why", "ps", "import", "doctor")  # fmt: skip
+EVERYDAY: Final = ("run", "resume", "fork", "chat", "claude", "list", "search", "log", "show", "why", "ps", "ui", "import", "doctor")  # fmt: skip
 
 #: what other programs call a command, and people try first
 _CALLED_ELSEWHERE: Final = {

@@ -29,14 +29,14 @@ Everyday:
   show    Show everything about a session.
   why     Explain how the next turn of a session would start.
   ps      Show what runs now: how long, the last tool, the tokens.
+  ui      Show your sessions in a browser, and answer your agents.
   import  Take over the sessions that the agents' own programs keep.
   doctor  Say what is wrong here, and which command mends it.
 
 All others:
   Work with agents    open, codex, opencode, gemini
   Lifecycle           create, update, should-resume, get, finalize, cleanup
-  Understand          ui, tree, export, usage, stats, observed, runtimes,
-                      packet
+  Understand          tree, export, usage, stats, observed, runtimes, packet
   Ask people          approvals, approve, deny, request-approval, wait
   Change the history  edit, truncate, retry, new
   Fleet               enqueue, worker, serve, token
@@ -74,13 +74,14 @@ Everyday:
   show    Show everything about a session.
   why     Explain how the next turn of a session would start.
   ps      Show what runs now: how long, the last tool, the tokens.
+  ui      Show your sessions in a browser, and answer your agents.
   import  Take over the sessions that the agents' own programs keep.
   doctor  Say what is wrong here, and which command mends it.
 
 All others:
   Work with agents    open, codex, opencode, gemini
   Lifecycle           create, update, should-resume, get, finalize, cleanup
-  Understand          ui, tree, export, usage, stats, observed, runtimes, packet
+  Understand          tree, export, usage, stats, observed, runtimes, packet
   Ask people          approvals, approve, deny, request-approval, wait
   Change the history  edit, truncate, retry, new
   Fleet               enqueue, worker, serve, token
