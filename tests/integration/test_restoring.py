@@ -1,5 +1,6 @@
 """Agents lose their session files: the vault puts them back, whole, and the session continues natively."""
 
+import hashlib
 import json
 import signal
 import subprocess
@@ -15,6 +16,8 @@ from holdfast import Holdfast
 from holdfast.domain.decisions import Fork, Fresh, Reason, Refuse, Resume
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.domain.policy import Policy, ResumePolicy, VaultPolicy
+from holdfast.domain.records import replace
+from holdfast.domain.vault import VaultChunk, VaultFile, VaultPart
 from holdfast.engine.restoring import RestoreOutcome
 from holdfast.engine.result import RunResult
 from holdfast.engine.vault import Vault
@@ -303,6 +306,90 @@ def test_a_session_in_a_servers_store_is_restored_here(shop: Workshop, first: Ru
         file.unlink()
         assert hf.resume(first.session_id, RECALL).text == FROM_SESSION
         hf.close()
+
+
+# --- a vault that others have written to ---
+
+EVIL = b'{"hooks": "evil"}\n'
+
+
+def plant(hf: Holdfast, file: Path, *names: str) -> None:
+    """Adds files to what the vault has of the session, as everybody can who may keep copies."""
+    bundle = hf.store.bundle("scripted", ProviderSessionId(file.stem))
+    assert bundle is not None
+    digest = hashlib.sha256(EVIL).hexdigest()
+    planted = tuple(
+        VaultFile(name, len(EVIL), is_main=False, parts=(VaultPart(digest, len(EVIL)),)) for name in names
+    )
+    hf.store.keep_bundles(
+        [replace(bundle, files=(*bundle.files, *planted))], [VaultChunk(digest, len(EVIL), "raw", EVIL)]
+    )
+
+
+def test_no_other_file_is_put_into_the_home_of_an_agent(shop: Workshop, first: RunResult, file: Path) -> None:
+    planted = ["settings.json", "plugins/evil.js", "sessions/another.jsonl", "hooks/\x1b[2J"]
+    hf, home, before = shop.open(), file.parent.parent, file.read_bytes()
+    plant(hf, file, *planted)
+    file.unlink()
+    there = sorted(home.rglob("*"))
+
+    code, dry, _ = command(shop, first.session_id, "--dry-run")
+    assert (code, dry["restored"][0]["left_out"], sorted(home.rglob("*"))) == (0, planted, there)
+    (restored,) = hf.restore(first.session_id)
+
+    assert (restored.outcome, restored.left_out) == (RestoreOutcome.RESTORED, tuple(planted))
+    assert [each.name for each in restored.files] == [f"sessions/{file.name}"]
+    assert file.read_bytes() == before
+    assert sorted(home.rglob("*")) == sorted([*there, file])
+    (again,) = hf.restore(first.session_id)
+    assert again.outcome is RestoreOutcome.UNCHANGED
+    _, printed, _ = ended(shop.start("restore", first.session_id))
+    assert "'settings.json', 'plugins/evil.js', 'sessions/another.jsonl' and 1 more" in printed
+
+
+def test_a_turn_puts_no_other_file_into_the_home_of_an_agent(
+    shop: Workshop, first: RunResult, file: Path
+) -> None:
+    hf = shop.open()
+    plant(hf, file, "settings.json")
+    file.unlink()
+
+    result = hf.resume(first.session_id, RECALL)
+
+    assert result.text == FROM_SESSION
+    assert any(RESTORED in notice and "'settings.json'" in notice for notice in result.notices)
+    assert not (file.parent.parent / "settings.json").exists()
+
+
+def test_a_copy_whose_main_file_is_another_one_is_refused(
+    shop: Workshop, first: RunResult, file: Path
+) -> None:
+    hf = shop.open()
+    plant(hf, file, "settings.json")
+    bundle = hf.store.bundle("scripted", ProviderSessionId(file.stem))
+    assert bundle is not None
+    own, evil = bundle.files
+    swapped = (replace(evil, is_main=True), replace(own, is_main=False))
+    hf.store.drop_bundle("scripted", ProviderSessionId(file.stem))
+    hf.store.keep_bundles([replace(bundle, files=swapped, revision=0)])
+    file.unlink()
+
+    with pytest.raises(Refused, match=r"'settings\.json' is no file of it"):
+        hf.restore(first.session_id)
+    assert isinstance(hf.resume(first.session_id, RECALL).decision, Fresh)
+    assert not (file.parent.parent / "settings.json").exists()
+
+
+def test_a_link_in_the_place_of_a_file_is_replaced_and_not_followed(
+    shop: Workshop, first: RunResult, file: Path, tmp_path: Path
+) -> None:
+    before, target = file.read_bytes(), tmp_path / "target"
+    file.unlink()
+    file.symlink_to(target)
+
+    shop.open().restore(first.session_id)
+
+    assert (file.is_symlink(), file.read_bytes(), target.exists()) == (False, before, False)
 
 
 # --- trouble ---

@@ -51,7 +51,8 @@ def _show(restoration: Restoration, *, dry_run: bool) -> None:
     if not dry_run or not restoration.helps:
         output.say(f"{restoration.provider} session {restoration.provider_session_id}: {restoration.words}")
     else:
-        output.say(f"{restoration.provider} session {restoration.provider_session_id} would be restored")
+        would = "; ".join(filter(None, ("would be restored", restoration.left_out_words)))
+        output.say(f"{restoration.provider} session {restoration.provider_session_id} {would}")
     done = "would be written" if dry_run else "written"
     for file in restoration.files:
         where = file.path or f"{file.name} in the agent's database"

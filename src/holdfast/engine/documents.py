@@ -249,6 +249,7 @@ def restored_document(session_id: str, restored: tuple[Restoration, ...], *, dry
                     }
                     for file in each.files
                 ],
+                "left_out": list(each.left_out),
             }
             for each in restored
         ],

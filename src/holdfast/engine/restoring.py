@@ -23,7 +23,7 @@ from holdfast.domain.vault import VaultBundle, VaultFile
 from holdfast.engine.running.agents import Agent, NoAnswer, printed_by
 from holdfast.engine.vault import Vault, source_of
 from holdfast.errors import Busy, ConfigError, Forbidden, Refused, StoreCorrupt
-from holdfast.providers.contract import Comparison
+from holdfast.providers.contract import Comparison, own_names
 from holdfast.store.contract import Store
 
 #: the provider has less than was kept
@@ -32,6 +32,8 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 #: a file system that has no files without a name
 _NOT_NAMELESS = (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL, errno.ENOENT)
 _INTAKE_SECONDS = 120.0
+#: of the files that are left out, in a sentence
+_MOST_NAMED = 3
 _LOST = (Reason.TRANSCRIPT_MISSING, Reason.TRANSCRIPT_ALTERED)
 
 
@@ -64,6 +66,7 @@ class Restoration:
     outcome: RestoreOutcome
     files: tuple[RestoredFile, ...]
     branch: str | None = None  #: under which the vault has the provider's own file, where that differs
+    left_out: tuple[str, ...] = ()  #: kept with the session, and no part of it: never written
 
     @property
     def helps(self) -> bool:
@@ -73,7 +76,15 @@ class Restoration:
     @property
     def words(self) -> str:
         """For the person, and for the record of the decision."""
-        return _WORDS[self.outcome]
+        return "; ".join(filter(None, (_WORDS[self.outcome], self.left_out_words)))
+
+    @property
+    def left_out_words(self) -> str:
+        if not self.left_out:
+            return ""
+        more = len(self.left_out) - _MOST_NAMED
+        names = ", ".join(_quoted(name) for name in self.left_out[:_MOST_NAMED])
+        return f"left out, as no part of this session: {names}{f' and {more} more' if more > 0 else ''}"
 
 
 _WORDS = {
@@ -98,13 +109,18 @@ def restore(
     Idempotent: a process that is killed leaves whole files only, and the next one puts back the rest. The session
     itself comes last, so that it is not there before the files that it needs.
 
+    Who writes to the vault must not be able to put other files into the provider's home: only files that belong to the
+    session are written.
+
     Raises Busy while a program has the session open, and Refused if the files cannot be written, or the provider does
-    not take them. Raises StoreCorrupt if the vault's copy is damaged; nothing of that file was written then.
+    not take them, or the main one is none of this session. Raises StoreCorrupt if the vault's copy is damaged; nothing
+    of that file was written then.
     """
     vault = Vault(store, policy)
     bundle = _kept(store, vault, agent, pointer)
     if bundle is None:
         return None
+    bundle, left_out = _without_others(vault, agent, bundle)
     _require_no_writer(agent, pointer, bundle)
     session_id, archive = pointer.provider_session_id, agent.archive
     found = {
@@ -127,7 +143,7 @@ def restore(
         if is_written and not dry_run:
             _put_back(vault, agent, pointer, bundle, file, place)
         files.append(RestoredFile(file.name, place, found[file.name], is_written))
-    return Restoration(bundle.provider, session_id, outcome, tuple(reversed(files)), branch)
+    return Restoration(bundle.provider, session_id, outcome, tuple(reversed(files)), branch, left_out)
 
 
 @record
@@ -184,6 +200,23 @@ def _kept(store: Store, vault: Vault, agent: Agent, pointer: Pointer) -> VaultBu
             if _holds(vault, agent, bundle, mark):
                 return bundle
     return kept[0] if kept else None
+
+
+def _without_others(vault: Vault, agent: Agent, bundle: VaultBundle) -> tuple[VaultBundle, tuple[str, ...]]:
+    """The bundle with the files that belong to its session, and the names of the others."""
+    files = {file.name: file for file in bundle.files}
+    session_id = bundle.provider_session_id
+    own = own_names(agent.archive, tuple(files), session_id, lambda name: vault.read(bundle, files[name]))
+    main = bundle.main.name
+    if main not in own:
+        told = f"the vault's copy is not of this session: {_quoted(main)} is no file of it"
+        raise Refused("cannot_restore", told)
+    belonging = tuple(file for file in bundle.files if file.name in own)
+    return replace(bundle, files=belonging), tuple(name for name in files if name not in own)
+
+
+def _quoted(name: str) -> str:
+    return repr(name[:200])
 
 
 def _holds(vault: Vault, agent: Agent, bundle: VaultBundle, mark: TranscriptMark) -> bool:

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -67,6 +67,7 @@ from holdfast.providers.session_files import (
     OnePassArchive,
     can_open,
     entries,
+    first_object,
     longest_line,
     open_readonly,
     parse_line,
@@ -388,6 +389,10 @@ _KNOWN_LINES: Final = frozenset(
 )
 _ROLLOUT_PATH: Final = "SELECT rollout_path FROM threads WHERE id = ?"
 _ID_LENGTH: Final = 36
+#: of a session's file below Codex's home
+_KEPT_NAME: Final = re.compile(
+    rf"(sessions/([^/]+/){{3}}|{_ARCHIVED}/)?rollout-[^/]*-[0-9a-zA-Z-]{{{_ID_LENGTH}}}\.jsonl({re.escape(COMPRESSED)})?"
+)
 #: the type of an item in a rollout -> the same in the stream
 _ITEMS: Final = {
     "CommandExecution": "command_execution",
@@ -526,6 +531,22 @@ class CodexArchive(OnePassArchive, AppendOnlyArchive):
         yield below(self._home, Path(path), is_main=True)
         for file in self._ancestors(Path(path)):
             yield below(self._home, file)
+
+    def belonging(
+        self, names: Sequence[str], session_id: ProviderSessionId, read: Callable[[str], Iterable[bytes]]
+    ) -> frozenset[str]:
+        """The file of the session, and those of its ancestors, as the files themselves name them.
+
+        A file may have been kept twice: as it was, and compressed.
+        """
+        left = {name for name in names if _KEPT_NAME.fullmatch(name)}
+        wanted: set[str] = {session_id}
+        own: set[str] = set()
+        while found := {name for name in left if _id_of(name) in wanted}:
+            own |= found
+            left -= found
+            wanted = {as_text(_base(first_object(name, read(name))).get("thread_id")) for name in found}
+        return frozenset(own)
 
     def place(self, name: str, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
         """Where the file is, else where Codex's list of threads says that it is: Codex looks nowhere else."""

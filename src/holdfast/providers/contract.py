@@ -12,7 +12,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
@@ -26,6 +26,7 @@ from holdfast.domain.records import field, record, replace
 from holdfast.domain.redaction import Json
 from holdfast.domain.runtimes import Capabilities
 from holdfast.domain.usage import NO_USAGE, Usage
+from holdfast.domain.vault import check_file_name
 from holdfast.errors import InvalidInput
 from holdfast.processes.process import Command
 from holdfast.providers.arguments import ArgumentRules
@@ -304,8 +305,21 @@ class Archive(Protocol):
         """
         ...
 
+    def belonging(
+        self, names: Sequence[str], session_id: ProviderSessionId, read: Callable[[str], Iterable[bytes]]
+    ) -> frozenset[str]:
+        """Those of the names that ``files`` can have given for exactly this session; no other file is put back.
+
+        Others may have written to the vault: a name that is not known to be the session's own does not belong to it.
+        ``read`` gives the bytes that were kept under a name, for files whose names do not tell whose they are.
+        Only asked by ``own_names``, about paths that stay below a folder.
+        """
+        ...
+
     def place(self, name: str, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
         """Where the provider looks for a file of that session that was kept under this name, whether it is there or not.
+
+        Only asked about names that are ``belonging`` to the session.
 
         None: the provider keeps no such files, and takes in what was kept with ``Provider.intake``.
         """
@@ -553,6 +567,15 @@ class BaseArchive:
         """A provider that does not tell its files cannot have them kept or restored."""
         return iter(())
 
+    def belonging(
+        self, names: Sequence[str], session_id: ProviderSessionId, read: Callable[[str], Iterable[bytes]]
+    ) -> frozenset[str]:
+        return frozenset(name for name in names if self.is_own_name(name, session_id))
+
+    def is_own_name(self, name: str, session_id: ProviderSessionId) -> bool:
+        """``belonging``, for a provider whose names tell whose files they are. One that tells no files has no names."""
+        return False
+
     def place(self, name: str, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
         return None
 
@@ -570,6 +593,27 @@ class BaseArchive:
 
     def mend(self, path: str, session_id: ProviderSessionId) -> Mending | None:
         return None
+
+
+def own_names(
+    archive: Archive,
+    names: Sequence[str],
+    session_id: ProviderSessionId,
+    read: Callable[[str], Iterable[bytes]],
+) -> frozenset[str]:
+    """Those of the names under which files of this session, and of no other, are put back below the provider's home.
+
+    A store has checked that they are paths below a folder; but the store may be somebody else's.
+    """
+    paths = tuple(name for name in names if _is_path_below(name))
+    return archive.belonging(paths, session_id, read)
+
+
+def _is_path_below(name: str) -> bool:
+    try:
+        return check_file_name(name) == name
+    except InvalidInput:
+        return False
 
 
 def compare_file(path: str, kept: Iterable[bytes]) -> Comparison:

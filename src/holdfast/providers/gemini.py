@@ -446,6 +446,16 @@ class GeminiArchive(OnePassArchive):
         for folder in (main.parent / session_id, project / "tool-outputs" / f"session-{session_id}"):
             yield from files_in(self._home, folder)
 
+    def is_own_name(self, name: str, session_id: ProviderSessionId) -> bool:
+        match PurePosixPath(name).parts:
+            case ("tmp", _, "chats", file):
+                return file.startswith("session-") and file.endswith(_ending(session_id))
+            case ("tmp", _, "chats", folder, _, *_):
+                return folder == session_id
+            case ("tmp", _, "tool-outputs", folder, _, *_):
+                return folder == f"session-{session_id}"
+        return False
+
     def place(self, name: str, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
         """In the folder of the work directory: Gemini looks nowhere else."""
         _, kept, *inner = PurePosixPath("tmp", *PurePosixPath(name).parts[1:]).parts

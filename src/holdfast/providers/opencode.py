@@ -6,11 +6,11 @@ import json
 import os
 import re
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from itertools import groupby
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from holdfast.clock import Instant
@@ -461,6 +461,25 @@ class OpencodeArchive(OnePassArchive):
         for name, data in found:
             file = f"{self._database.name}/{name}.json"
             yield SessionFile(file, None, data, is_main=name == session_id)
+
+    def belonging(
+        self, names: Sequence[str], session_id: ProviderSessionId, read: Callable[[str], Iterable[bytes]]
+    ) -> frozenset[str]:
+        """``import`` goes by what is in an export: it must be of the session that its name says, or of a subagent of it."""
+        parents: dict[str, str] = {}  #: of each export whose name is right
+        for name in names:
+            match PurePosixPath(name).parts:
+                case (_, file) if file.endswith(".json"):
+                    info = as_object((parse_line(b"".join(read(name))) or {}).get("info"))
+                    if as_text(info.get("id")) == file.removesuffix(".json"):
+                        parents[name] = as_text(info.get("parentID"))
+        own: set[str] = set()
+        found = {name for name in parents if PurePosixPath(name).stem == session_id}
+        while found:
+            own |= found
+            ids = {PurePosixPath(name).stem for name in found}
+            found = {name for name, parent in parents.items() if parent in ids} - own
+        return frozenset(own)
 
     def compare(
         self, name: str, kept: Iterable[bytes], session_id: ProviderSessionId, work_dir: str | None

@@ -255,6 +255,9 @@ class ScriptedArchive(AppendOnlyArchive):
     def files(self, path: str, session_id: ProviderSessionId) -> Iterator[SessionFile]:
         yield below(self._home, Path(path), is_main=True)
 
+    def is_own_name(self, name: str, session_id: ProviderSessionId) -> bool:
+        return name == f"sessions/{session_id}.jsonl" and session_path(self._home, session_id) is not None
+
     def place(self, name: str, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
         return str(self._home / name)
 

@@ -123,15 +123,27 @@ class AppendOnlyArchive(BaseArchive):
 
 def open_content(path: Path) -> BinaryIO:
     """The bytes that a session file holds, from its beginning; OSError, too, if they cannot be decompressed here."""
-    if path.suffix != COMPRESSED:
-        return _open_file(path)
+    return _content(_open_file(path), path.name)
+
+
+def _content(file: BinaryIO, name: str) -> BinaryIO:
+    if not name.endswith(COMPRESSED):
+        return file
     try:
         import zstandard  # optional
     except ImportError:
+        file.close()
         raise OSError(NOT_INSTALLED) from None
-    return io.BufferedReader(
-        _Decompressed(_open_file(path), zstandard.ZstdDecompressor().decompressobj), _BLOCK
-    )
+    return io.BufferedReader(_Decompressed(file, zstandard.ZstdDecompressor().decompressobj), _BLOCK)
+
+
+def first_object(name: str, kept: Iterable[bytes]) -> dict[str, Json]:
+    """What the content of a kept session file begins with; empty if that is no object, or cannot be decompressed here."""
+    try:
+        with _content(io.BufferedReader(_Pieces(kept)), name) as content:
+            return next(filter(None, map(parse_line, iter(lambda: content.readline(MAX_LINE), b""))), {})
+    except OSError:
+        return {}
 
 
 def is_damaged(content: BinaryIO) -> bool:
@@ -154,6 +166,25 @@ def can_open(path: str) -> bool:
     from importlib.util import find_spec
 
     return find_spec("zstandard") is not None
+
+
+class _Pieces(io.RawIOBase):
+    """Bytes that come in pieces, as a file."""
+
+    def __init__(self, pieces: Iterable[bytes]) -> None:
+        self._pieces = iter(pieces)
+        self._left = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override] # a narrower type than typeshed's
+        while not self._left and (piece := next(self._pieces, None)) is not None:
+            self._left = memoryview(piece)
+        size = min(len(buffer), len(self._left))
+        buffer[:size] = self._left[:size]
+        self._left = self._left[size:]
+        return size
 
 
 class _Decompressed(io.RawIOBase):

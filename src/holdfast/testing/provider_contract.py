@@ -26,7 +26,7 @@ from holdfast.domain.redaction import Json
 from holdfast.domain.usage import Usage, UsageReport
 from holdfast.errors import InvalidInput
 from holdfast.processes.process import Command
-from holdfast.providers.contract import Comparison, LaunchSpec, Provider, ToolGate
+from holdfast.providers.contract import Comparison, LaunchSpec, Provider, ToolGate, own_names
 from holdfast.providers.failure_rules import Evidence
 from holdfast.providers.report import Report
 
@@ -322,6 +322,25 @@ class ArchiveContract:
         assert archive.compare(name, [b"kept"], RECORDED, str(tmp_path)) is Comparison.ABSENT
         for place in (archive.place(name, RECORDED, str(tmp_path)), archive.aside(name, RECORDED)):
             assert place is None or Path(place).is_relative_to(tmp_path)
+
+    @pytest.mark.parametrize(
+        "name",
+        [
+            "settings.json",
+            "config.toml",
+            "plugins/evil.js",
+            f"plugins/{RECORDED}.js",
+            f"{RECORDED}/../settings.json",
+            f"sessions/../{RECORDED}.jsonl",
+            f"/tmp/{RECORDED}.jsonl",  # noqa: S108 - nothing is written there
+            "",
+        ],
+    )
+    def test_a_file_that_others_have_put_into_the_vault_does_not_belong_to_a_session(
+        self, provider: Provider, tmp_path: Path, name: str
+    ) -> None:
+        archive = provider.archive(tmp_path)
+        assert own_names(archive, [name], RECORDED, lambda _: [b'{"id": 1}\n']) == frozenset()
 
 
 def _numbered(provider: Provider, lines: Lines) -> Iterator[tuple[int, AgentEvent]]:

@@ -3,6 +3,7 @@
 import json
 import shutil
 import sqlite3
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,14 @@ import pytest
 from holdfast.domain.ids import ProviderSessionId
 from holdfast.providers.claude.provider import ClaudeArchive
 from holdfast.providers.codex import CodexArchive
-from holdfast.providers.contract import Archive, Comparison, SessionFile
+from holdfast.providers.contract import Archive, Comparison, SessionFile, own_names
 from holdfast.providers.gemini import GeminiArchive
 from holdfast.providers.opencode import OpencodeArchive
+from holdfast.providers.scripted import ScriptedArchive
 from tests.unit.providers.builders import HERE
 
 ID = ProviderSessionId("6a13a176-0000-4000-8000-000000000001")
+OTHER = "6a13a176-0000-4000-8000-000000000002"
 CODEX_PARENT = ProviderSessionId("01a1e167-7227-7f42-aba3-284d1ae84e5e")
 CODEX_FORK = ProviderSessionId("01a1e167-90db-7133-bdac-bf5e4cbee153")
 CODEX_SECOND_FORK = ProviderSessionId("01a1e167-9729-72e0-a8d6-ee7a79d5865e")
@@ -36,6 +39,22 @@ def kept(archive: Archive, session: ProviderSessionId, work_dir: str | None = No
 
 def content(file: SessionFile) -> bytes:
     return file.data if file.data is not None else Path(str(file.path)).read_bytes()
+
+
+def left_out(
+    archive: Archive, session: ProviderSessionId, files: Iterable[SessionFile], *planted: str
+) -> list[str]:
+    """Those of the names that are not put back with the session."""
+    contents = {file.name: content(file) for file in files} | dict.fromkeys(planted, b'{"evil": 1}\n')
+    own = own_names(archive, tuple(contents), session, lambda name: [contents[name]])
+    return [name for name in contents if name not in own]
+
+
+#: names that no provider gives to a file of a session
+HOSTILE = (
+    "settings.json", "config.toml", "plugins/x.js", "hooks/x.sh", "projects.json", "auth.json", ".env", "a\\b", "",
+    "/etc/passwd", "..", "../settings.json", "sessions/../config.toml", "projects/-w/../../settings.json", "tmp/./x/y",
+)  # fmt: skip
 
 
 # --- bytes ---
@@ -65,6 +84,25 @@ def test_files_are_compared_byte_by_byte(
     assert ClaudeArchive(tmp_path).compare(f"projects/-w/{ID}.jsonl", blocks, ID, "/w") is comparison
 
 
+# --- the agent that comes with Holdfast ---
+
+
+def test_a_scripted_session_is_its_file_and_nothing_else(tmp_path: Path) -> None:
+    archive = ScriptedArchive(tmp_path)
+    write(tmp_path / f"sessions/{ID}.jsonl", "main")
+    planted = (
+        *HOSTILE,
+        "sessions/another.jsonl",
+        f"{ID}.jsonl",
+        f"plugins/{ID}.jsonl",
+        f"sessions/{ID}/x.js",
+    )
+
+    assert left_out(archive, ID, kept(archive, ID), *planted) == list(planted)
+    for name in ("../settings", "a/b", ""):
+        assert left_out(archive, ProviderSessionId(name), (), f"sessions/{name}.jsonl")
+
+
 # --- Claude Code ---
 
 
@@ -83,6 +121,17 @@ def test_claude_has_the_folder_of_the_session_beside_its_file(tmp_path: Path) ->
         (f"projects/-w/{ID}/subagents/agent-1.jsonl", False),
         (f"projects/-w/{ID}/tool-results/toolu_1.txt", False),
     ]
+    planted = (
+        *HOSTILE, f"projects/-w/{OTHER}.jsonl", f"projects/-w/{OTHER}/subagents/agent-1.jsonl", "projects/-w/memory/MEMORY.md",
+        f"projects/{ID}.jsonl", f"plugins/{ID}/x.js", f"plugins/-w/{ID}.jsonl", f"projects/-w/{ID}/../settings.json",
+        f"projects/-w/{ID}.json", f"projects/-w/x/{ID}.jsonl", f"{ID}/x.js",
+    )  # fmt: skip
+    assert left_out(ClaudeArchive(tmp_path), ID, found, *planted) == list(planted)
+
+
+def test_what_lies_beside_the_sessions_of_claude_is_none_of_them(tmp_path: Path) -> None:
+    names = ("projects/-w/memory.jsonl", "projects/-w/memory/MEMORY.md")
+    assert left_out(ClaudeArchive(tmp_path), ProviderSessionId("memory"), (), *names) == list(names)
 
 
 def test_claude_files_go_back_to_their_folder_or_to_the_one_that_has_the_session(tmp_path: Path) -> None:
@@ -105,6 +154,8 @@ def test_a_claude_session_beside_its_diverged_file_is_the_one_that_counts(tmp_pa
     assert archive.find(ID, "/w") == aside
     (file,) = kept(archive, ID)
     assert archive.place(file.name, ID, "/w") == aside
+    assert left_out(archive, ID, [file], f"holdfast/{ID}/subagents/agent-1.jsonl") == []
+    assert left_out(archive, ID, [file], f"holdfast/{OTHER}.jsonl") == [f"holdfast/{OTHER}.jsonl"]
 
 
 # --- Codex ---
@@ -120,6 +171,32 @@ def test_a_codex_fork_has_the_files_of_all_its_ancestors(codex: CodexArchive) ->
     found = kept(codex, CODEX_SECOND_FORK)
     assert [file.name[-42:-6] for file in found] == [CODEX_SECOND_FORK, CODEX_FORK, CODEX_PARENT]
     assert [file.is_main for file in found] == [True, False, False]
+
+
+def test_a_codex_session_is_its_file_and_those_of_its_ancestors(codex: CodexArchive, tmp_path: Path) -> None:
+    found = kept(codex, CODEX_SECOND_FORK)
+    second, first, parent = (file.name for file in found)
+    planted = (
+        *HOSTILE, f"sessions/2031/01/02/rollout-1-{ID}.jsonl", f"plugins/{Path(second).name}", f"{second}.js",
+        f"sessions/../../x/{Path(second).name}", f"sessions/2031/01/02/rollout-1-{CODEX_SECOND_FORK}.toml",
+    )  # fmt: skip
+
+    assert left_out(codex, CODEX_SECOND_FORK, found, *planted) == list(planted)
+    assert left_out(codex, CODEX_FORK, found) == [second]
+    assert left_out(codex, CODEX_PARENT, found) == [second, first]
+    # without the file between them it is not known that the last one is an ancestor
+    assert left_out(codex, CODEX_SECOND_FORK, (found[0], found[2])) == [parent]
+
+
+def test_the_ancestors_of_a_compressed_codex_session_are_known(codex: CodexArchive) -> None:
+    zstandard = pytest.importorskip("zstandard")
+    fork, parent = kept(codex, CODEX_FORK)
+    packed = SessionFile(f"{fork.name}.zst", None, zstandard.ZstdCompressor().compress(content(fork)))
+
+    assert left_out(codex, CODEX_FORK, [packed, parent]) == []
+    assert left_out(codex, CODEX_FORK, [packed, fork, parent]) == []
+    damaged = SessionFile(packed.name, None, b"not compressed")
+    assert left_out(codex, CODEX_FORK, [damaged, parent]) == [parent.name]
 
 
 def test_a_codex_file_goes_where_its_list_of_threads_says(codex: CodexArchive, tmp_path: Path) -> None:
@@ -204,6 +281,23 @@ def test_an_opencode_session_is_exported_with_those_of_its_subagents(opencode: O
     assert json.loads(content(child))["info"]["parentID"] == "ses_1"
 
 
+def test_an_opencode_session_is_its_export_and_those_of_its_subagents(opencode: OpencodeArchive) -> None:
+    session = ProviderSessionId("ses_1")
+    found = kept(opencode, session)
+    (other,) = kept(opencode, ProviderSessionId("ses_3"))
+    planted = (*HOSTILE, "opencode.db/ses_9.json", "plugins/ses_1.js", "opencode.db/x/ses_1.json")
+
+    assert left_out(opencode, session, found, *planted) == list(planted)
+    assert left_out(opencode, session, [*found, other]) == [other.name]
+    odd = SessionFile("opencode.db/ses_4.json", None, b'{"info": {"id": "ses_4", "parentID": {}}}')
+    assert left_out(opencode, session, [*found, odd]) == [odd.name]
+    renamed = SessionFile("opencode-next.db/ses_1.json", None, content(found[0]))
+    assert left_out(opencode, session, [*found, renamed]) == []
+    # opencode goes by the id in the export
+    disguised = SessionFile("opencode.db/ses_1.json", None, content(other))
+    assert left_out(opencode, session, [disguised]) == [disguised.name]
+
+
 def test_an_export_of_an_unchanged_opencode_session_is_the_same_to_the_byte(
     opencode: OpencodeArchive, tmp_path: Path
 ) -> None:
@@ -263,6 +357,15 @@ def test_a_gemini_file_goes_to_the_folder_of_its_project_and_to_none_of_another(
     (main,) = kept(gemini, GEMINI, "/lab/work")
     shutil.rmtree(tmp_path / "tmp")
     assert gemini.place(main.name, GEMINI, "/lab/work") == str(tmp_path / main.name)
+
+    planted = (
+        *HOSTILE, f"plugins/work/chats/session-1-{GEMINI[:8]}.jsonl", "tmp/work/chats/session-1-0a4b2c9f.jsonl",
+        f"tmp/work/chats/{ID}/x.json", f"tmp/work/tool-outputs/session-{ID}/x.txt", "tmp/work/.project_root",
+        f"tmp/work/{GEMINI}/x.js", f"tmp/work/tool-outputs/{GEMINI}/x.txt",
+    )  # fmt: skip
+    assert left_out(gemini, GEMINI, (), *planted) == list(planted)
+    own = (main.name, f"tmp/work/chats/{GEMINI}/sub.jsonl", f"tmp/work/tool-outputs/session-{GEMINI}/x.txt")
+    assert left_out(gemini, GEMINI, (), *own) == []
 
     _, slug, *inner = Path(main.name).parts
     write(tmp_path / "tmp" / slug / ".project_root", "/somebody/else")

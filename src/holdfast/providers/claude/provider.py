@@ -565,6 +565,7 @@ def _ignores_system_prompt(spec: LaunchSpec) -> bool:
 _ASIDE = (
     "holdfast"  #: a folder in Claude's home, for sessions whose own file has diverged from what was recorded
 )
+_ID = re.compile(r"[0-9a-fA-F]{8}(-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}")
 _NOT_IN_A_NAME = re.compile(r"[^a-zA-Z0-9]")
 _LONGEST_NAME = 200  #: of a folder; a longer name is cut and gets a hash
 _SECONDS_TO_BEGIN = 60
@@ -718,6 +719,13 @@ class ClaudeArchive(OnePassArchive, AppendOnlyArchive):
         main = Path(path)
         yield below(self._home, main, is_main=True)
         yield from files_in(self._home, main.with_suffix(""))
+
+    def is_own_name(self, name: str, session_id: ProviderSessionId) -> bool:
+        """Other files lie beside the sessions, such as Claude's memory of a project: only a real id is a session's."""
+        folder, inner = _split_name(name)
+        is_of_sessions = folder in ("", _ASIDE) or folder.startswith("projects/")
+        is_of_session = inner == f"{session_id}.jsonl" or inner.startswith(f"{session_id}/")
+        return is_of_sessions and is_of_session and _ID.fullmatch(session_id) is not None
 
     def place(self, name: str, session_id: ProviderSessionId, work_dir: str | None) -> str | None:
         """In the folder that has the session, else in the folder where the file was: Claude looks in all of them."""
