@@ -20,7 +20,7 @@ from holdfast.domain.ids import ProviderSessionId, Workspace
 from holdfast.domain.observed import Sighting
 from holdfast.domain.phases import Phase
 from holdfast.domain.pointers import Rights, TranscriptMark
-from holdfast.domain.sessions import SessionKind, SessionUpdate
+from holdfast.domain.sessions import Session, SessionKind, SessionUpdate
 from holdfast.domain.tokens import ENTROPY, Role, make_token
 from holdfast.domain.turns import ClaimRequest, Launch, NewTurn, TurnEnd, TurnRequest, TurnStatus
 from holdfast.domain.usage import NO_USAGE
@@ -44,12 +44,23 @@ from holdfast.web.access import ANYONE, CHECKED, OF_OPERATORS
 from holdfast.web.admission import Callers, Rates
 from holdfast.web.server import create_app
 from holdfast.web.serving import Workspaces
-from tests.builders import a_delegation, a_pointer, a_runtime, a_session, an_answer, an_approval, an_import
+from tests.builders import (
+    a_delegation,
+    a_pointer,
+    a_provider_session_id,
+    a_runtime,
+    a_session,
+    an_answer,
+    an_approval,
+    an_import,
+    done,
+)
 from tests.clock import ManualClock
 from tests.contract.heads import dump
 from tests.contract.served import NoTokens, Served, serving
 from tests.contract.test_workspaces import VERBS, Theirs, begin_theirs, nothing
 from tests.integration.hook_process import a_stop, log_of, recorded, write_message
+from tests.steps import claim, run
 
 MEMORY = "sqlite:///:memory:"
 
@@ -1027,6 +1038,150 @@ def test_an_operator_does_not_accept_wider_rights(make_fleet: Callable[[], Fleet
         # nothing is recorded of another provider: its own settings count
         with pytest.raises(Forbidden, match="permission mode default"):
             store.enqueue_turn(session_id, NewTurn("go", "scripted", TurnRequest(rights=NARROWER)))
+
+
+PLAN = Rights("plan")
+
+
+def a_planned_session(fleet: Fleet) -> Session:
+    """One turn of it was run, in the permission mode ``plan``."""
+    session = fleet.full.create_session(a_session())
+    fleet.full.enqueue_turn(session.id, NewTurn("plan it", "claude", TurnRequest(rights=PLAN)))
+    claimed = claim(fleet.full, session)
+    fleet.full.launch(claimed.lease, Launch(claimed.decision, rights=PLAN))
+    fleet.full.finish_turn(claimed.lease, done(provider_session_id=a_provider_session_id()))
+    return session
+
+
+@contextmanager
+def refused_as_wider() -> Iterator[None]:
+    with pytest.raises(Forbidden) as refused:
+        yield
+    assert refused.value.details["reason"] == "rights_wider"
+
+
+def test_an_operator_does_not_lose_the_recorded_rights_on_the_way_to_wider_ones(
+    make_fleet: Callable[[], Fleet],
+) -> None:
+    fleet = make_fleet()
+    session = a_planned_session(fleet)
+    (pointer,) = fleet.full.pointers(session.id)
+    with fleet.store(Role.OPERATOR, token_of=fleet.room, workspace=fleet.room) as store:
+        for rights in (None, Rights()):
+            with refused_as_wider():
+                store.set_pointer(replace(pointer, rights=rights))
+            with refused_as_wider():
+                store.import_sessions([an_import(pointer=replace(pointer, rights=rights))])
+        store.set_pointer(replace(pointer, work_dir="/srv/moved"))
+        assert store.clear_pointer(session.id, "claude", pointer.provider_session_id)
+        # the attempt still says it, also after one of another provider
+        run(fleet.full, session, runtime=a_runtime(provider="codex"))
+        for rights in (None, Rights()):
+            with refused_as_wider():
+                store.set_pointer(replace(pointer, rights=rights))
+        with refused_as_wider():
+            store.enqueue_turn(session.id, NewTurn("go", "claude", TurnRequest(rights=Rights())))
+        store.set_pointer(pointer)
+        store.enqueue_turn(session.id, NewTurn("go", "claude"))
+
+    assert claim(fleet.full, session).pointer == pointer
+
+
+def test_an_operator_imports_a_session_and_deletes_its_pointer(make_fleet: Callable[[], Fleet]) -> None:
+    """Nothing was recorded of it, so that nothing is lost."""
+    fleet = make_fleet()
+    taken = an_import()
+    with fleet.store(Role.OPERATOR, token_of=fleet.room, workspace=fleet.room) as store:
+        for _ in range(2):
+            (imported,) = store.import_sessions([taken])
+            assert imported.reason is None
+        assert store.clear_pointer(taken.new.id, "claude", taken.provider_session_id)
+
+
+def test_an_operator_does_not_delete_the_only_record_of_rights(make_fleet: Callable[[], Fleet]) -> None:
+    fleet = make_fleet()
+    session = a_planned_session(fleet)
+    child = fleet.full.fork(session.id, a_session().id)
+    (pointer,) = fleet.full.pointers(child.id)
+    assert pointer.rights == PLAN
+    with fleet.store(Role.OPERATOR, token_of=fleet.room, workspace=fleet.room) as store:
+        with refused_as_wider():
+            store.clear_pointer(child.id, "claude", pointer.provider_session_id)
+        with refused_as_wider():
+            store.retire(child.id, "claude", pointer.provider_session_id, "bad")
+
+    assert fleet.full.pointers(child.id) == (pointer,)
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [TurnRequest(rights=Rights("bypassPermissions"), allow_wider_rights=True), TurnRequest(rights=WIDER[0])],
+    ids=["accepted", "named"],
+)
+def test_an_operator_puts_no_prompt_of_its_own_into_a_wider_turn(
+    make_fleet: Callable[[], Fleet], request_: TurnRequest
+) -> None:
+    fleet = make_fleet()
+    session = a_planned_session(fleet)
+    turn = fleet.full.enqueue_turn(session.id, NewTurn("by an admin", "claude", request_))
+    child = fleet.full.fork(session.id, a_session().id)
+    with fleet.store(Role.OPERATOR, token_of=fleet.room, workspace=fleet.room) as store:
+        before = dump(fleet.full)
+        with refused_as_wider():
+            store.edit_turn(session.id, turn.seq, prompt="mine")
+        # the words may have been edited, and the rights narrowed since
+        for prompt in ("mine", None):
+            with refused_as_wider():
+                store.retry_turn(session.id, turn.seq, prompt=prompt)
+        assert dump(fleet.full) == before
+
+        store.edit_turn(session.id, 1, prompt="what was asked", response="what was said")
+        assert store.retry_turn(child.id, 1, prompt="mine").request.rights == PLAN
+        with pytest.raises(NotFound):
+            store.retry_turn(session.id, 77)
+
+
+def test_an_operator_does_not_repeat_an_inherited_turn_with_wider_rights(
+    make_fleet: Callable[[], Fleet],
+) -> None:
+    fleet = make_fleet()
+    session = fleet.full.create_session(a_session())
+    wide = TurnRequest(rights=WIDER[0], allow_wider_rights=True)
+    fleet.full.record_turn(session.id, NewTurn("by an admin", "claude", wide), "done", NO_USAGE)
+    child = fleet.full.fork(session.id, a_session().id)
+    with (
+        fleet.store(Role.OPERATOR, token_of=fleet.room, workspace=fleet.room) as store,
+        refused_as_wider(),
+    ):
+        store.retry_turn(child.id, 1, prompt="mine")
+
+
+def test_the_resources_refuse_a_prompt_in_a_wider_turn(make_fleet: Callable[[], Fleet]) -> None:
+    fleet = make_fleet()
+    session = a_planned_session(fleet)
+    wide = TurnRequest(rights=WIDER[0], allow_wider_rights=True)
+    turn = fleet.full.enqueue_turn(session.id, NewTurn("by an admin", "claude", wide))
+    token = bearer(fleet.token(Role.OPERATOR, fleet.room))
+    path = f"/v1/sessions/{session.id}/turns/{turn.seq}"
+
+    for method, at in (("PATCH", path), ("POST", f"{path}/retry")):
+        status, problem = ask(fleet.served.url, method, at, token, body='{"prompt": "mine"}')
+        assert (status, problem["details"]["reason"]) == (403, "rights_wider")
+
+
+@pytest.mark.parametrize("role", [Role.OPERATOR, Role.WORKER])
+def test_the_trail_takes_no_words_of_others(make_fleet: Callable[[], Fleet], role: Role) -> None:
+    fleet = make_fleet()
+    session_id = fleet.full.create_session(a_session()).id
+    with fleet.store(role, token_of=fleet.room, workspace=fleet.room) as store:
+        for did in ("enqueue_turn", "approved by ada", ""):
+            with pytest.raises(InvalidInput, match="did"):
+                store.record_deed(session_id, did)
+        store.record_deed(session_id, "restore")
+
+    (change,) = fleet.full.trail(session_id)
+    token_id = fleet.token(role, fleet.room).split("_")[1]
+    assert (change.did, change.by) == ("restore", f"{role} ({token_id})")
 
 
 def test_the_resource_refuses_wider_rights_in_the_same_words(make_fleet: Callable[[], Fleet]) -> None:

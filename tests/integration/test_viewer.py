@@ -12,10 +12,11 @@ import pytest
 from holdfast.domain.events import EventKind
 from holdfast.domain.ids import Workspace
 from holdfast.domain.phases import Phase
+from holdfast.domain.pointers import Rights
 from holdfast.domain.sessions import Session, SessionFilter, SessionUpdate
 from holdfast.domain.tokens import ENTROPY, Role, make_token
-from holdfast.domain.turns import Launch
-from holdfast.errors import Forbidden, HoldfastError, LeaseLost, NotFound
+from holdfast.domain.turns import Launch, TurnRequest
+from holdfast.errors import AmbiguousId, Forbidden, HoldfastError, LeaseLost, NotFound
 from holdfast.store.contract import Store
 from holdfast.store.http_store import open_http
 from holdfast.store.open import open_store
@@ -29,6 +30,9 @@ from tests.integration.test_access import CALLS, ROUTES, ask, bearer, may
 from tests.steps import begin, claim, defer, enqueue, run
 
 SECRET = "kingfisher"
+RIGHTS = Rights(
+    "plan", frozenset({f"Bash({SECRET})"}), frozenset({f"/srv/{SECRET}"}), (f"--{SECRET}",), frozenset({f"Edit({SECRET})"})
+)  # fmt: skip
 
 
 class Room:
@@ -61,7 +65,9 @@ def tell_everywhere(store: Store) -> Session:
         provider="claude",
     )
     store.update_session(session.id, SessionUpdate(summary=f"{SECRET} so far", error=f"{SECRET} went wrong"))
-    run(store, session, f"{SECRET}, first", response=f"{SECRET} answers")
+    run(store, session, f"{SECRET}, first", response=f"{SECRET} answers", title=f"{SECRET} as a title")
+    (pointer,) = store.pointers(session.id)
+    store.set_pointer(replace(pointer, rights=RIGHTS))
     enqueue(store, session, f"{SECRET}, second")
     lease = claim(store, session).lease
     store.record_events(lease, [an_event(1, kind=EventKind.TEXT, data={"text": SECRET})])
@@ -135,14 +141,62 @@ def test_contents_are_not_looked_for_either(room: Room, path: str) -> None:
 
 
 def test_a_session_is_found_by_its_id_and_name_but_not_by_its_title(room: Room) -> None:
-    title = f"/v1/sessions/{SECRET}%20of%20the%20purpose"
+    title = f"/v1/sessions/{SECRET}%20as%20a%20title"
 
     assert room.get(title, Role.READER)[0] == 200
     assert room.get(title)[0] == 404
-    begin(room.store, purpose=f"{SECRET} of the purpose. Another one.")
+    begin(room.store, purpose=f"{SECRET} as a title. Another one.")
     assert (room.get(title, Role.READER)[0], room.get(title)[0]) == (409, 404)
     for given in (room.session.id, room.session.id[-8:], "told"):
         assert room.get(f"/v1/sessions/{given}")[0] == 200
+
+
+def test_an_approval_is_found_by_its_id_and_its_session_but_not_by_a_title(room: Room) -> None:
+    asked = begin(room.store, purpose="Heron one. More.", name="asking")
+    approval = room.store.request_approval(asked.id, an_approval())
+    begin(room.store, purpose="Heron two. Nobody asked.")
+    for _ in range(2):
+        begin(room.store, purpose="Heron three. Twice.")
+    with closing(room.opened()) as store, closing(room.opened(Role.READER)) as reader:
+        for given in (approval.id, asked.id, asked.id[-8:], "asking"):
+            assert store.find_approval(given) == approval.id
+        with pytest.raises(AmbiguousId):
+            store.find_approval(approval.id[:4])
+        assert reader.find_approval("Heron one") == approval.id
+        told = set()
+        for title in ("Heron one", "Heron two", "Heron three", "Heron four"):
+            with pytest.raises(NotFound) as missing:
+                store.find_approval(title)
+            told.add(str(missing.value).replace(title, "TITLE"))
+        assert len(told) == 1, "a guess that is right is told from one that is wrong"
+
+
+def test_a_title_that_is_a_part_of_an_id_is_no_part_of_it(room: Room) -> None:
+    session = begin(room.store, name=None)
+    inside = session.id[2:-2]
+    titled = begin(room.store, purpose=f"{session.id[2:-2]}. More.", id=f"x{inside}x")
+    with closing(room.opened()) as store, closing(room.opened(Role.READER)) as reader:
+        assert reader.find_session(inside) == titled.id
+        with pytest.raises(NotFound):
+            store.find_session(inside)
+
+
+def test_rights_are_not_guessed_by_a_decision(room: Room) -> None:
+    (pointer,) = room.store.pointers(room.session.id)
+    with closing(room.opened()) as store:
+        store.explain(room.session.id, "claude", TurnRequest(model="opus"))
+        for guess in ((TurnRequest(rights=RIGHTS), None, None), (None, None, pointer)):
+            with pytest.raises(Forbidden, match="does not look for"):
+                store.explain(room.session.id, "claude", *guess)
+
+
+def test_of_rights_the_permission_mode_is_shown(room: Room) -> None:
+    with closing(room.opened()) as store, closing(room.opened(Role.READER)) as reader:
+        for view, shown in ((store, Rights("plan")), (reader, RIGHTS)):
+            (pointer,) = view.pointers(room.session.id)
+            attempt = view.newest_attempt(room.session.id)
+            assert attempt is not None
+            assert (pointer.rights, attempt.rights) == (shown, shown)
 
 
 def test_no_verb_of_the_store_gives_contents(room: Room) -> None:

@@ -130,6 +130,10 @@ def verb(
     return declare
 
 
+#: what is done with a session besides the verbs, and recorded with ``Store.record_deed``
+DEEDS: Final = frozenset({"restore"})
+
+
 class KeyedCall:
     """A call of a verb that happens once for its caller and key, however often it is made."""
 
@@ -216,7 +220,10 @@ class Store(Protocol):
 
     @verb(Role.OPERATOR, Role.WORKER, repeatable=False)
     def record_deed(self, session_id: str, did: str) -> None:
-        """Record in the trail who has done something with a session that no verb of the store does."""
+        """Record in the trail who has done something with a session that no verb of the store does.
+
+        ``did`` is one of ``DEEDS``: a server accepts no other words from operators and workers.
+        """
         ...
 
     @verb(Role.OPERATOR, Role.WORKER, Role.AGENT, repeatable=False)

@@ -16,17 +16,17 @@ from holdfast.domain.conversations import HistoryTurn
 from holdfast.domain.decisions import Reason, Verdict
 from holdfast.domain.delegations import DelegationEnd, DelegationOutcome, NewDelegation, Question
 from holdfast.domain.failures import Failure
-from holdfast.domain.ids import SessionId
+from holdfast.domain.ids import ApprovalId, SessionId
 from holdfast.domain.inputs import clean_text
 from holdfast.domain.observed import Sighting
 from holdfast.domain.pointers import NO_RIGHTS, Pointer, Rights
 from holdfast.domain.records import fields, record, replace
 from holdfast.domain.sessions import Session, SessionChange, SessionError, SessionUpdate
 from holdfast.domain.tokens import Role
-from holdfast.domain.turns import LateReport, NewTurn, Turn
+from holdfast.domain.turns import LateReport, NewTurn, Turn, TurnRequest
 from holdfast.engine.holdfast import Holdfast
 from holdfast.errors import AmbiguousId, Forbidden, InvalidInput, NotFound
-from holdfast.store.contract import FACTS, Store
+from holdfast.store.contract import DEEDS, FACTS, Store
 from holdfast.store.verbs import verbs
 
 #: routes that carry out no verb of the store, and the verb whose roles are theirs
@@ -81,19 +81,20 @@ def check_caller(request: Request, verb: str) -> None:
 
 #: verbs that a worker may call, but not with any arguments
 CHECKED: Final = frozenset(
-    {"adopt_turns", "end_delegation", "record_turn", "request_approval", "set_pointer", "update_session"}
-)
+    {
+        "adopt_turns", "end_delegation", "record_deed", "record_turn", "request_approval", "set_pointer",
+        "update_session",
+    }
+)  # fmt: skip
 
 
 def check_work(store: Store, verb: str, arguments: Mapping[str, Any]) -> None:
     """Refuses arguments with which a verb would do what another verb does that workers may not call."""
     match verb:
         case "record_turn":
-            asked: NewTurn = arguments["new"]
-            # operators decide how a turn is run; a worker only records what was said in a session that it runs
-            if asked != NewTurn(asked.prompt, asked.provider, key=asked.key):
-                raise _not_a_workers("say how a turn is to be run")
-            _require_at_work(store, arguments["session_id"])
+            _check_said(store, arguments["session_id"], arguments["new"])
+        case "record_deed":
+            _check_deed(arguments["did"])
         case "adopt_turns":
             _require_lease(arguments)
         case "set_pointer":
@@ -110,6 +111,19 @@ def check_work(store: Store, verb: str, arguments: Mapping[str, Any]) -> None:
             # a session id closes a session even if it was never delegated
             if end.id is None and end.session_id is not None:
                 _require_at_work(store, end.session_id, delegated=True)
+
+
+def _check_said(store: Store, session_id: str, asked: NewTurn) -> None:
+    """Operators decide how a turn is run; a worker only records what was said in a session that it runs."""
+    if asked != NewTurn(asked.prompt, asked.provider, key=asked.key):
+        raise _not_a_workers("say how a turn is to be run")
+    _require_at_work(store, session_id)
+
+
+def _check_deed(did: str) -> None:
+    """The trail holds words of ours alone; by whom, the token says."""
+    if did not in DEEDS:
+        raise InvalidInput("did", f"must be one of: {', '.join(sorted(DEEDS))}")
 
 
 def _require_lease(arguments: Mapping[str, Any]) -> None:
@@ -141,7 +155,12 @@ def _not_a_workers(what: str) -> Forbidden:
 
 
 #: verbs that an operator may call, but not with any rights
-OF_OPERATORS: Final = frozenset({"enqueue_turn", "import_sessions", "record_turn", "set_pointer"})
+OF_OPERATORS: Final = frozenset(
+    {
+        "clear_pointer", "edit_turn", "enqueue_turn", "import_sessions", "record_deed", "record_turn", "retire",
+        "retry_turn", "set_pointer",
+    }
+)  # fmt: skip
 
 
 def check_order(store: Store, verb: str, arguments: Mapping[str, Any]) -> None:
@@ -149,24 +168,92 @@ def check_order(store: Store, verb: str, arguments: Mapping[str, Any]) -> None:
     match verb:
         case "enqueue_turn" | "record_turn":
             new: NewTurn = arguments["new"]
-            if new.request.allow_wider_rights:
-                raise _wider("accept wider rights (allow_wider_rights)")
-            if new.request.rights is not None:
-                known = store.pointer(arguments["session_id"], new.provider)
-                _require_within(new.request.rights, known)
+            _check_request(store, arguments["session_id"], new.provider, new.request)
+        case "edit_turn" | "retry_turn":
+            _check_again(store, verb, arguments)
         case "set_pointer":
-            pointer: Pointer = arguments["pointer"]
-            if pointer.rights is not None:
-                _require_within(pointer.rights, store.pointer(pointer.session_id, pointer.provider))
+            _check_pointer(store, arguments["pointer"])
         case "import_sessions":
             for taken in arguments["batch"]:
-                if taken.pointer is not None and taken.pointer.rights is not None:
-                    _require_within(taken.pointer.rights, None)
+                if taken.pointer is not None:
+                    _check_pointer(store, taken.pointer)
+        case "clear_pointer" | "retire":
+            named = arguments["expected" if verb == "clear_pointer" else "provider_session_id"]
+            _check_dropped(store, arguments["session_id"], arguments["provider"], named)
+        case "record_deed":
+            _check_deed(arguments["did"])
 
 
-def _require_within(asked: Rights, recorded: Pointer | None) -> None:
+def _check_request(store: Store, session_id: str, provider: str, request: TurnRequest) -> None:
+    if request.allow_wider_rights:
+        raise _wider("accept wider rights (allow_wider_rights)")
+    if request.rights is not None:
+        _require_within(request.rights, _recorded(store, session_id, provider))
+
+
+def _check_again(store: Store, verb: str, arguments: Mapping[str, Any]) -> None:
+    """Whoever repeats a turn, or gives a waiting one another prompt, asks for what it asks for."""
+    session_id = arguments["session_id"]
+    own = store.get_session(session_id).conversation_id
+    turn = _find_turn(store, own, arguments["seq"])
+    if verb == "edit_turn" and (arguments.get("prompt") is None or not turn.status.is_open):
+        return
+    # as ``retry_turn`` has it: an inherited turn is repeated in the fork
+    runs_in = turn.session_id if turn.conversation_id == own else session_id
+    _check_request(store, runs_in, turn.provider, turn.request)
+
+
+def _find_turn(store: Store, conversation_id: str, seq: int) -> Turn:
+    """Reads through forks."""
+    while True:
+        try:
+            return store.get_turn(conversation_id, seq)
+        except NotFound:
+            point = store.get_conversation(conversation_id).fork_point
+            if point is None:
+                raise
+            conversation_id = point.conversation_id
+
+
+def _check_pointer(store: Store, pointer: Pointer) -> None:
+    known = _recorded(store, pointer.session_id, pointer.provider)
+    if pointer.rights is not None:
+        _require_within(pointer.rights, known)
+    elif known is not None:
+        raise _wider("delete the rights that are recorded")
+
+
+def _check_dropped(store: Store, session_id: str, provider: str, named: str) -> None:
+    """Without its pointer, a session has the rights of its attempts."""
+    pointer = store.pointer(session_id, provider)
+    if pointer is None or pointer.rights is None or pointer.provider_session_id != named:
+        return
+    if not (_launched(store, session_id, provider) or NO_RIGHTS).within(pointer.rights):
+        raise _wider("delete the rights that are recorded")
+
+
+def _recorded(store: Store, session_id: str, provider: str) -> Rights | None:
+    pointer = store.pointer(session_id, provider)
+    known = None if pointer is None else pointer.rights
+    return _launched(store, session_id, provider) if known is None else known
+
+
+def _launched(store: Store, session_id: str, provider: str) -> Rights | None:
+    """The rights of the newest attempt with this provider."""
+    newest = store.newest_attempt(session_id)
+    if newest is not None and newest.provider == provider and newest.rights is not None:
+        return newest.rights
+    for known in reversed(store.provider_sessions(session_id)):
+        if known.provider == provider:
+            for attempt in store.attempts_in(provider, known.id):
+                if attempt.session_id == session_id and attempt.rights is not None:
+                    return attempt.rights
+    return None
+
+
+def _require_within(asked: Rights, recorded: Rights | None) -> None:
     """Where nothing is recorded, an agent has the rights of its own settings, and no others can be named."""
-    known = NO_RIGHTS if recorded is None or recorded.rights is None else recorded.rights
+    known = recorded or NO_RIGHTS
     if not asked.within(known):
         raise _wider(f"give an agent wider rights than are recorded ({asked.beyond(known)})")
 
@@ -256,18 +343,26 @@ class Checked:
         return checked
 
 
+#: characters: a shorter end of an id finds no session, see ``Store.find_session``
+_LEAST_END: Final = 4
+
 #: what a record has of contents: of what people, agents and tools have said and done
 _CONTENTS: Final[Mapping[type, Mapping[str, Any]]] = {
     Approval: {"what": "", "arguments": {}, "arguments_hash": "", "nonce": "", "note": None},
     Failure: {"message": ""},
     HistoryTurn: {"prompt": "", "response": None},
     LateReport: {"report": {}},
-    Session: {"purpose": "", "metadata": {}, "summary": None},
+    # which directories, arguments and calls; the permission mode is a state
+    Rights: {
+        "allowed_tools": frozenset(), "extra_dirs": frozenset(), "extra_args": (), "approve_tools": frozenset(),
+    },
+    Session: {"purpose": "", "metadata": {}, "summary": None, "agent_title": None},
     SessionChange: {"error": None},
     SessionError: {"message": ""},
     Turn: {"prompt": "", "response": None},
+    TurnRequest: {"approve_tools": frozenset()},
     Verdict: {"evidence": ""},
-}
+}  # fmt: skip
 
 
 def without_contents(value: Any) -> Any:
@@ -298,9 +393,9 @@ class Viewed:
 
         def viewed(*args: Any, **kwargs: Any) -> Any:
             given = verb.signature.bind(None, *args, **kwargs).arguments
-            if name == "list_sessions" and (given["wanted"].grep or given["wanted"].metadata):
+            if _looks_for_contents(name, given):
                 raise Forbidden(
-                    f"a token of the role {Role.VIEWER} does not look for texts and metadata",
+                    f"a token of the role {Role.VIEWER} does not look for texts, metadata and rights",
                     role=Role.VIEWER.value,
                 )
             return without_contents(call(*args, **kwargs))
@@ -312,12 +407,34 @@ class Viewed:
         try:
             found = self._store.find_session(given)
         except AmbiguousId as exc:
-            if not any(given in fits for fits in exc.candidates):
+            if not any(_is_part(given, fits) for fits in exc.candidates):
                 raise NotFound("session", given) from None
             raise
-        if given not in found and self._store.get_session(found).name != given:
+        if not _is_part(given, found) and self._store.get_session(found).name != given:
             raise NotFound("session", given)
         return found
+
+    def find_approval(self, given: str) -> ApprovalId:
+        """By its id, or by its session as ``find_session`` finds that."""
+        try:
+            found = self._store.find_approval(given)
+        except AmbiguousId as exc:
+            if not any(fits.startswith(given) for fits in exc.candidates):
+                self._require_findable(given)
+            raise
+        except NotFound:
+            self._require_findable(given)
+            raise
+        if not found.startswith(given):
+            self._require_findable(given)
+        return found
+
+    def _require_findable(self, given: str) -> None:
+        """The same error as for an approval that does not exist."""
+        try:
+            self.find_session(given)
+        except NotFound:
+            raise NotFound("approval", given) from None
 
     def in_parts(self, name: str, arguments: Mapping[str, Any]) -> Iterator[tuple[Any, ...]]:
         """See ``Store.in_parts``."""
@@ -327,6 +444,19 @@ class Viewed:
     def _check_role(self, name: str) -> None:
         if not may(Role.VIEWER, name):
             raise Forbidden(f"a token of the role {Role.VIEWER} does not do {name}", role=Role.VIEWER.value)
+
+
+def _looks_for_contents(name: str, given: Mapping[str, Any]) -> bool:
+    """A decision about guessed rights says which ones are recorded."""
+    if name == "explain":
+        request: TurnRequest | None = given.get("request")
+        return given.get("pointer") is not None or (request is not None and request.rights is not None)
+    return name == "list_sessions" and bool(given["wanted"].grep or given["wanted"].metadata)
+
+
+def _is_part(given: str, session_id: str) -> bool:
+    """Whether a session is found by its id: by the beginning, or by an end that is long enough."""
+    return session_id.startswith(given) or (len(given) >= _LEAST_END and session_id.endswith(given))
 
 
 class Confined:
