@@ -99,6 +99,8 @@ def test_a_turn_whose_holdfast_was_killed_is_not_said_to_wait(tmp_path: Path) ->
         "Turn 1 was cut off: what ran it is gone. To continue it: holdfast resume "
     )
     assert "cut off" in holdfast("show", "killed").out
+    assert "running" not in holdfast("show", "killed").out
+    assert "interrupted: what ran it is gone" in ok("log", "killed").out
     assert "interrupted" in on_terminal("list").out
     for options in ((), ("--status", "interrupted")):
         assert [one["status"] for one in ok("list", "--json", *options).json["sessions"]] == ["interrupted"]

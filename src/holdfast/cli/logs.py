@@ -16,6 +16,7 @@ from holdfast.cli.conversation import INDENT, PlainSheet, Sheet, conversation, o
 from holdfast.cli.pager import page
 from holdfast.clock import to_iso
 from holdfast.domain.events import Event, EventKind
+from holdfast.domain.sessions import SessionStatus
 from holdfast.engine.documents import audit_document, event_document
 from holdfast.engine.reading import Piece, Reader
 from holdfast.engine.session_log import (
@@ -89,7 +90,8 @@ def log(  # noqa: PLR0913 - one for each option
     if raw or audit or run.json:
         _log_events(run, session_id, turn, audit=audit, follow=follow)
         return
-    reader = Reader(run.holdfast.store, session_id)
+    is_cut_off = run.holdfast.session_state(session_id).status is SessionStatus.INTERRUPTED
+    reader = Reader(run.holdfast.store, session_id, is_cut_off=is_cut_off)
     first = turn or 1
     if turn is not None:
         reader.turn(turn)  # NotFound, if the session has no such turn

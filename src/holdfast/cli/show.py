@@ -22,7 +22,7 @@ from holdfast.domain.ids import short_id
 from holdfast.domain.pointers import Pointer, ProviderSessionTotals
 from holdfast.domain.policy import ResumePolicy
 from holdfast.domain.records import record
-from holdfast.domain.sessions import PhaseChange, Session, SessionKind, SessionState
+from holdfast.domain.sessions import PhaseChange, Session, SessionKind, SessionState, SessionStatus
 from holdfast.domain.telling.packet import packet_document, packet_markdown
 from holdfast.domain.turns import LateReport
 from holdfast.domain.usage import ContextState, ContextUse, Usage, context_state
@@ -174,7 +174,7 @@ def _view_blocks(view: SessionView) -> list[Block]:
     )
     blocks: list[Block] = [Fields(facts)]
     if view.turns:
-        blocks.append(Table(_TURN_COLUMNS, tuple(map(_turn_row, view.turns))))
+        blocks.append(Table(_TURN_COLUMNS, tuple(_turn_row(turn, view.state) for turn in view.turns)))
         if view.has_earlier_turns and output.is_terminal():
             blocks.append(Line(cell(f"All turns: holdfast log {short_id(view.session.id)}", Tone.DIM)))
     return blocks
@@ -292,11 +292,13 @@ def _pointer(pointer: Pointer, now: Instant) -> str:
     return ", ".join(parts)
 
 
-def _turn_row(turn: HistoryTurn) -> tuple[Cell, ...]:
-    tone = Tone.BAD if turn.status == "failed" else Tone.PLAIN
+def _turn_row(turn: HistoryTurn, state: SessionState) -> tuple[Cell, ...]:
+    is_cut_off = state.status is SessionStatus.INTERRUPTED and turn.status in ("claimed", "running")
+    status = state.status.value if is_cut_off else turn.status.value
+    tone = Tone.BAD if is_cut_off or turn.status == "failed" else Tone.PLAIN
     return (
         cell(turn.seq),
-        cell(f"{turn.status}{_repeats(turn)}", tone),
+        cell(f"{status}{_repeats(turn)}", tone),
         cell(turn.agent),
         cell(turn.prompt, limit=_LONGEST),
         cell(turn.response or "", limit=_LONGEST),

@@ -139,6 +139,7 @@ class TurnEnds:
     read: ReadTurn  #: as it is at its end
     attempts: tuple[Attempt, ...]
     approval: Approval | None = None  #: that it waits for
+    is_cut_off: bool = False  #: what ran it is gone
 
     def words(self, when: When) -> str:
         """What became of the turn; "" if it was simply answered."""
@@ -151,7 +152,7 @@ class TurnEnds:
             case TurnStatus.CANCELLED:
                 return "cancelled"
             case TurnStatus.CLAIMED | TurnStatus.RUNNING:
-                return "running"
+                return "interrupted: what ran it is gone" if self.is_cut_off else "running"
             case TurnStatus.QUEUED:
                 what = "in the queue again" if turn.attempts else "in the queue, not begun yet"
                 return what if turn.not_before is None else f"{what}; not before {when(turn.not_before)}"
@@ -238,10 +239,14 @@ def _used(usage: Usage) -> str:
 
 
 class Reader:
-    """Reads one session. Holds one page of turns and one page of events at a time, however long the session is."""
+    """Reads one session. Holds one page of turns and one page of events at a time, however long the session is.
 
-    def __init__(self, store: Store, session_id: str) -> None:
+    ``is_cut_off``: nobody works on its open turn any more, as only the machine that ran it can tell.
+    """
+
+    def __init__(self, store: Store, session_id: str, *, is_cut_off: bool = False) -> None:
         self.store = store
+        self.is_cut_off = is_cut_off
         self.session = store.get_session(session_id)
         self._telling: _Telling | None = None  #: of the turn that is followed, while nothing is new
 
@@ -490,7 +495,8 @@ class _Telling:
             yield CallEnds(call)
         yield from self._answer(turn)
         is_waiting = turn.status is TurnStatus.WAITING
-        yield TurnEnds(read, attempts, self._reader.open_approval_of(read) if is_waiting else None)
+        asked_now = self._reader.open_approval_of(read) if is_waiting else None
+        yield TurnEnds(read, attempts, asked_now, self._reader.is_cut_off)
 
     def _known(self) -> tuple[Attempt, ...]:
         if self._attempts is None:

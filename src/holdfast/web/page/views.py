@@ -193,13 +193,15 @@ def session(holdfast: Holdfast, session_id: str, before: int | None = None, *, c
 
 def turns(holdfast: Holdfast, session_id: str, before: int | None = None, first: int | None = None) -> View:
     """The newest turns, or the newest before a turn, or those from ``first`` on, in order."""
-    reader = Reader(holdfast.store, session_id)
+    is_cut_off = holdfast.session_state(session_id).status is SessionStatus.INTERRUPTED
+    reader = Reader(holdfast.store, session_id, is_cut_off=is_cut_off)
     newest = reader.conversation().next_seq - 1
     last = newest if before is None else min(newest, before - 1)
     # by numbers: a turn that was dropped is shown, too
     begin = max(1, last - TURNS + 1 if first is None else first, last - _MOST_TURNS)
     shown = list(_gathered(reader.walk(begin, last))) if last >= 1 else []
-    follows = any(one.read.turn.status in (TurnStatus.CLAIMED, TurnStatus.RUNNING) for one in shown)
+    runs = (TurnStatus.CLAIMED, TurnStatus.RUNNING)
+    follows = not is_cut_off and any(one.read.turn.status in runs for one in shown)
     return {
         "session": reader.session,
         "turns": shown,
