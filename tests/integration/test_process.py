@@ -338,7 +338,7 @@ def test_several_threads_may_stop_an_agent_that_is_being_read() -> None:
 
         threads = [
             threading.Thread(target=stop, args=(cause,))
-            for cause in (StopCause.TIMEOUT, StopCause.LEASE_LOST)
+            for cause in (StopCause.UNGATED, StopCause.LEASE_LOST)
         ]
         for thread in threads:
             thread.start()
@@ -347,7 +347,7 @@ def test_several_threads_may_stop_an_agent_that_is_being_read() -> None:
         for thread in threads:
             thread.join()
     assert ended.signal == signal.SIGTERM
-    assert ended.stopped in (StopCause.TIMEOUT, StopCause.LEASE_LOST)
+    assert ended.stopped in (StopCause.UNGATED, StopCause.LEASE_LOST)
 
 
 def test_an_interrupt_while_reading_leaves_the_agent_stoppable() -> None:
